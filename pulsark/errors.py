@@ -1,0 +1,102 @@
+"""Every error that Pulsark raises on purpose.
+
+The class says what the failure means for the connection and the process:
+
+* ``ProtocolError``: the peer sent bytes that are not the protocol. The connection is closed.
+* ``ClientError``: one request cannot be served. It is answered with ``code``; the connection lives.
+* ``StorageError`` and its kinds: a ledger, a bookie or the metadata store failed.
+* ``ConfigError``: the operator's settings are wrong. The process prints the message and stops.
+
+Anything else that escapes is a bug and is not caught to keep going.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ServerError(IntEnum):
+    """Error codes of the binary protocol (``ServerError`` in the schema)."""
+
+    UnknownError = 0
+    MetadataError = 1
+    PersistenceError = 2
+    AuthenticationError = 3
+    AuthorizationError = 4
+    ConsumerBusy = 5
+    ServiceNotReady = 6
+    ProducerBlockedQuotaExceededError = 7
+    ProducerBlockedQuotaExceededException = 8
+    ChecksumError = 9
+    UnsupportedVersionError = 10
+    TopicNotFound = 11
+    SubscriptionNotFound = 12
+    ConsumerNotFound = 13
+    TooManyRequests = 14
+    TopicTerminatedError = 15
+    ProducerBusy = 16
+    InvalidTopicName = 17
+    IncompatibleSchema = 18
+    ConsumerAssignError = 19
+    TransactionCoordinatorNotFound = 20
+    InvalidTxnStatus = 21
+    NotAllowedError = 22
+    TransactionConflict = 23
+    TransactionNotFound = 24
+    ProducerFenced = 25
+
+
+class PulsarkError(Exception):
+    """Base of all errors raised on purpose; ``str(e)`` is fit for a user to read."""
+
+
+class ProtocolError(PulsarkError):
+    """The peer's bytes break the protocol; the connection cannot go on."""
+
+
+class ClientError(PulsarkError):
+    """A request that is answered with an error code. The connection lives on."""
+
+    def __init__(self, code: ServerError, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConfigError(PulsarkError):
+    """A setting, a flag or the environment is wrong; names the key and the cure."""
+
+
+class MetadataError(PulsarkError):
+    """The metadata store could not serve a request."""
+
+
+class BadVersionError(MetadataError):
+    """A compare-and-set lost: the value is no longer at the expected version."""
+
+
+class StorageError(PulsarkError):
+    """A bookie or a ledger could not serve a request. The outcome of a write is unknown."""
+
+
+class LedgerFencedError(StorageError):
+    """Another owner fenced this ledger. The outcome of unconfirmed writes is unknown."""
+
+
+class NoSuchLedgerError(StorageError):
+    """The bookie has never stored anything of this ledger, or it was deleted."""
+
+
+class NoSuchEntryError(StorageError):
+    """The bookie is sure that it does not hold this entry."""
+
+
+class EntrySealedError(StorageError):
+    """The entry was released from the journal: it lives in the topic's table."""
+
+
+class CorruptEntryError(StorageError):
+    """The stored bytes fail their checksum. This is *unknown*, never *absent*."""
+
+
+class StorageFullError(StorageError):
+    """The disk is at its reserve: nothing was written, and nothing is lost."""

@@ -1,0 +1,1 @@
+"""The metadata store: who owns what, which ledgers make a topic, tenants and namespaces."""

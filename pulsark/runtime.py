@@ -1,0 +1,288 @@
+"""Time, disk, threads and randomness, injected.
+
+Nothing else in the package may call ``time``, ``random``, ``os.fsync`` or ``os.rename``
+(ruff enforces it), so the whole system also runs under simulation, where ``tests/sim``
+supplies the other implementation of these protocols. Timers come from the running event
+loop; simulation supplies a loop in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Done = Callable[[BaseException | None], None]
+
+
+class Clock(Protocol):
+    """Wall time for what is stored, monotonic time for what is measured."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch. May step backwards."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start. Never goes backwards."""
+
+
+class AppendFile(Protocol):
+    """A file that only grows. One owner; calls are made from one thread at a time."""
+
+    def writev(self, buffers: Sequence[bytes]) -> None:
+        """Append all buffers, completely, or raise ``OSError``."""
+
+    def sync(self) -> None:
+        """Return once everything written is on stable storage (``fdatasync``)."""
+
+    def close(self) -> None:
+        """Release the descriptor, without a sync."""
+
+
+class ReadFile(Protocol):
+    """A file opened for positioned reads; may be read from any thread."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes at ``offset``; shorter only at the end of the file."""
+
+    def close(self) -> None:
+        """Release the descriptor."""
+
+
+class Disk(Protocol):
+    """The file system. All calls block; paths are absolute or relative to the process."""
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents, durably."""
+
+    def create(self, path: str) -> AppendFile:
+        """Create a new file (it must not exist) and make its name durable."""
+
+    def open(self, path: str) -> ReadFile:
+        """Open an existing file for reading."""
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty if the directory does not exist."""
+
+    def size(self, path: str) -> int:
+        """Length of a file in bytes; raises ``FileNotFoundError``."""
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace a file as a whole: temporary file, sync, rename, sync of the directory."""
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut a file to ``size`` bytes, durably."""
+
+    def remove(self, path: str) -> None:
+        """Unlink a file durably; it is no error if it does not exist."""
+
+    def space(self, path: str) -> tuple[int, int]:
+        """``(free, total)`` bytes of the file system that holds ``path``."""
+
+
+class Worker(Protocol):
+    """Runs blocking jobs off the event loop, one after the other, in order of submission."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run ``job`` elsewhere; then call ``done(result, error)`` on the event loop."""
+
+    def close(self) -> None:
+        """Run what was submitted, then stop. Blocks until the worker has ended."""
+
+
+async def run_in_worker(worker: Worker, job: Callable[[], T]) -> T:
+    """Await a job on a worker."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    worker.submit(job, done)
+    return await future
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    monotonic = staticmethod(time.monotonic)
+
+
+_IOV_MAX = 1024
+
+
+class _OsAppendFile:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def writev(self, buffers: Sequence[bytes]) -> None:
+        for start in range(0, len(buffers), _IOV_MAX):
+            self._write_all(list(buffers[start : start + _IOV_MAX]))
+
+    def _write_all(self, pieces: list[bytes]) -> None:
+        wanted = sum(map(len, pieces))
+        written = os.writev(self._fd, pieces)
+        if written == wanted:
+            return
+        # A short write happens on a full disk or at 2 GiB: go on to learn the reason.
+        rest = memoryview(b"".join(pieces))[written:]
+        while rest:
+            written = os.write(self._fd, rest)
+            if written == 0:
+                raise OSError(errno.ENOSPC, "no progress in write")
+            rest = rest[written:]
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _OsReadFile:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class OsDisk:
+    """The operating system's files."""
+
+    def make_dirs(self, path: str) -> None:
+        path = os.path.abspath(path)
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            os.makedirs(directory, exist_ok=True)
+            self._sync_dir(os.path.dirname(directory))
+
+    def create(self, path: str) -> AppendFile:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._sync_dir(os.path.dirname(path))
+        return _OsAppendFile(fd)
+
+    def open(self, path: str) -> ReadFile:
+        return _OsReadFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path)) if os.path.isdir(path) else []
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+        self._sync_dir(os.path.dirname(path))
+
+    def truncate(self, path: str, size: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        self._sync_dir(os.path.dirname(path))
+
+    def space(self, path: str) -> tuple[int, int]:
+        usage = os.statvfs(path)
+        return usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
+
+    @staticmethod
+    def _sync_dir(path: str) -> None:
+        fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class ThreadWorker:
+    """A worker with one daemon thread. Must be created on the running event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Callable[..., None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        self._jobs.put((job, done))
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            try:
+                result, error = job(), None
+            except BaseException as e:  # handed to the event loop, which decides
+                result, error = None, e
+            try:
+                self._loop.call_soon_threadsafe(done, result, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits for the result any more
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a process is given instead of the operating system."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    disk: Disk = field(default_factory=OsDisk)
+    rng: random.Random = field(default_factory=random.SystemRandom)
+    new_worker: Callable[[str], Worker] = ThreadWorker
+
+
+def lock_directory(path: str) -> int | None:
+    """Take the exclusive lock of a data directory; ``None`` if another process holds it.
+
+    The lock ends with the process or when the returned descriptor is closed.
+    """
+    fd = os.open(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd

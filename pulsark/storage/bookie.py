@@ -1,0 +1,81 @@
+"""The seam between a ledger and the bookies that hold its copies.
+
+An embedded bookie (`embedded_bookie.py`) implements it in this process; a remote one will
+over a socket. All methods are called on the event loop and none blocks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pulsark.runtime import Done
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRun:
+    """Consecutive entries of one ledger, appended together.
+
+    ``payloads[i]`` is entry ``first_entry_id + i``. ``last_confirmed`` is the writer's
+    last-add-confirmed (LAC) when the run was sent, -1 at the start.
+    """
+
+    ledger_id: int
+    first_entry_id: int
+    last_confirmed: int
+    payloads: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTail:
+    """What one bookie knows of a ledger's end.
+
+    ``last_confirmed`` is the highest LAC that was stored with an entry (or -1),
+    ``last_entry_id`` the highest entry this bookie holds or has released (or -1).
+    """
+
+    last_confirmed: int
+    last_entry_id: int
+
+
+class Bookie(Protocol):
+    """A store of ledger entries."""
+
+    @property
+    def bookie_id(self) -> str:
+        """Stable name of this bookie, unique in the cluster."""
+
+    def append(
+        self, run: EntryRun, done: Done, *, recovery: bool = False, reserve: bool = False
+    ) -> None:
+        """Store a run; ``done(None)`` once it is on stable storage.
+
+        Calls complete in the order in which they were made. ``done`` is always called on the
+        event loop, never from inside ``append``. Errors: ``LedgerFencedError`` (unless
+        ``recovery``), ``StorageFullError`` (``reserve`` lets a run use the space kept back for
+        cursors and fences), ``StorageError``. Entries that are already stored are stored again
+        without harm: the bytes are equal. The payloads are kept, not copied.
+        """
+
+    async def read(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        """Entries held in ``[first, last]``, ascending, with gaps where striping left some out.
+
+        Ends early after ``max_bytes``, but returns at least one entry if any is held. Errors:
+        ``NoSuchLedgerError``, ``NoSuchEntryError`` (none held), ``EntrySealedError`` (the first
+        is below the release watermark), ``CorruptEntryError`` (the first cannot be trusted).
+        """
+
+    async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
+        """The ledger's end; with ``fence``, only after the fence is on stable storage.
+
+        A ledger never seen is fenced too and answers ``LedgerTail(-1, -1)``.
+        """
+
+    async def release(self, ledger_id: int, through_entry_id: int) -> None:
+        """Raise the release watermark durably: entries up to it live in the table."""
+
+    async def delete(self, ledger_id: int) -> None:
+        """Forget the ledger, durably. Not an error if it is not known."""
