@@ -1,0 +1,161 @@
+"""The Arrow cache: the newest entries of each topic, in bounded chunks.
+
+A topic's cache is a window without gaps that ends at its last confirmed entry. Consumers take
+single entries out of it; Flight takes Arrow record batches over the same bytes, built when
+asked for. Chunks leave oldest first when the process-wide budget is exceeded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.entry import Entry
+from pulsark.storage.position import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK_BYTES = 1 << 20
+CHUNK_ENTRIES = 4096
+
+
+class Chunk:
+    """Consecutive entries of one ledger."""
+
+    __slots__ = ("entries", "first_entry_id", "ledger_id", "size")
+
+    def __init__(self, ledger_id: int, first_entry_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.entries: list[Entry] = []
+        self.size = 0
+
+    @property
+    def first(self) -> Position:
+        """Place of the chunk's first entry."""
+        return Position(self.ledger_id, self.first_entry_id)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next entry starts a new chunk."""
+        return self.size >= CHUNK_BYTES or len(self.entries) >= CHUNK_ENTRIES
+
+    def record_batch(self, first: int = 0, last: int | None = None) -> pa.RecordBatch:
+        """Entries ``first:last`` (indexes in the chunk) as ledger_id, entry_id, entry."""
+        return record_batch(self.entries[first:last])
+
+
+def record_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
+    """Entries as an Arrow record batch: ledger_id int64, entry_id int64, entry binary."""
+    import pyarrow as pa
+
+    return pa.record_batch(
+        [
+            pa.array([e.ledger_id for e in entries], pa.int64()),
+            pa.array([e.entry_id for e in entries], pa.int64()),
+            pa.array([e.data for e in entries], pa.binary()),
+        ],
+        names=["ledger_id", "entry_id", "entry"],
+    )
+
+
+class CacheBudget:
+    """Bytes that all topic caches of a process may hold together."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+        self.evictions = 0
+        # Insertion order is age: the oldest chunk of all topics is at the front.
+        self._chunks: OrderedDict[int, tuple[TopicCache, Chunk]] = OrderedDict()
+
+    def added(self, size: int) -> None:
+        """Account for bytes and make room for them."""
+        self.used_bytes += size
+        while self.used_bytes > self.max_bytes and self._chunks:
+            cache, chunk = next(iter(self._chunks.values()))
+            cache.evict_through(chunk)
+            self.evictions += 1
+
+    def chunk_created(self, cache: TopicCache, chunk: Chunk) -> None:
+        """A chunk begins to fill."""
+        self._chunks[id(chunk)] = (cache, chunk)
+
+    def removed(self, chunk: Chunk) -> None:
+        """A chunk left its cache."""
+        self.used_bytes -= chunk.size
+        self._chunks.pop(id(chunk), None)
+
+
+class TopicCache:
+    """The newest entries of one topic."""
+
+    def __init__(self, budget: CacheBudget) -> None:
+        self._budget = budget
+        self._chunks: deque[Chunk] = deque()
+
+    def append(self, ledger_id: int, first_entry_id: int, entries: list[Entry]) -> None:
+        """Add entries that were just confirmed; they follow all earlier ones."""
+        chunks = self._chunks
+        chunk = chunks[-1] if chunks else None
+        added = 0
+        for offset, entry in enumerate(entries):
+            if chunk is None or chunk.ledger_id != ledger_id or chunk.is_full:
+                chunk = Chunk(ledger_id, first_entry_id + offset)
+                chunks.append(chunk)
+                self._budget.chunk_created(self, chunk)
+            size = len(entry.data)
+            chunk.entries.append(entry)
+            chunk.size += size
+            added += size
+        self._budget.added(added)
+
+    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """Entries from the first one at or after ``position``; ``None`` if it may be older
+        than the cache. An empty list means that the position is beyond the last entry."""
+        chunks = self._chunks
+        if not chunks or position < chunks[0].first:
+            return None
+        index = bisect_right(chunks, position, key=_first) - 1
+        found: list[Entry] = []
+        start = 0
+        if position.ledger_id == chunks[index].ledger_id:
+            start = position.entry_id - chunks[index].first_entry_id
+        else:
+            index += 1
+        while index < len(chunks) and max_entries > 0 and max_bytes > 0:
+            chunk = chunks[index]
+            if start == 0 and chunk.size <= max_bytes and len(chunk.entries) <= max_entries:
+                found += chunk.entries
+                max_entries -= len(chunk.entries)
+                max_bytes -= chunk.size
+            else:
+                for entry in chunk.entries[start : start + max_entries]:
+                    found.append(entry)
+                    max_entries -= 1
+                    max_bytes -= len(entry.data)
+                    if max_bytes <= 0:
+                        break
+            index += 1
+            start = 0
+        return found
+
+    def evict_through(self, chunk: Chunk) -> None:
+        """Drop a chunk and everything older: the window must not get gaps."""
+        while self._chunks:
+            oldest = self._chunks.popleft()
+            self._budget.removed(oldest)
+            if oldest is chunk:
+                return
+
+    def clear(self) -> None:
+        """Drop everything."""
+        while self._chunks:
+            self._budget.removed(self._chunks.popleft())
+
+
+def _first(chunk: Chunk) -> Position:
+    return Position(chunk.ledger_id, chunk.first_entry_id)

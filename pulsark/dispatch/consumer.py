@@ -1,0 +1,83 @@
+"""A consumer of one subscription, as one connection sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.storage.position import Position
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.connection import Connection
+    from pulsark.dispatch.subscription import Subscription
+
+
+class Consumer:
+    """State and counters of a connected consumer.
+
+    ``permits`` counts messages and may go below zero, because a batch is never split.
+    ``pending`` maps the entries delivered to this consumer and not yet acknowledged to their
+    number of unacknowledged messages; only Shared and Key_Shared keep it. ``blocked`` is set
+    while too many messages are unacknowledged.
+    """
+
+    __slots__ = (
+        "blocked",
+        "bytes_out",
+        "closed",
+        "connected_since_ms",
+        "connection",
+        "consumer_id",
+        "entries_out",
+        "epoch",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_flow_ms",
+        "messages_acked",
+        "messages_out",
+        "messages_redelivered",
+        "metadata",
+        "name",
+        "pending",
+        "permits",
+        "priority",
+        "subscription",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        connection: Connection,
+        consumer_id: int,
+        name: str,
+        *,
+        priority: int,
+        epoch: int | None,
+        metadata: dict[str, str],
+        connected_since_ms: int,
+    ) -> None:
+        self.subscription = subscription
+        self.connection = connection
+        self.consumer_id = consumer_id
+        self.name = name
+        self.priority = priority
+        self.epoch = epoch
+        self.metadata = metadata
+        self.connected_since_ms = connected_since_ms
+        self.permits = 0
+        self.unacked = 0
+        self.pending: dict[Position, int] = {}
+        self.messages_out = 0
+        self.entries_out = 0
+        self.bytes_out = 0
+        self.messages_acked = 0
+        self.messages_redelivered = 0
+        self.last_flow_ms = 0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+        self.blocked = False
+        self.closed = False
+
+    def can_receive(self) -> bool:
+        """Whether an entry may be sent now: permits, unacked limit and socket allow it."""
+        return self.permits > 0 and not self.blocked and self.connection.writable

@@ -1,0 +1,59 @@
+"""One entry on its way through the dispatcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.storage.position import Position
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.producer import Producer
+
+
+class Entry:
+    """What a client sent in one SEND, with its place once it has one.
+
+    One object serves an entry from the socket to the last consumer. Until it is confirmed,
+    ``producer`` waits for the receipt and the ids are -1; afterwards the ids are final and
+    nothing else changes. ``messages`` is the number of messages inside (at least 1);
+    ``batched`` says whether the entry is a batch, even of one; a ``marker`` is never delivered.
+    """
+
+    __slots__ = (
+        "batched",
+        "data",
+        "entry_id",
+        "highest_sequence_id",
+        "ledger_id",
+        "marker",
+        "messages",
+        "producer",
+        "sequence_id",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        messages: int,
+        batched: bool,
+        marker: bool,
+        producer: Producer | None = None,
+        sequence_id: int = 0,
+        highest_sequence_id: int | None = None,
+        ledger_id: int = -1,
+        entry_id: int = -1,
+    ) -> None:
+        self.data = data
+        self.messages = messages
+        self.batched = batched
+        self.marker = marker
+        self.producer = producer
+        self.sequence_id = sequence_id
+        self.highest_sequence_id = highest_sequence_id
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+
+    @property
+    def position(self) -> Position:
+        """The entry's place; meaningless before it is confirmed."""
+        return Position(self.ledger_id, self.entry_id)

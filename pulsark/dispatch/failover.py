@@ -1,0 +1,71 @@
+"""Failover: one consumer is active, the others stand by."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from pulsark.dispatch.consumer import Consumer
+from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.subscription_type import SubType
+from pulsark.wire.hashes import murmur3_32
+
+RING_POINTS = 100
+
+
+class Failover:
+    """The active consumer receives everything, chosen as ``pick_active`` says."""
+
+    sub_type = SubType.Failover
+    tracks_pending = False
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._consumers: list[Consumer] = []
+        self._active: Consumer | None = None
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return list(self._consumers)
+
+    @property
+    def active(self) -> Consumer | None:
+        return self._active
+
+    def add(self, consumer: Consumer) -> None:
+        self._consumers.append(consumer)
+        self._active = pick_active(self._consumers, self._topic, self._partition)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
+            self._active = pick_active(self._consumers, self._topic, self._partition)
+
+    def has_room(self) -> bool:
+        return self._active is not None and self._active.can_receive()
+
+    def choose(self, entry: Entry) -> Consumer | None:
+        consumer = self._active
+        return consumer if consumer is not None and consumer.can_receive() else None
+
+
+def pick_active(consumers: list[Consumer], topic: str, partition: int) -> Consumer | None:
+    """The consumer that is active, among those of the best (lowest) priority level.
+
+    Partitions are spread evenly: by name, index ``partition`` modulo their number. A topic
+    that is not partitioned (``partition`` -1) takes the owner of its hash on a Murmur3 ring
+    with 100 points a consumer, so that many topics spread over the same consumers.
+    """
+    if not consumers:
+        return None
+    best = min(c.priority for c in consumers)
+    eligible = sorted((c for c in consumers if c.priority == best), key=lambda c: c.name)
+    if partition >= 0:
+        return eligible[partition % len(eligible)]
+    ring = sorted(
+        (murmur3_32(f"{c.name}{point}".encode()), index)
+        for index, c in enumerate(eligible)
+        for point in range(RING_POINTS)
+    )
+    place = bisect_left(ring, (murmur3_32(topic.encode()), -1))
+    return eligible[ring[place % len(ring)][1]]

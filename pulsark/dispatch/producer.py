@@ -1,0 +1,56 @@
+"""A producer of one topic, as one connection sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.connection import Connection
+    from pulsark.dispatch.topic import Topic
+
+
+class Producer:
+    """State and counters of a connected producer. Its receipts leave in SEND order."""
+
+    __slots__ = (
+        "bytes_in",
+        "closed",
+        "connected_since_ms",
+        "connection",
+        "epoch",
+        "messages_in",
+        "metadata",
+        "name",
+        "pending",
+        "producer_id",
+        "schema_version",
+        "topic",
+        "user_provided_name",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        connection: Connection,
+        producer_id: int,
+        name: str,
+        *,
+        epoch: int,
+        user_provided_name: bool,
+        metadata: dict[str, str],
+        schema_version: bytes,
+        connected_since_ms: int,
+    ) -> None:
+        self.topic = topic
+        self.connection = connection
+        self.producer_id = producer_id
+        self.name = name
+        self.epoch = epoch
+        self.user_provided_name = user_provided_name
+        self.metadata = metadata
+        self.schema_version = schema_version
+        self.connected_since_ms = connected_since_ms
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.pending = 0
+        self.closed = False
