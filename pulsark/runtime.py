@@ -91,7 +91,9 @@ class Disk(Protocol):
 class Worker(Protocol):
     """Runs blocking jobs off the event loop, one after the other, in order of submission."""
 
-    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
         """Run ``job`` elsewhere; then call ``done(result, error)`` on the event loop."""
 
     def close(self) -> None:
@@ -244,7 +246,9 @@ class ThreadWorker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
         self._jobs.put((job, done))
 
     def close(self) -> None:

@@ -1,0 +1,378 @@
+"""A simulated disk that keeps only what was synced.
+
+Model. A file has its current bytes (what a reader of the page cache sees) and the prefix that
+is on stable storage. A directory has its current names and those that are on stable storage.
+Every change is a *step*: ``create``, ``write``, ``sync``, ``rename``, ``unlink``, ``truncate``,
+``mkdir``, ``syncdir``. ``crash_at = n`` lets the process die just before step ``n``, so trying
+every ``n`` puts a crash between any two steps. The dead disk refuses all further calls;
+``after_crash`` gives the disk that the next process finds, where of the unsynced changes
+
+* ``none`` survived (power failed, caches were lost),
+* ``all`` survived (the process was killed, the system lives on), or
+* a ``random`` part survived: each 512-byte sector and each change of a name by itself. A lost
+  sector before the end of the file reads as zeros. A sector that already held synced bytes
+  keeps those.
+
+A failed sync drops the unsynced bytes: later syncs succeed, yet those bytes never become
+durable, which is what Linux does after an I/O error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.sim.loop import SimulatedCrash
+
+SECTOR = 512
+Survival = Literal["none", "all", "random"]
+SURVIVALS: tuple[Survival, ...] = ("none", "all", "random")
+
+
+@dataclass
+class _Inode:
+    data: bytearray = field(default_factory=bytearray)
+    synced: int = 0
+    """``data[:synced]`` is on stable storage."""
+    before_cut: bytes | None = None
+    """What is on stable storage instead, while a truncation is not synced."""
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges that a failed sync dropped: readable until the crash, never durable."""
+
+    def sync(self) -> None:
+        self.synced, self.before_cut = len(self.data), None
+
+    def truncate(self, size: int) -> None:
+        if size < self.synced and self.before_cut is None:
+            self.before_cut = bytes(self.data[: self.synced])
+        self.synced = min(self.synced, size)
+        if size <= len(self.data):
+            del self.data[size:]
+        else:
+            self.data.extend(bytes(size - len(self.data)))
+
+    def survivor(self, survival: Survival, rng: random.Random) -> _Inode:
+        cut_survives = survival == "all" or (survival == "random" and rng.random() < 0.5)
+        if self.before_cut is not None and not cut_survives:
+            data = bytearray(self.before_cut)
+        else:
+            data = self._surviving_bytes(survival, rng)
+        return _Inode(data, synced=len(data))
+
+    def _surviving_bytes(self, survival: Survival, rng: random.Random) -> bytearray:
+        if survival == "none" or len(self.data) == self.synced:
+            data = self.data[: self.synced]
+        elif survival == "all":
+            data = bytearray(self.data)
+        else:
+            data = self._surviving_sectors(rng)
+        for start, end in self.lost:
+            end = min(end, len(data))
+            if start < end:
+                data[start:end] = bytes(end - start)
+        return data
+
+    def _surviving_sectors(self, rng: random.Random) -> bytearray:
+        data, kept_end = bytearray(self.data), self.synced
+        position = self.synced
+        while position < len(data):
+            end = min(position - position % SECTOR + SECTOR, len(data))
+            if rng.random() < 0.5:
+                kept_end = end
+            else:
+                data[position:end] = bytes(end - position)
+            position = end
+        # The length is metadata: it may be durable although the last sectors are not.
+        return data if rng.random() < 0.5 else data[:kept_end]
+
+
+_NameChange = dict[str, _Inode | None]
+"""Names set together atomically; ``None`` removes the name."""
+
+
+class SimDisk:
+    """A ``pulsark.runtime.Disk`` in memory, with faults. One node's disk."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Steps taken so far."""
+        self.trace: list[str] = []
+        """A line for each step, to read a failure by."""
+
+        self.crash_at = 0
+        """The step before which the process dies; 0 = never."""
+        self.capacity: int | None = None
+        """Size of the disk in bytes; writes beyond it are cut short with ENOSPC."""
+        self.write_errno = 0
+        """Every write fails with this error while it is set."""
+        self.sync_errno = 0
+        """Every sync of a file fails with this error while it is set."""
+        self.read_errno = 0
+        """Every read fails with this error while it is set."""
+        self.name_errno = 0
+        """Every create, rename and unlink fails with this error while it is set."""
+        self.faulty = ""
+        """The four errors above happen only on paths that contain this text."""
+
+        self.dead = False
+        self._names: dict[str, _Inode] = {}
+        self._durable_names: dict[str, _Inode] = {}
+        self._name_changes: dict[str, list[_NameChange]] = {}
+        self._dirs: set[str] = {"/"}
+        self._durable_dirs: set[str] = {"/"}
+
+    # The Disk protocol.
+
+    def make_dirs(self, path: str) -> None:
+        missing = []
+        path = _absolute(path)
+        while path not in self._dirs:
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            self._step("mkdir", directory)
+            self._dirs.add(directory)
+            self._sync_dir(os.path.dirname(directory))
+
+    def create(self, path: str) -> SimAppendFile:
+        path = _absolute(path)
+        self._check_parent(path)
+        self._step("create", path)
+        self._fail(self.name_errno, path)
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, "exists", path)
+        inode = _Inode()
+        self._change_names({path: inode})
+        self._sync_dir(os.path.dirname(path))
+        return SimAppendFile(self, path, inode)
+
+    def open(self, path: str) -> SimReadFile:
+        self._check_alive()
+        return SimReadFile(self, _absolute(path), self._inode(path))
+
+    def list(self, path: str) -> list[str]:
+        self._check_alive()
+        path = _absolute(path)
+        entries = [p for p in (*self._names, *self._dirs) if os.path.dirname(p) == path]
+        return sorted(os.path.basename(p) for p in entries if p != "/")
+
+    def size(self, path: str) -> int:
+        self._check_alive()
+        return len(self._inode(path).data)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        path = _absolute(path)
+        self._check_parent(path)
+        temporary = path + ".tmp"
+        self._step("create", temporary)
+        self._fail(self.name_errno, path)
+        inode = _Inode()
+        self._change_names({temporary: inode})
+        file = SimAppendFile(self, temporary, inode)
+        file.writev([data])
+        file.sync()
+        self._step("rename", path)
+        self._fail(self.name_errno, path)
+        self._change_names({temporary: None, path: inode})
+        self._sync_dir(os.path.dirname(path))
+
+    def truncate(self, path: str, size: int) -> None:
+        inode = self._inode(path)
+        self._step("truncate", path)
+        self._fail(self.write_errno, path)
+        inode.truncate(size)
+        self._step("sync", path)
+        self._fail_sync(inode, path)
+        inode.sync()
+
+    def remove(self, path: str) -> None:
+        path = _absolute(path)
+        self._check_alive()
+        if path not in self._names:
+            return
+        self._step("unlink", path)
+        self._fail(self.name_errno, path)
+        self._change_names({path: None})
+        self._sync_dir(os.path.dirname(path))
+
+    def space(self, path: str) -> tuple[int, int]:
+        self._check_alive()
+        total = self.capacity if self.capacity is not None else 1 << 40
+        return max(0, total - self.used()), total
+
+    # For tests: the crash, and hands inside the disk.
+
+    def after_crash(self, survival: Survival, rng: random.Random) -> SimDisk:
+        """The disk that the next process finds. Without faults; the capacity stays."""
+        self.dead = True
+        disk = SimDisk()
+        disk.capacity = self.capacity
+        names = dict(self._durable_names)
+        for changes in self._name_changes.values():
+            for change in changes:
+                if survival == "all" or (survival == "random" and rng.random() < 0.5):
+                    _apply(names, change)
+        disk._dirs = set(self._dirs if survival == "all" else self._durable_dirs)
+        disk._durable_dirs = set(disk._dirs)
+        inodes: dict[int, _Inode] = {}
+        for path, inode in names.items():
+            if id(inode) not in inodes:
+                inodes[id(inode)] = inode.survivor(survival, rng)
+            disk._names[path] = inodes[id(inode)]
+        disk._durable_names = dict(disk._names)
+        return disk
+
+    def files(self) -> tuple[str, ...]:
+        """Paths of all files, sorted."""
+        return tuple(sorted(self._names))
+
+    def used(self) -> int:
+        """Bytes in all files."""
+        return sum(len(inode.data) for inode in self._names.values())
+
+    def content(self, path: str) -> bytes:
+        """The current bytes of a file."""
+        return bytes(self._names[_absolute(path)].data)
+
+    def flip(self, path: str, offset: int, mask: int = 1) -> None:
+        """Flip bits of one byte, as a bad disk does: no error, durable at once."""
+        self._names[_absolute(path)].data[offset] ^= mask
+
+    def edit(self, path: str, content: bytes) -> None:
+        """Replace a file's bytes behind the program's back, durably. Creates it if missing."""
+        path = _absolute(path)
+        inode = _Inode(bytearray(content), synced=len(content))
+        self._names[path] = inode
+        self._durable_names[path] = inode
+
+    def discard(self, path: str) -> None:
+        """Remove a file behind the program's back, durably."""
+        self._names.pop(_absolute(path))
+        self._durable_names.pop(_absolute(path), None)
+
+    # Steps and faults.
+
+    def _check_alive(self) -> None:
+        if self.dead:
+            raise SimulatedCrash("the process that used this disk is dead")
+
+    def _step(self, what: str, path: str) -> None:
+        self._check_alive()
+        self.steps += 1
+        self.trace.append(f"{self.steps} {what} {path}")
+        if self.steps == self.crash_at:
+            self.dead = True
+            raise SimulatedCrash(f"crash before step {self.trace[-1]}")
+
+    def _fail(self, code: int, path: str) -> None:
+        if code and self.faulty in path:
+            raise OSError(code, os.strerror(code), path)
+
+    def _fail_sync(self, inode: _Inode, path: str) -> None:
+        if self.sync_errno and self.faulty in path:
+            inode.lost.append((inode.synced, len(inode.data)))
+            inode.sync()
+            self._fail(self.sync_errno, path)
+
+    def _inode(self, path: str) -> _Inode:
+        path = _absolute(path)
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return self._names[path]
+
+    def _check_parent(self, path: str) -> None:
+        if os.path.dirname(path) not in self._dirs:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+
+    def _change_names(self, change: _NameChange) -> None:
+        _apply(self._names, change)
+        directory = os.path.dirname(next(iter(change)))
+        self._name_changes.setdefault(directory, []).append(change)
+
+    def _sync_dir(self, directory: str) -> None:
+        self._step("syncdir", directory)
+        for change in self._name_changes.pop(directory, []):
+            _apply(self._durable_names, change)
+        self._durable_dirs.update(d for d in self._dirs if os.path.dirname(d) == directory)
+
+    def _write(self, path: str, inode: _Inode, buffers: Sequence[bytes]) -> None:
+        self._step("write", path)
+        self._fail(self.write_errno, path)
+        data = b"".join(buffers)
+        room = len(data) if self.capacity is None else max(0, self.capacity - self.used())
+        inode.data.extend(data[:room])
+        if room < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def _sync(self, path: str, inode: _Inode) -> None:
+        self._step("sync", path)
+        self._fail_sync(inode, path)
+        inode.sync()
+
+
+class SimAppendFile:
+    """A ``pulsark.runtime.AppendFile`` on a ``SimDisk``."""
+
+    def __init__(self, disk: SimDisk, path: str, inode: _Inode) -> None:
+        self._disk, self._path, self._inode = disk, path, inode
+        self._open = True
+
+    def writev(self, buffers: Sequence[bytes]) -> None:
+        self._check_open()
+        self._disk._write(self._path, self._inode, buffers)
+
+    def sync(self) -> None:
+        self._check_open()
+        self._disk._sync(self._path, self._inode)
+
+    def close(self) -> None:
+        self._open = False
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise OSError(errno.EBADF, "closed", self._path)
+
+
+class SimReadFile:
+    """A ``pulsark.runtime.ReadFile`` on a ``SimDisk``. Outlives the unlinking of its name."""
+
+    def __init__(self, disk: SimDisk, path: str, inode: _Inode) -> None:
+        self._disk, self._path, self._inode = disk, path, inode
+        self._open = True
+
+    def read(self, offset: int, size: int) -> bytes:
+        self._disk._check_alive()
+        if not self._open:
+            raise OSError(errno.EBADF, "closed", self._path)
+        self._disk._fail(self._disk.read_errno, self._path)
+        return bytes(self._inode.data[offset : offset + size])
+
+    def close(self) -> None:
+        self._open = False
+
+
+def _absolute(path: str) -> str:
+    return os.path.normpath(os.path.join("/", path))
+
+
+def _apply(names: dict[str, _Inode], change: _NameChange) -> None:
+    for path, inode in change.items():
+        if inode is None:
+            names.pop(path, None)
+        else:
+            names[path] = inode
+
+
+def crash_points(run: Callable[[SimDisk], None]) -> int:
+    """Run a script once on a whole disk and return its number of steps.
+
+    ``crash_at`` from 1 to that number plus 1 then covers every place to crash; at the number
+    plus 1 the script ends undisturbed.
+    """
+    disk = SimDisk()
+    run(disk)
+    return disk.steps

@@ -1,0 +1,84 @@
+"""An asyncio event loop in virtual time.
+
+Nothing waits: when no callback is ready, the clock jumps to the next timer. The order of
+callbacks is asyncio's own, so a run depends on nothing but the program and its seed. A loop
+that has neither callbacks nor timers would wait for ever; here that is ``Stalled``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+CLOCK_RESOLUTION = 1e-9
+MAX_ITERATIONS = 5_000_000
+
+
+class Stalled(Exception):
+    """Everything waits for something that can no longer happen, or nothing ever rests."""
+
+
+class SimulatedCrash(SystemExit):
+    """The process died at this point. A ``SystemExit``, so that no task or callback keeps it."""
+
+
+class _NoSelector:
+    """Stands where asyncio polls its sockets: sleeping moves the clock instead."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._iterations = 0
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self._iterations += 1
+        if self._iterations > MAX_ITERATIONS:
+            raise Stalled(f"still busy after {MAX_ITERATIONS} turns of the loop")
+        if timeout is None:
+            raise Stalled("every task waits and no timer is set")
+        if timeout > 0:
+            self._loop.advance(timeout)
+        return []
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Timers and callbacks without sockets, threads, signals or real time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._clock_resolution = CLOCK_RESOLUTION
+        self._selector = _NoSelector(self)
+        self.unhandled: list[dict[str, Any]] = []
+        """Contexts of exceptions that nobody caught; ``Simulation`` fails on them."""
+        self.set_exception_handler(lambda _, context: self.unhandled.append(context))
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock; called where a real loop would sleep."""
+        self._now += seconds
+
+    def abandon(self) -> None:
+        """Forget every task and timer, as the death of the process does."""
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+        self.set_exception_handler(lambda _loop, _context: None)
+        if not self.is_closed():
+            self.close()
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are no file descriptors, hence no events."""
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps, so nobody needs waking."""
+
+    def run_in_executor(self, *_: Any) -> Any:  # type: ignore[override]
+        """Refused: a real thread would make the run depend on the machine."""
+        raise NotImplementedError("real threads are not simulated: use Runtime.new_worker")
