@@ -1,0 +1,63 @@
+# README's two commands are `make demo` and `make test`; each sets up what it needs.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+HYPOTHESIS_PROFILE ?= quick
+export PYSPARK_PYTHON := $(abspath $(BIN)/python)
+
+.PHONY: help setup demo test check format unit sim chaos bench docs-test test-clients proto lock clean
+
+help: ## what each target does
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(STAMP) ## create .venv and install everything once
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: $(PYTHON) is not on the PATH (or set PYTHON=)"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+.cache/jars.ok: $(STAMP)
+	$(BIN)/python -m pulsark.datasource.jars
+	touch $@
+
+demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spark stream
+	$(BIN)/python -m pulsark.demo $(DEMO_ARGS)
+
+test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 15 minutes
+	$(BIN)/python -m pytest -m 'not chaos' $(PYTEST_ARGS)
+
+check: $(STAMP) ## format, lint, types, layering, unit tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/unit tests/contracts -q $(PYTEST_ARGS)
+
+format: $(STAMP) ## rewrite the sources in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+sim: $(STAMP) ## crash the storage at every disk step under simulation (SEED= replays)
+	$(BIN)/python -m pytest tests/sim -q $(PYTEST_ARGS)
+
+chaos: $(STAMP) ## long runs with killed processes
+	$(BIN)/python -m pytest -m chaos -q $(PYTEST_ARGS)
+
+test-clients: $(STAMP) ## the official Python, Java and Go clients
+	$(BIN)/python -m pytest tests/clients -q $(PYTEST_ARGS)
+
+bench: $(STAMP) ## ratios against Apache Pulsar; CHECK=1 exits 1 below a threshold
+	$(BIN)/python -m benchmarks.compare $(if $(CHECK),--check) $(BENCH_ARGS)
+
+docs-test: $(STAMP) .cache/jars.ok ## run every command and snippet of the docs
+	$(BIN)/python -m pytest tests/docs -q $(PYTEST_ARGS)
+
+proto: $(STAMP) ## compile the protocol's schema
+	cd pulsark/wire && ../../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pulsar.proto
+
+lock: $(STAMP) ## write the versions that are installed to constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^pulsark' > constraints.txt
+
+clean: ## remove what the build made
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -1,0 +1,50 @@
+"""Entries that wait to be delivered again."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+from pulsark.storage.position import Position
+
+
+class ReplaySet:
+    """A sorted set of positions, as one compressed bitmap a ledger."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, BitMap] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ledgers)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ledgers.values()))
+
+    def __contains__(self, position: Position) -> bool:
+        entries = self._ledgers.get(position.ledger_id)
+        return entries is not None and position.entry_id in entries
+
+    def add(self, position: Position) -> None:
+        """Add one position."""
+        self._ledgers.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
+
+    def discard(self, position: Position) -> None:
+        """Remove a position if it is there."""
+        entries = self._ledgers.get(position.ledger_id)
+        if entries is not None:
+            entries.discard(position.entry_id)
+            if not entries:
+                del self._ledgers[position.ledger_id]
+
+    def first(self, count: int) -> list[Position]:
+        """The ``count`` lowest positions, ascending."""
+        found: list[Position] = []
+        for ledger_id in sorted(self._ledgers):
+            for entry_id in self._ledgers[ledger_id]:
+                if len(found) == count:
+                    return found
+                found.append(Position(ledger_id, entry_id))
+        return found
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._ledgers.clear()

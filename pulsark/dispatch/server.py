@@ -1,0 +1,36 @@
+"""The TCP listener of the binary protocol."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.connection import Connection
+from pulsark.errors import ConfigError
+
+
+class Server:
+    """Accepts clients of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(self._broker), host, port, backlog=1024
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"brokerServicePort: cannot listen on {host}:{port}: {error.strerror}; "
+                "stop the other process or choose another port"
+            ) from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Accept no more clients."""
+        if self._server is not None:
+            self._server.close()

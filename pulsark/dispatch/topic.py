@@ -1,0 +1,297 @@
+"""One topic partition on the broker that owns it.
+
+A topic ties a managed ledger (what is stored) to producers (who may append) and subscriptions
+(who is still to receive). It is the managed ledger's listener: only from ``entries_confirmed``
+on does an entry exist for anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.cache import CacheBudget, TopicCache
+from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.producer import Producer
+from pulsark.dispatch.subscription import Subscription
+from pulsark.errors import ClientError, ServerError, StorageFullError
+from pulsark.runtime import Clock
+from pulsark.storage.cursor import Cursor
+from pulsark.storage.cursor_log import CursorLog
+from pulsark.storage.managed_ledger import ManagedLedger
+from pulsark.storage.position import EARLIEST, LATEST, Position
+from pulsark.wire.entry import parse_entry
+
+if TYPE_CHECKING:
+    from pulsark.config import Settings
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+
+class Topic:
+    """A loaded topic. Everything runs on the event loop."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        settings: Settings,
+        clock: Clock,
+        budget: CacheBudget,
+        created_ms: int,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.clock = clock
+        self.created_ms = created_ms
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.closed = False
+        self.storage_error: Exception | None = None
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self.ledger: ManagedLedger
+        self._cursors: CursorLog
+        self._cache = TopicCache(budget)
+
+    async def attach(self, ledger: ManagedLedger, cursors: CursorLog) -> None:
+        """Complete the construction: the ledger needs its listener first."""
+        self.ledger = ledger
+        self._cursors = cursors
+        for name, cursor in cursors.cursors(ledger.topic_id, ledger).items():
+            self.subscriptions[name] = Subscription(self, name, cursor)
+
+    # -- publishing ------------------------------------------------------------------------
+
+    def publish(self, entry: Entry) -> None:
+        """Append an entry; its producer gets the receipt once the entry is durable."""
+        self.ledger.append(entry.data, entry)
+
+    def entries_confirmed(
+        self, ledger_id: int, first_entry_id: int, entries: list[bytes], contexts: list[Entry]
+    ) -> None:
+        """Entries became durable: they exist from now on."""
+        entry_id = first_entry_id
+        messages = size = 0
+        for entry in contexts:
+            entry.ledger_id = ledger_id
+            entry.entry_id = entry_id
+            entry_id += 1
+            messages += entry.messages
+            size += len(entry.data)
+            producer = entry.producer
+            if producer is not None:
+                entry.producer = None
+                producer.connection.send_receipt(producer, entry)
+        self.entries_in += len(contexts)
+        self.messages_in += messages
+        self.bytes_in += size
+        self._cache.append(ledger_id, first_entry_id, contexts)
+        for subscription in self.subscriptions.values():
+            subscription.pump()
+
+    def append_failed(self, contexts: list[Entry], error: Exception) -> None:
+        """Entries were not confirmed; whether they are stored is unknown.
+
+        Their producers are closed, so that clients connect anew and send everything that
+        has no receipt again, in order: a later entry must never overtake a failed one.
+        """
+        log.warning("%s: %d publishes failed: %s", self.name, len(contexts), error)
+        self.storage_error = error
+        closing: dict[int, Producer] = {}
+        for entry in contexts:
+            producer = entry.producer
+            if producer is None:
+                continue
+            entry.producer = None
+            closing[id(producer)] = producer
+            producer.connection.send_publish_error(
+                producer, entry, ServerError.PersistenceError, f"The entry was not stored: {error}"
+            )
+        for producer in closing.values():
+            producer.connection.close_producer(producer)
+
+    # -- producers ---------------------------------------------------------------------------
+
+    async def add_producer(self, producer: Producer) -> None:
+        """Admit a producer, or raise ``ClientError``."""
+        self.check_writable()
+        other = self.producers.get(producer.name)
+        if other is not None and not self._succeeds(producer, other):
+            alive = await other.connection.probe()
+            other_now = self.producers.get(producer.name)
+            if alive and other_now is not None:
+                raise ClientError(
+                    ServerError.ProducerBusy,
+                    f"Producer with name '{producer.name}' is already connected to topic",
+                )
+            other = other_now
+        if other is not None:
+            other.connection.forget_producer(other)
+            self.remove_producer(other)
+        self.check_writable()
+        self.producers[producer.name] = producer
+
+    @staticmethod
+    def _succeeds(producer: Producer, other: Producer) -> bool:
+        """Whether ``producer`` is the same client's next attempt."""
+        return (
+            producer.connection is other.connection
+            and producer.producer_id == other.producer_id
+            and producer.epoch > other.epoch
+        )
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Forget a producer that left."""
+        producer.closed = True
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    def check_writable(self) -> None:
+        """Raise the error with which a new producer is refused, if it must be."""
+        if self.closed:
+            raise ClientError(ServerError.ServiceNotReady, f"Topic {self.name} is being unloaded")
+        if self.ledger.is_terminated:
+            raise ClientError(ServerError.TopicTerminatedError, f"Topic {self.name} is terminated")
+        if self.ledger.is_fenced:
+            raise ClientError(ServerError.ServiceNotReady, f"Topic {self.name} moved elsewhere")
+        full = self.ledger.full_error()
+        if isinstance(full, StorageFullError):
+            raise ClientError(
+                ServerError.ProducerBlockedQuotaExceededException,
+                f"No room to store messages: {full}",
+            )
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    async def create_subscription(
+        self, name: str, position: Position, properties: dict[str, str], *, durable: bool
+    ) -> Subscription:
+        """A new subscription whose first message is the one at ``position``.
+
+        A durable one exists once this returns, over any restart.
+        """
+        mark_delete = self.mark_delete_before(position)
+        if durable:
+            cursor = await self._cursors.create(
+                self.ledger.topic_id, name, mark_delete, properties, self.ledger
+            )
+        else:
+            cursor = Cursor.non_durable(name, mark_delete, self.ledger)
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            subscription = Subscription(self, name, cursor)
+            self.subscriptions[name] = subscription
+        return subscription
+
+    def mark_delete_before(self, position: Position) -> Position:
+        """The mark-delete position that makes ``position`` the next one delivered."""
+        last = self.ledger.last_confirmed
+        if position == LATEST or position > last:
+            return last
+        first = self.ledger.first_position()
+        if position <= EARLIEST or position <= first:
+            return Position(first.ledger_id, first.entry_id - 1)
+        return Position(position.ledger_id, position.entry_id - 1)
+
+    async def delete_subscription(self, subscription: Subscription) -> None:
+        """Delete a subscription, durably."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+        subscription.close_consumers()
+        subscription.close()
+        if subscription.cursor.durable:
+            await self._cursors.delete(self.ledger.topic_id, subscription.name)
+
+    def subscription_idle(self, subscription: Subscription) -> None:
+        """The last consumer left: what a reader leaves behind goes away."""
+        if not subscription.cursor.durable and not subscription.changing.locked():
+            self.subscriptions.pop(subscription.name, None)
+            subscription.close()
+
+    def acknowledged(self, subscription: Subscription) -> None:
+        """A cursor moved."""
+        if self.ledger.is_terminated:
+            self.announce_end(subscription)
+
+    def announce_end(self, subscription: Subscription) -> None:
+        """Tell consumers that nothing more will come, once they have acknowledged everything."""
+        if subscription.cursor.backlog() == 0:
+            for consumer in subscription.consumers:
+                consumer.connection.send_end_of_topic(consumer)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def read_cached(
+        self, position: Position, max_entries: int, max_bytes: int
+    ) -> list[Entry] | None:
+        """Entries from ``position`` on; ``None`` if they have to be read from storage."""
+        if position > self.ledger.last_confirmed:
+            return []
+        return self._cache.read(position, max_entries, max_bytes)
+
+    def cached_entry(self, position: Position) -> Entry | None:
+        """The entry at exactly this position, if the cache holds it."""
+        found = self._cache.read(position, 1, 1)
+        return found[0] if found and found[0].position == position else None
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Entries from ``position`` on, from the cache or from storage."""
+        cached = self.read_cached(position, max_entries, max_bytes)
+        if cached is not None:
+            return cached
+        stored = await self.ledger.read(position, max_entries, max_bytes)
+        return [stored_entry(place, data) for place, data in stored]
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def terminate(self) -> Position:
+        """No more messages: returns the position of the last one."""
+        last = await self.ledger.terminate()
+        for producer in list(self.producers.values()):
+            producer.connection.close_producer(producer)
+        for subscription in self.subscriptions.values():
+            self.announce_end(subscription)
+        return last
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a producer or a consumer is connected."""
+        return bool(self.producers) or any(s.consumers for s in self.subscriptions.values())
+
+    def disconnect(self) -> None:
+        """Close producers and consumers; their clients look the topic up again."""
+        self.closed = True
+        for producer in list(self.producers.values()):
+            producer.connection.close_producer(producer)
+        for subscription in list(self.subscriptions.values()):
+            subscription.close_consumers()
+            subscription.close()
+
+    async def close(self) -> None:
+        """Unload: durable state is on disk when this returns."""
+        self.disconnect()
+        await self.ledger.close()
+        self._cache.clear()
+
+    async def delete(self) -> None:
+        """Delete the topic with its subscriptions and its data."""
+        self.disconnect()
+        for subscription in list(self.subscriptions.values()):
+            await self.delete_subscription(subscription)
+        await self.ledger.delete()
+        self._cache.clear()
+
+
+def stored_entry(place: Position, data: bytes) -> Entry:
+    """An entry as it comes back from storage."""
+    head = parse_entry(data)
+    return Entry(
+        data,
+        head.messages,
+        head.batched,
+        head.marker,
+        ledger_id=place.ledger_id,
+        entry_id=place.entry_id,
+    )

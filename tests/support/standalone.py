@@ -1,0 +1,104 @@
+"""A real standalone process for tests: start, kill, restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+class Standalone:
+    """One ``pulsark standalone`` on free ports over a data directory.
+
+    ``kill`` is SIGKILL, ``stop`` is SIGTERM; ``start`` after either serves the same data on the
+    same ports.
+    """
+
+    def __init__(self, data_dir: Path, *args: str, env: dict[str, str] | None = None) -> None:
+        self.data_dir = Path(data_dir)
+        self._args = args
+        self._env = env or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ports = (0, 0, 0)
+        self.info: dict[str, str] = {}
+
+    @property
+    def service_url(self) -> str:
+        return self.info["brokerServiceUrl"]
+
+    @property
+    def web_url(self) -> str:
+        return self.info["webServiceUrl"]
+
+    @property
+    def flight_url(self) -> str:
+        return self.info["flightUrl"]
+
+    @property
+    def broker_port(self) -> int:
+        return self._ports[0]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        return self.data_dir.with_suffix(".log")
+
+    def start(self, timeout: float = 30.0) -> Standalone:
+        """Start and wait until it is ready."""
+        ready = self.data_dir / "standalone.json"
+        ready.unlink(missing_ok=True)
+        broker, web, flight = self._ports
+        command = [sys.executable, "-m", "pulsark", "standalone", "--data-dir", str(self.data_dir)]
+        command += ["--broker-port", str(broker), "--web-port", str(web)]
+        command += ["--flight-port", str(flight), *self._args]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **self._env}
+            )
+        deadline = time.monotonic() + timeout
+        while not ready.exists():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"standalone ended:\n{self.log_path.read_text()[-4000:]}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"standalone not ready:\n{self.log_path.read_text()[-4000:]}")
+            time.sleep(0.02)
+        self.info = json.loads(ready.read_text())
+        self._ports = tuple(
+            int(self.info[key].rsplit(":", 1)[1])
+            for key in ("brokerServiceUrl", "webServiceUrl", "flightUrl")
+        )
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL: nothing gets a chance to be written."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM and wait; returns the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        try:
+            return process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
+    def __enter__(self) -> Standalone:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
