@@ -1,0 +1,128 @@
+"""``pulsark standalone``: bookies, broker, admin and Flight in one process.
+
+What a cluster spreads over machines is wired together here over one data directory::
+
+    DATA/LOCK               held while the process lives
+    DATA/standalone.json    addresses and pid, while it serves
+    DATA/metadata.db        the metadata store
+    DATA/bookies/NAME/      journal and storage root of each embedded bookie
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from pulsark import __version__
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.server import Server
+from pulsark.errors import ConfigError
+from pulsark.metadata.sqlite import SqliteMetadataStore
+from pulsark.runtime import Runtime, lock_directory
+from pulsark.storage.embedded_bookie import EmbeddedBookie
+from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.ledger import LedgerManager
+
+if TYPE_CHECKING:
+    from pulsark.config import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Standalone:
+    """All parts of one process, started and stopped in order."""
+
+    def __init__(self, settings: Settings, runtime: Runtime) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._cleanup = contextlib.AsyncExitStack()
+        self._lock: int | None = None
+
+    async def start(self) -> dict[str, str]:
+        """Start everything; returns what ``standalone.json`` holds."""
+        settings, runtime = self._settings, self._runtime
+        data_dir = os.path.abspath(settings.dataDir)
+        runtime.disk.make_dirs(data_dir)
+        self._lock = lock_directory(data_dir)
+        if self._lock is None:
+            raise ConfigError(
+                f"dataDir: {data_dir} is in use by another process; stop it or choose "
+                "another directory with --data-dir"
+            )
+        metadata = await SqliteMetadataStore.open(os.path.join(data_dir, "metadata.db"), runtime)
+        self._cleanup.push_async_callback(metadata.close)
+        bookies = {}
+        for index in range(settings.bookies):
+            bookie = await self._open_bookie(f"bookie-{index + 1}", data_dir, index)
+            bookies[bookie.bookie_id] = bookie
+        broker = Broker(settings, runtime, metadata, LedgerManager(metadata, bookies, runtime))
+        self._cleanup.push_async_callback(broker.close)
+        info = await self._serve(broker)
+        ready = os.path.join(data_dir, "standalone.json")
+        runtime.disk.write_atomic(ready, json.dumps(info, indent=1).encode())
+        self._cleanup.callback(runtime.disk.remove, ready)
+        return info
+
+    async def _open_bookie(self, name: str, data_dir: str, index: int) -> EmbeddedBookie:
+        home = os.path.join(data_dir, "bookies", name)
+        journals, roots = self._settings.journalDirectories, self._settings.ledgerDirectories
+        bookie = await EmbeddedBookie.open(
+            name,
+            journals[index] if journals else os.path.join(home, "journal"),
+            roots[index] if roots else os.path.join(home, "ledgers"),
+            JournalSettings(max_segment_bytes=self._settings.journalMaxSizeMB << 20),
+            self._runtime,
+        )
+        self._cleanup.push_async_callback(bookie.close)
+        return bookie
+
+    async def _serve(self, broker: Broker) -> dict[str, str]:
+        from pulsark.admin.server import AdminServer
+        from pulsark.dispatch.flight import FlightListener
+
+        settings = self._settings
+        server, admin, flight = Server(broker), AdminServer(broker), FlightListener(broker)
+        host = settings.bindAddress
+        broker_port = await server.listen(host, settings.brokerServicePort)
+        self._cleanup.callback(server.close)
+        web_port = await admin.listen(host, settings.webServicePort)
+        self._cleanup.push_async_callback(admin.close)
+        flight_port = await flight.listen(host, settings.flightServicePort)
+        self._cleanup.push_async_callback(flight.close)
+        name = settings.advertisedAddress
+        urls = {
+            "brokerServiceUrl": f"pulsar://{name}:{broker_port}",
+            "webServiceUrl": f"http://{name}:{web_port}",
+            "flightUrl": f"grpc://{name}:{flight_port}",
+        }
+        await broker.start(*urls.values())
+        return {"pid": str(os.getpid()), **urls, "version": __version__}
+
+    async def stop(self) -> None:
+        """Stop everything in the reverse order; durable state is on disk afterwards."""
+        await self._cleanup.aclose()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+async def serve(settings: Settings, ready: asyncio.Future[dict[str, str]] | None = None) -> None:
+    """Run a standalone until SIGINT or SIGTERM."""
+    standalone = Standalone(settings, Runtime())
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, stop.set)
+    try:
+        info = await standalone.start()
+        log.info("serving", extra=info)
+        if ready is not None:
+            ready.set_result(info)
+        await stop.wait()
+    finally:
+        await standalone.stop()
