@@ -1,0 +1,374 @@
+"""The settings of a process: one immutable, typed model.
+
+Names and defaults are those of Pulsar's ``broker.conf`` wherever Pulsar has such a key, so
+field names are in its camel case. ``config_sources`` fills a model from a properties file,
+the environment and flags; this module knows what a value may be.
+
+A plain dataclass and not a pydantic model: pydantic adds 13 MiB and 60 ms to a process whose
+idle memory and start are part of the promise, and a setting needs no more than five types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pulsark.errors import ConfigError
+
+T = TypeVar("T")
+
+_TRUE, _FALSE = "true", "false"
+_BYTES_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is known of a setting: its unit, its meaning and which values are allowed.
+
+    ``minimum`` and ``maximum`` bound numbers (inclusive), ``choices`` strings and the items
+    of lists. ``pulsark_only`` marks a key that Pulsar does not have, ``planned`` one that is
+    understood but changes nothing yet.
+    """
+
+    unit: str
+    meaning: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    pulsark_only: bool = False
+    planned: bool = False
+
+
+def setting(
+    default: T,
+    unit: str,
+    meaning: str,
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+    choices: tuple[str, ...] = (),
+    own: bool = False,
+    planned: bool = False,
+) -> T:
+    """A field of ``Settings`` with its description; typed as its default for the checker."""
+    spec = Spec(unit, meaning, ge, le, choices, own, planned)
+    field: Any = dataclasses.field(default=default, metadata={"spec": spec})
+    return field  # type: ignore[no-any-return]
+
+
+def port(default: int, meaning: str, *, own: bool = False) -> int:
+    """A field for a TCP port that the process listens on."""
+    return setting(default, "port", f"{meaning}; 0 takes any free port", ge=0, le=65535, own=own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting of a Pulsark process. Build it with ``config_sources.load_settings``."""
+
+    # -- identity and addresses --------------------------------------------------------------
+
+    clusterName: str = setting("standalone", "", "Name of the cluster this broker belongs to")
+    dataDir: str = setting(
+        "data", "path", "Directory that holds everything a standalone stores", own=True
+    )
+    bookies: int = setting(
+        1,
+        "count",
+        "Embedded bookies of a standalone, each with its own copies",
+        ge=1,
+        le=16,
+        own=True,
+    )
+    bindAddress: str = setting("0.0.0.0", "", "Address of the interface the ports listen on")
+    advertisedAddress: str = setting(
+        "localhost", "", "Host name or address that clients are told to connect to"
+    )
+    brokerServicePort: int = port(6650, "Port of the binary protocol")
+    brokerServicePortTls: int | None = setting(
+        None,
+        "port",
+        "Port of the binary protocol over TLS; empty: none",
+        ge=0,
+        le=65535,
+        planned=True,
+    )
+    webServicePort: int = port(8080, "Port of the HTTP admin API, lookup and metrics")
+    webServicePortTls: int | None = setting(
+        None, "port", "Port of HTTPS; empty: none", ge=0, le=65535, planned=True
+    )
+    flightServicePort: int = port(8815, "Port of Arrow Flight, where Spark reads entries", own=True)
+    maxHttpServerConnections: int = setting(
+        2048, "count", "HTTP connections served at the same time", ge=1, le=100_000
+    )
+
+    # -- connections -------------------------------------------------------------------------
+
+    maxMessageSize: int = setting(
+        5_242_880, "bytes", "Largest message a client may publish", ge=1024, le=_BYTES_MAX - 65_536
+    )
+    keepAliveIntervalSeconds: int = setting(
+        30, "s", "A silent connection is pinged after this time, and closed after twice of it", ge=1
+    )
+    maxPendingPublishRequestsPerConnection: int = setting(
+        1000, "count", "A connection with this many unanswered publishes is not read further", ge=1
+    )
+    maxConcurrentLookupRequest: int = setting(
+        50_000, "count", "Lookups answered at the same time; more are refused", ge=1
+    )
+
+    # -- topics and subscriptions ------------------------------------------------------------
+
+    allowAutoTopicCreation: bool = setting(
+        True, "", "A topic is created when a client first produces to or subscribes to it"
+    )
+    allowAutoTopicCreationType: str = setting(
+        "non-partitioned",
+        "",
+        "Kind of the topics that are created automatically",
+        choices=("partitioned", "non-partitioned"),
+    )
+    defaultNumPartitions: int = setting(
+        1, "count", "Partitions of a topic that is created automatically", ge=1, le=10_000
+    )
+    maxNumPartitionsPerPartitionedTopic: int = setting(
+        0, "count", "Most partitions a topic may have; 0: no limit but the built-in one", ge=0
+    )
+    allowAutoSubscriptionCreation: bool = setting(
+        True, "", "A subscription is created when a consumer first uses it"
+    )
+    enablePersistentTopics: bool = setting(True, "", "This broker serves persistent topics")
+    enableNonPersistentTopics: bool = setting(
+        True, "", "This broker serves non-persistent topics", planned=True
+    )
+    subscriptionTypesEnabled: tuple[str, ...] = setting(
+        ("Exclusive", "Shared", "Failover", "Key_Shared"),
+        "list",
+        "Types of subscription that consumers may use",
+        choices=("Exclusive", "Shared", "Failover", "Key_Shared"),
+    )
+    subscriptionKeySharedEnable: bool = setting(
+        True, "", "Key_Shared subscriptions are allowed", planned=True
+    )
+    activeConsumerFailoverDelayTimeMillis: int = setting(
+        1000, "ms", "Wait before a new active consumer of a Failover subscription starts", ge=0
+    )
+    acknowledgmentAtBatchIndexLevelEnabled: bool = setting(
+        False, "", "Messages of a batch are acknowledged one by one"
+    )
+    maxUnackedMessagesPerConsumer: int = setting(
+        50_000, "count", "A consumer with more unacknowledged messages waits; 0: no limit", ge=0
+    )
+    maxUnackedMessagesPerSubscription: int = setting(
+        200_000,
+        "count",
+        "A subscription with more unacknowledged messages waits; 0: no limit",
+        ge=0,
+    )
+    brokerDeduplicationEnabled: bool = setting(
+        False, "", "A message that a producer sends again is not stored again", planned=True
+    )
+    defaultNumberOfNamespaceBundles: int = setting(
+        4, "count", "Bundles of a namespace that is created without saying how many", ge=1, le=1024
+    )
+    forceDeleteTenantAllowed: bool = setting(
+        False, "", "A tenant may be deleted together with its namespaces (force=true)"
+    )
+    forceDeleteNamespaceAllowed: bool = setting(
+        False, "", "A namespace may be deleted together with its topics (force=true)"
+    )
+
+    # -- storage -----------------------------------------------------------------------------
+
+    managedLedgerDefaultEnsembleSize: int = setting(
+        2, "count", "Bookies a ledger is spread over", ge=1, le=64
+    )
+    managedLedgerDefaultWriteQuorum: int = setting(
+        2, "count", "Copies written of each entry", ge=1, le=64
+    )
+    managedLedgerDefaultAckQuorum: int = setting(
+        2, "count", "Copies that must be on disk before a publish is confirmed", ge=1, le=64
+    )
+    managedLedgerMaxEntriesPerLedger: int = setting(
+        50_000, "count", "A ledger with this many entries is closed and a new one begun", ge=1
+    )
+    managedLedgerMinLedgerRolloverTimeMinutes: int = setting(
+        10, "min", "A ledger is not closed for its number of entries before this age", ge=0
+    )
+    managedLedgerMaxLedgerRolloverTimeMinutes: int = setting(
+        240, "min", "A ledger is closed at this age", ge=1
+    )
+    managedLedgerMaxSizePerLedgerMbytes: int = setting(
+        2048, "MB", "A ledger of this size is closed and a new one begun", ge=1
+    )
+    managedLedgerCacheSizeMB: int = setting(
+        256, "MB", "Memory for the newest entries of all topics", ge=1, le=1_048_576
+    )
+    journalMaxSizeMB: int = setting(
+        2048, "MB", "A journal file ends at this size, or at a tenth of its disk", ge=1
+    )
+    journalDirectories: tuple[str, ...] = setting(
+        (), "paths", "Journal directory of each embedded bookie; empty: below dataDir"
+    )
+    ledgerDirectories: tuple[str, ...] = setting(
+        (), "paths", "Index directory of each embedded bookie; empty: below dataDir"
+    )
+    cursorFlushIntervalMillis: int = setting(
+        1000,
+        "ms",
+        "An acknowledgement that nobody waits for is on disk after this time",
+        ge=1,
+        le=60_000,
+        own=True,
+    )
+    defaultRetentionTimeInMinutes: int = setting(
+        0, "min", "Acknowledged messages are kept for this time; -1: for ever", ge=-1, planned=True
+    )
+    defaultRetentionSizeInMB: int = setting(
+        0, "MB", "Acknowledged messages are kept up to this size; -1: all", ge=-1, planned=True
+    )
+
+    # -- statistics --------------------------------------------------------------------------
+
+    statsUpdateFrequencyInSecs: int = setting(
+        60, "s", "Rates are averages over at least this time", ge=1
+    )
+    exposeTopicLevelMetricsInPrometheus: bool = setting(
+        True, "", "/metrics has series per topic and subscription, not only per namespace"
+    )
+    exposeConsumerLevelMetricsInPrometheus: bool = setting(
+        False, "", "/metrics has series per consumer"
+    )
+    exposeProducerLevelMetricsInPrometheus: bool = setting(
+        False, "", "/metrics has series per producer"
+    )
+    splitTopicAndPartitionLabelInPrometheus: bool = setting(
+        False, "", "/metrics labels a partition by its topic and a partition label"
+    )
+
+    # -- the process -------------------------------------------------------------------------
+
+    logLevel: str = setting(
+        "INFO", "", "Least severe messages that are logged", own=True,
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Check what no single key can know. Raises ``ConfigError``."""
+        ensemble, write = (
+            self.managedLedgerDefaultEnsembleSize,
+            self.managedLedgerDefaultWriteQuorum,
+        )
+        if not ensemble >= write >= self.managedLedgerDefaultAckQuorum:
+            raise ConfigError(
+                f"managedLedgerDefaultEnsembleSize={ensemble}, managedLedgerDefaultWriteQuorum="
+                f"{write}, managedLedgerDefaultAckQuorum={self.managedLedgerDefaultAckQuorum}: "
+                "the ensemble must not be smaller than the write quorum, nor that than the ack quorum"
+            )
+        shortest = self.managedLedgerMinLedgerRolloverTimeMinutes
+        if shortest > self.managedLedgerMaxLedgerRolloverTimeMinutes:
+            raise ConfigError(
+                f"managedLedgerMinLedgerRolloverTimeMinutes={shortest}: at most "
+                "managedLedgerMaxLedgerRolloverTimeMinutes="
+                f"{self.managedLedgerMaxLedgerRolloverTimeMinutes} is allowed"
+            )
+        self._check_ports()
+        for key in ("journalDirectories", "ledgerDirectories"):
+            count = len(getattr(self, key))
+            if count not in (0, self.bookies):
+                raise ConfigError(
+                    f"{key}: {count} directories for {self.bookies} bookies; "
+                    "give one for each bookie, or none"
+                )
+
+    def _check_ports(self) -> None:
+        taken: dict[int, str] = {}
+        for key in ("brokerServicePort", "webServicePort", "flightServicePort"):
+            number = getattr(self, key)
+            if number and number in taken:
+                raise ConfigError(
+                    f"{key}={number}: {taken[number]} has this port already; choose another"
+                )
+            taken[number] = key
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One field of ``Settings`` as ``pulsark config`` shows it."""
+
+    name: str
+    type: str
+    default: object
+    spec: Spec
+
+    def text(self, value: object) -> str:
+        """A value in the spelling of a properties file."""
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return _TRUE if value else _FALSE
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+    def parse(self, text: str) -> object:
+        """The value that a text means. Raises ``ConfigError`` naming the key and the cure.
+
+        An empty text is the default, as in Pulsar's files, but for texts and lists, where it
+        is the empty value unless the default is not empty.
+        """
+        text = text.strip()
+        if not text:
+            return self.default
+        match self.type:
+            case "bool":
+                if text.lower() in (_TRUE, _FALSE):
+                    return text.lower() == _TRUE
+            case "int" | "int | None":
+                if re.fullmatch("-?[0-9]{1,18}", text) and self._in_bounds(int(text)):
+                    return int(text)
+            case "str":
+                if self._is_choice(text):
+                    return text
+            case _:
+                items = tuple(item.strip() for item in text.split(",") if item.strip())
+                if all(map(self._is_choice, items)):
+                    return items
+        raise ConfigError(f"{self.name}={text[:200]}: {self.allowed()} is allowed")
+
+    def _in_bounds(self, number: int) -> bool:
+        low, high = self.spec.minimum, self.spec.maximum
+        return (low is None or number >= low) and (high is None or number <= high)
+
+    def _is_choice(self, text: str) -> bool:
+        return not self.spec.choices or text in self.spec.choices
+
+    def allowed(self) -> str:
+        """The allowed values in words."""
+        if self.type == "bool":
+            return "true or false"
+        if self.spec.choices:
+            words = ", ".join(self.spec.choices)
+            return f"a comma-separated list of {words}" if self.type != "str" else f"one of {words}"
+        if self.type.startswith("int"):
+            return f"a whole number {self._range()}".rstrip()
+        return "a text"
+
+    def _range(self) -> str:
+        low, high = self.spec.minimum, self.spec.maximum
+        if high is None:
+            return "" if low is None else f"from {low}"
+        return f"from {low} to {high}"
+
+
+def keys() -> Iterator[Key]:
+    """All settings, in the order in which they are declared."""
+    for field in dataclasses.fields(Settings):
+        yield Key(field.name, str(field.type), field.default, field.metadata["spec"])
+
+
+def key_index() -> Mapping[str, Key]:
+    """All settings by name."""
+    return {key.name: key for key in keys()}

@@ -1,0 +1,69 @@
+"""Every size and limit that is not a setting, with its unit in the name.
+
+Settings are what an operator may have a reason to change (`config.py`). What is here protects
+the process or follows from the protocol, and changing it is a change of the program.
+"""
+
+from __future__ import annotations
+
+# -- the binary protocol ---------------------------------------------------------------------
+
+FRAME_OVERHEAD_BYTES = 10 * 1024
+"""A frame may be this much larger than ``maxMessageSize``: command and message metadata."""
+
+HANDSHAKE_FRAME_BYTES_MAX = 64 * 1024
+"""Largest frame before a client has said who it is."""
+
+CONSUMER_METADATA_CHARS_MAX = 1024
+"""Keys and values together that a consumer may attach to itself, as in Pulsar."""
+
+RECENTLY_CLOSED_PRODUCERS_MAX = 1000
+"""Closed producer ids a connection remembers, to ignore publishes that were under way."""
+
+PROBE_TIMEOUT_SECONDS = 5.0
+"""How long a silent client is given to answer a ping before its place is given away."""
+
+UNREAD_OUTPUT_BYTES_MAX = 1 << 20
+"""A socket that holds more unsent bytes gets no further messages until it has drained."""
+
+PENDING_PUBLISH_BYTES_MAX = 256 << 20
+"""Bytes of all connections that wait for the journal; above it, sockets are not read."""
+
+# -- HTTP ------------------------------------------------------------------------------------
+
+HTTP_BODY_BYTES_MAX = 1 << 20
+"""Largest body of a request; a namespace's policies are far below."""
+
+HTTP_TARGET_BYTES_MAX = 16 * 1024
+"""Longest request target (path and query). A topic name's escapes triple its length."""
+
+HTTP_HEAD_BYTES_MAX = 64 * 1024
+"""Largest head of a request: it is buffered whole."""
+
+HTTP_HEAD_TIMEOUT_SECONDS = 30.0
+"""A connection that has not sent its first request by then is closed."""
+
+JSON_DEPTH_MAX = 32
+"""Deepest nesting of a request's JSON; the deepest that Pulsar's tools send is five."""
+
+# -- metadata --------------------------------------------------------------------------------
+
+METADATA_VALUE_BYTES_MAX = 1 << 20
+"""Largest value in the metadata store (the interface's promise)."""
+
+PARTITIONS_MAX = 10_000
+"""Most partitions of a topic: each is a row in the metadata store and is created at once."""
+
+NAMESPACE_BUNDLES_MAX = 1024
+"""Most bundles of a namespace."""
+
+NAME_CHARS_MAX = 255
+"""Longest name of a tenant, a namespace or a cluster."""
+
+TOPIC_PROPERTIES_MAX = 256
+"""Most properties of a topic or a subscription."""
+
+# -- configuration ---------------------------------------------------------------------------
+
+CONFIG_FILE_BYTES_MAX = 1 << 20
+"""Largest properties file."""
