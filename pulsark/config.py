@@ -77,7 +77,7 @@ class Settings:
     bookies: int = setting(
         1,
         "count",
-        "Embedded bookies of a standalone, each with its own copies",
+        "Embedded bookies of a standalone",
         ge=1,
         le=16,
         own=True,
@@ -251,21 +251,27 @@ class Settings:
     # -- the process -------------------------------------------------------------------------
 
     logLevel: str = setting(
-        "INFO", "", "Least severe messages that are logged", own=True,
+        "INFO",
+        "",
+        "Least severe messages that are logged",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-    )  # fmt: skip
+        own=True,
+    )
 
     def __post_init__(self) -> None:
         """Check what no single key can know. Raises ``ConfigError``."""
-        ensemble, write = (
-            self.managedLedgerDefaultEnsembleSize,
-            self.managedLedgerDefaultWriteQuorum,
-        )
-        if not ensemble >= write >= self.managedLedgerDefaultAckQuorum:
+        ensemble = self.managedLedgerDefaultEnsembleSize
+        write = self.managedLedgerDefaultWriteQuorum
+        ack = self.managedLedgerDefaultAckQuorum
+        if write > ensemble:
             raise ConfigError(
-                f"managedLedgerDefaultEnsembleSize={ensemble}, managedLedgerDefaultWriteQuorum="
-                f"{write}, managedLedgerDefaultAckQuorum={self.managedLedgerDefaultAckQuorum}: "
-                "the ensemble must not be smaller than the write quorum, nor that than the ack quorum"
+                f"managedLedgerDefaultWriteQuorum={write}: at most "
+                f"managedLedgerDefaultEnsembleSize={ensemble} is allowed"
+            )
+        if ack > write:
+            raise ConfigError(
+                f"managedLedgerDefaultAckQuorum={ack}: at most "
+                f"managedLedgerDefaultWriteQuorum={write} is allowed"
             )
         shortest = self.managedLedgerMinLedgerRolloverTimeMinutes
         if shortest > self.managedLedgerMaxLedgerRolloverTimeMinutes:
