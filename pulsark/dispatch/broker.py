@@ -102,7 +102,7 @@ class Broker:
         self._next_consumer = 0
         self._closed = False
 
-    # -- life cycle --------------------------------------------------------------------------
+    # -- life cycle ---
 
     async def start(self, broker_url: str, web_url: str, flight_url: str) -> None:
         """Make the broker known under its addresses."""
@@ -129,7 +129,7 @@ class Broker:
         """Epoch milliseconds as ISO-8601 in UTC."""
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
-    # -- names, bundles, ownership --------------------------------------------------------------
+    # -- names, bundles, ownership ---
 
     async def bundle_of(self, name: TopicName) -> str:
         """The namespace bundle of a topic, as ``0x00000000_0x40000000``."""
@@ -183,9 +183,7 @@ class Broker:
     async def _cursor_log(self, bundle: str) -> CursorLog:
         if bundle not in self._cursor_logs:
             self._cursor_logs[bundle] = asyncio.create_task(
-                CursorLog.open(
-                    bundle, self.ledgers, self.metadata, self.settings, self.runtime
-                )
+                CursorLog.open(bundle, self.ledgers, self.metadata, self.settings, self.runtime)
             )
         try:
             return await asyncio.shield(self._cursor_logs[bundle])
@@ -193,7 +191,7 @@ class Broker:
             self._cursor_logs.pop(bundle, None)
             raise
 
-    # -- topics ------------------------------------------------------------------------------------
+    # -- topics ---
 
     def loaded_topics(self) -> list[Topic]:
         """Topics in memory."""
@@ -386,7 +384,7 @@ class Broker:
         topics = await self.list_topics(namespace) if wanted else []
         return TopicList(topics, topics_hash(topics))
 
-    # -- clients ---------------------------------------------------------------------------------------
+    # -- clients ---
 
     async def new_producer_name(self) -> str:
         """A producer name that nobody in the cluster has."""
@@ -503,7 +501,7 @@ class Broker:
         head = parse_entry(entries[0][1])
         return LastMessage(position, head.messages - 1 if head.batched else -1)
 
-    # -- Flight ------------------------------------------------------------------------------------------
+    # -- Flight ---
 
     async def read_entries(
         self, topic: str, first: Position, last: Position, max_bytes: int
@@ -540,4 +538,3 @@ async def _result(task: asyncio.Task[T]) -> T | None:
         return await task
     except Exception:
         return None
-

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ENTRIES = 4096
+ENTRY_OVERHEAD_BYTES = 200
+"""What the objects around an entry's bytes cost, so that the budget means memory."""
 
 
 class Chunk:
@@ -107,7 +109,7 @@ class TopicCache:
                 chunk = Chunk(ledger_id, first_entry_id + offset)
                 chunks.append(chunk)
                 self._budget.chunk_created(self, chunk)
-            size = len(entry.data)
+            size = len(entry.data) + ENTRY_OVERHEAD_BYTES
             chunk.entries.append(entry)
             chunk.size += size
             added += size

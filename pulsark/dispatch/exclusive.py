@@ -27,9 +27,7 @@ class Exclusive:
 
     def add(self, consumer: Consumer) -> None:
         if self._consumer is not None:
-            raise ClientError(
-                ServerError.ConsumerBusy, "Exclusive consumer is already connected"
-            )
+            raise ClientError(ServerError.ConsumerBusy, "Exclusive consumer is already connected")
         self._consumer = consumer
 
     def remove(self, consumer: Consumer) -> None:

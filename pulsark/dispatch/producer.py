@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ class Producer:
         "closed",
         "connected_since_ms",
         "connection",
+        "drained",
         "epoch",
         "messages_in",
         "metadata",
@@ -53,4 +55,5 @@ class Producer:
         self.messages_in = 0
         self.bytes_in = 0
         self.pending = 0
+        self.drained: asyncio.Future[None] | None = None
         self.closed = False

@@ -24,6 +24,7 @@ from pulsark.dispatch.replay import ReplaySet
 from pulsark.dispatch.shared import Shared
 from pulsark.dispatch.subscription_type import SubscriptionType, SubType
 from pulsark.errors import ClientError, ServerError, StorageError
+from pulsark.limits import READER_GRACE_SECONDS
 from pulsark.runtime import Done
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.position import Position
@@ -72,7 +73,7 @@ class Subscription:
         self._takeover: asyncio.TimerHandle | None = None
         self._rewind()
 
-    # -- consumers ---------------------------------------------------------------------
+    # -- consumers ---
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -168,7 +169,7 @@ class Subscription:
         self._rewind()
         self.pump()
 
-    # -- permits and acknowledgements ---------------------------------------------------
+    # -- permits and acknowledgements ---
 
     def flow(self, consumer: Consumer, permits: int, now_ms: int) -> None:
         """The consumer can take that many more messages."""
@@ -262,7 +263,7 @@ class Subscription:
             self._blocked = False
             self.schedule_pump()
 
-    # -- redelivery and seek -------------------------------------------------------------
+    # -- redelivery and seek ---
 
     def redeliver(
         self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None
@@ -304,6 +305,13 @@ class Subscription:
                 self.cursor.reset(position, ack_set, _resolve(done))
                 await done
                 self._rewind()
+        if not self.cursor.durable:
+            # The reader is expected back; if it stays away, nobody else will clean up.
+            loop.call_later(READER_GRACE_SECONDS, self._drop_if_abandoned)
+
+    def _drop_if_abandoned(self) -> None:
+        if not self.consumers:
+            self.topic.subscription_idle(self)
 
     async def rollback(self, position: Position) -> None:
         """Move the cursor back under connected consumers, so that ``position`` comes next."""
@@ -318,7 +326,7 @@ class Subscription:
         for consumer in self.consumers:
             consumer.connection.close_consumer(consumer)
 
-    # -- the pump --------------------------------------------------------------------------
+    # -- the pump ---
 
     def schedule_pump(self) -> None:
         """Run the pump once in this or the next turn of the event loop."""
@@ -431,7 +439,7 @@ class Subscription:
                 self._update_blocked()
         consumer.connection.send_message(consumer, entry, redeliveries, ack_set)
 
-    # -- reads from storage -----------------------------------------------------------------
+    # -- reads from storage ---
 
     def _rewind(self) -> None:
         """Start again behind the cursor. Results of reads under way become void."""

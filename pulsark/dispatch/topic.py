@@ -7,6 +7,7 @@ on does an entry exist for anybody.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ class Topic:
         self.ledger: ManagedLedger
         self._cursors: CursorLog
         self._cache = TopicCache(budget)
+        self._creating = asyncio.Lock()
 
     async def attach(self, ledger: ManagedLedger, cursors: CursorLog) -> None:
         """Complete the construction: the ledger needs its listener first."""
@@ -62,7 +64,7 @@ class Topic:
         for name, cursor in cursors.cursors(ledger.topic_id, ledger).items():
             self.subscriptions[name] = Subscription(self, name, cursor)
 
-    # -- publishing ------------------------------------------------------------------------
+    # -- publishing ---
 
     def publish(self, entry: Entry) -> None:
         """Append an entry; its producer gets the receipt once the entry is durable."""
@@ -112,7 +114,7 @@ class Topic:
         for producer in closing.values():
             producer.connection.close_producer(producer)
 
-    # -- producers ---------------------------------------------------------------------------
+    # -- producers ---
 
     async def add_producer(self, producer: Producer) -> None:
         """Admit a producer, or raise ``ClientError``."""
@@ -163,27 +165,29 @@ class Topic:
                 f"No room to store messages: {full}",
             )
 
-    # -- subscriptions ------------------------------------------------------------------------
+    # -- subscriptions ---
 
     async def create_subscription(
         self, name: str, position: Position, properties: dict[str, str], *, durable: bool
     ) -> Subscription:
-        """A new subscription whose first message is the one at ``position``.
+        """The subscription of that name, or a new one whose first message is ``position``.
 
         A durable one exists once this returns, over any restart.
         """
-        mark_delete = self.mark_delete_before(position)
-        if durable:
-            cursor = await self._cursors.create(
-                self.ledger.topic_id, name, mark_delete, properties, self.ledger
-            )
-        else:
-            cursor = Cursor.non_durable(name, mark_delete, self.ledger)
-        subscription = self.subscriptions.get(name)
-        if subscription is None:
+        async with self._creating:
+            subscription = self.subscriptions.get(name)
+            if subscription is not None:
+                return subscription
+            mark_delete = self.mark_delete_before(position)
+            if durable:
+                cursor = await self._cursors.create(
+                    self.ledger.topic_id, name, mark_delete, properties, self.ledger
+                )
+            else:
+                cursor = Cursor.non_durable(name, mark_delete, self.ledger)
             subscription = Subscription(self, name, cursor)
             self.subscriptions[name] = subscription
-        return subscription
+            return subscription
 
     def mark_delete_before(self, position: Position) -> Position:
         """The mark-delete position that makes ``position`` the next one delivered."""
@@ -221,7 +225,7 @@ class Topic:
             for consumer in subscription.consumers:
                 consumer.connection.send_end_of_topic(consumer)
 
-    # -- reading --------------------------------------------------------------------------------
+    # -- reading ---
 
     def read_cached(
         self, position: Position, max_entries: int, max_bytes: int
@@ -244,7 +248,7 @@ class Topic:
         stored = await self.ledger.read(position, max_entries, max_bytes)
         return [stored_entry(place, data) for place, data in stored]
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- the end ---
 
     async def terminate(self) -> Position:
         """No more messages: returns the position of the last one."""

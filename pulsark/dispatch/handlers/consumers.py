@@ -1,0 +1,225 @@
+"""Requests of and about consumers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.error_codes import error_code
+from pulsark.dispatch.message_ids import fill_message_id, position_of
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import CONSUMER_METADATA_CHARS_MAX
+from pulsark.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.connection import Connection
+
+log = logging.getLogger(__name__)
+
+Command = pb.BaseCommand
+
+
+def subscribe(connection: Connection, command: Command) -> None:
+    request = command.subscribe
+    known = connection.consumers.get(request.consumer_id)
+    if known is not None and not known.closed:
+        connection.send_success(request.request_id)
+        return
+    connection.open(
+        "consumer", request.consumer_id, request.request_id, _subscribe(connection, request)
+    )
+
+
+async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> None:
+    if sum(len(m.key) + len(m.value) for m in request.metadata) > CONSUMER_METADATA_CHARS_MAX:
+        raise ClientError(
+            ServerError.MetadataError,
+            f"Consumer metadata is longer than {CONSUMER_METADATA_CHARS_MAX} characters",
+        )
+    consumer = await connection.broker.subscribe(connection, request)
+    subscription = consumer.subscription
+    if not connection.is_open:
+        subscription.remove_consumer(consumer)
+        return
+    connection.consumers[request.consumer_id] = consumer
+    connection.send_success(request.request_id)
+    subscription.announce_active(consumer)
+    if subscription.topic.ledger.is_terminated and subscription.cursor.backlog() == 0:
+        connection.send_end_of_topic(consumer)
+
+
+def flow(connection: Connection, command: Command) -> None:
+    flow = command.flow
+    consumer = connection.consumers.get(flow.consumer_id)
+    if consumer is not None and flow.messagePermits:
+        consumer.subscription.flow(consumer, flow.messagePermits, connection.broker.clock.now_ms())
+
+
+def ack(connection: Connection, command: Command) -> None:
+    ack = command.ack
+    consumer = connection.consumers.get(ack.consumer_id)
+    if consumer is None:
+        return
+    done: Callable[[BaseException | None], None] | None = None
+    if ack.HasField("request_id"):
+        done = _answerer(connection, ack.consumer_id, ack.request_id)
+    if ack.HasField("txnid_most_bits") and ack.HasField("txnid_least_bits"):
+        if done is not None:
+            done(
+                ClientError(
+                    ServerError.NotAllowedError, "Transactions are not enabled on this broker"
+                )
+            )
+        return
+    if ack.HasField("validation_error"):
+        log.warning(
+            "%s: consumer %s discarded a corrupt message: %s",
+            consumer.subscription.topic.name,
+            consumer.name,
+            [f"{m.ledgerId}:{m.entryId}" for m in ack.message_id],
+        )
+    now_ms = connection.broker.clock.now_ms()
+    subscription = consumer.subscription
+    try:
+        if ack.ack_type == pb.CommandAck.Cumulative:
+            if len(ack.message_id) != 1:
+                raise ClientError(
+                    ServerError.NotAllowedError,
+                    "A cumulative acknowledgement takes exactly one message id",
+                )
+            message_id = ack.message_id[0]
+            ack_set = list(message_id.ack_set) or None
+            subscription.ack_cumulative(consumer, position_of(message_id), ack_set, done, now_ms)
+        else:
+            acks = [
+                (position_of(m), list(m.ack_set) or None, m.batch_size or None)
+                for m in ack.message_id
+            ]
+            subscription.ack(consumer, acks, done, now_ms)
+    except ClientError as error:
+        if done is not None:
+            done(error)
+
+
+def _answerer(
+    connection: Connection, consumer_id: int, request_id: int
+) -> Callable[[BaseException | None], None]:
+    def answer(error: BaseException | None) -> None:
+        command = Command(type=Command.ACK_RESPONSE)
+        response = command.ackResponse
+        response.consumer_id = consumer_id
+        response.request_id = request_id
+        if error is not None:
+            response.error = int(error_code(error))  # type: ignore[assignment]
+            response.message = str(error) or type(error).__name__
+        connection.send(command)
+
+    return answer
+
+
+def redeliver(connection: Connection, command: Command) -> None:
+    request = command.redeliverUnacknowledgedMessages
+    consumer = connection.consumers.get(request.consumer_id)
+    if consumer is not None:
+        ids = [position_of(m) for m in request.message_ids] or None
+        epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+        consumer.subscription.redeliver(consumer, ids, epoch)
+
+
+def seek(connection: Connection, command: Command) -> None:
+    request = command.seek
+
+    async def answer() -> None:
+        consumer = connection.consumers.get(request.consumer_id)
+        if consumer is None:
+            raise ClientError(ServerError.MetadataError, "Consumer not found")
+        subscription = consumer.subscription
+        ack_set: list[int] | None = None
+        if request.HasField("message_id"):
+            target = position_of(request.message_id)
+            ack_set = list(request.message_id.ack_set) or None
+        elif request.HasField("message_publish_time"):
+            ledger = subscription.topic.ledger
+            target = await ledger.find_by_publish_time(request.message_publish_time)
+        else:
+            raise ClientError(
+                ServerError.MetadataError, "A seek needs a message id or a publish time"
+            )
+        await subscription.seek(target, ack_set)
+        connection.send_success(request.request_id)
+
+    connection.run(answer(), request.request_id)
+
+
+def unsubscribe(connection: Connection, command: Command) -> None:
+    request = command.unsubscribe
+
+    async def answer() -> None:
+        consumer = connection.consumers.get(request.consumer_id)
+        if consumer is None:
+            raise ClientError(ServerError.MetadataError, "Consumer not found")
+        subscription = consumer.subscription
+        others = [c for c in subscription.consumers if c is not consumer]
+        if others and not request.force:
+            raise ClientError(
+                ServerError.MetadataError,
+                "Unconnected or shared consumer attempting to unsubscribe",
+            )
+        del connection.consumers[request.consumer_id]
+        subscription.remove_consumer(consumer)
+        await subscription.topic.delete_subscription(subscription)
+        connection.send_success(request.request_id)
+
+    connection.run(answer(), request.request_id)
+
+
+def close_consumer(connection: Connection, command: Command) -> None:
+    request = command.close_consumer
+    consumer = connection.consumers.pop(request.consumer_id, None)
+    if consumer is not None:
+        consumer.subscription.remove_consumer(consumer)
+    connection.send_success(request.request_id)
+
+
+def last_message_id(connection: Connection, command: Command) -> None:
+    request = command.getLastMessageId
+
+    async def answer() -> None:
+        consumer = connection.consumers.get(request.consumer_id)
+        if consumer is None:
+            raise ClientError(ServerError.MetadataError, "Consumer not found")
+        subscription = consumer.subscription
+        found = await connection.broker.last_message_id(subscription.topic)
+        reply = Command(type=Command.GET_LAST_MESSAGE_ID_RESPONSE)
+        response = reply.getLastMessageIdResponse
+        response.request_id = request.request_id
+        fill_message_id(response.last_message_id, found.position, found.batch_index)
+        response.last_message_id.partition = subscription.topic.name.partition
+        mark_delete = subscription.cursor.state.mark_delete
+        if mark_delete.ledger_id >= 0:
+            fill_message_id(response.consumer_mark_delete_position, mark_delete, -1)
+        connection.send(reply)
+
+    connection.run(answer(), request.request_id)
+
+
+def consumer_stats(connection: Connection, command: Command) -> None:
+    request = command.consumerStats
+    reply = Command(type=Command.CONSUMER_STATS_RESPONSE)
+    response = reply.consumerStatsResponse
+    response.request_id = request.request_id
+    consumer = connection.consumers.get(request.consumer_id)
+    if consumer is None:
+        response.error_code = int(ServerError.ConsumerNotFound)  # type: ignore[assignment]
+        response.error_message = "Consumer not found"
+    else:
+        response.consumerName = consumer.name
+        response.availablePermits = max(consumer.permits, 0)
+        response.unackedMessages = consumer.unacked
+        response.blockedConsumerOnUnackedMsgs = consumer.blocked
+        response.address = connection.address
+        response.connectedSince = connection.broker.iso_time(consumer.connected_since_ms)
+        response.type = consumer.subscription.type.sub_type.name
+        response.msgBacklog = consumer.subscription.cursor.backlog()
+    connection.send(reply)
