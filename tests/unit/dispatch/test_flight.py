@@ -1,0 +1,222 @@
+"""The Flight port with real clients over a fake broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from pulsark.dispatch.flight import FlightListener, TopicRange
+from pulsark.dispatch.flight_server import CHUNK_BYTES, ENTRY_SCHEMA, EntryTicket
+from pulsark.errors import ClientError, ConfigError, ServerError, StorageError
+from pulsark.storage.position import Position
+
+TOPIC = "persistent://public/default/t"
+T = TypeVar("T")
+
+
+class FakeSource:
+    """Entries in memory; every call is noted."""
+
+    def __init__(self, entries: dict[Position, bytes]) -> None:
+        self.entries = dict(sorted(entries.items()))
+        self.calls: list[tuple[Position, int]] = []
+        self.error: Exception | None = None
+
+    async def topic_range(self, topic: str) -> TopicRange:
+        if topic != TOPIC:
+            raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
+        positions = list(self.entries)
+        return TopicRange("id-1", positions[0], positions[-1])
+
+    async def read_entries(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        self.calls.append((first, max_bytes))
+        if self.error is not None:
+            raise self.error
+        found: list[tuple[Position, bytes]] = []
+        size = 0
+        for position, entry in self.entries.items():
+            if first <= position <= last and (size < max_bytes or not found):
+                found.append((position, entry))
+                size += len(entry)
+        return found
+
+
+def serve(source: FakeSource, use: Callable[[fl.FlightClient], T]) -> T:
+    """Run ``use(client)`` in a thread while the listener serves on this loop."""
+
+    async def run() -> T:
+        listener = FlightListener(source)
+        port = await listener.listen("127.0.0.1", 0)
+
+        def with_client() -> T:
+            with fl.connect(f"grpc://127.0.0.1:{port}") as client:
+                return use(client)
+
+        try:
+            return await asyncio.to_thread(with_client)
+        finally:
+            await listener.close()
+
+    return asyncio.run(run())
+
+
+def ticket(first: tuple[int, int], last: tuple[int, int], **fields: Any) -> fl.Ticket:
+    wanted = {"topic": TOPIC, "topicId": "id-1", "first": list(first), "last": list(last)}
+    return fl.Ticket(json.dumps(wanted | fields).encode())
+
+
+def small() -> FakeSource:
+    return FakeSource({Position(5, i): b"entry-%d" % i for i in range(10)} | {Position(7, 0): b"z"})
+
+
+def test_a_range_across_ledgers_arrives_complete_and_in_order() -> None:
+    table = serve(small(), lambda c: c.do_get(ticket((5, 3), (7, 0))).read_all())
+    assert table.schema == ENTRY_SCHEMA
+    assert table["ledger_id"].to_pylist() == [5] * 7 + [7]
+    assert table["entry_id"].to_pylist() == [3, 4, 5, 6, 7, 8, 9, 0]
+    assert table["entry"].to_pylist()[0] == b"entry-3"
+
+
+def test_chunks_are_bounded_and_read_one_ahead() -> None:
+    entry = bytes(CHUNK_BYTES // 2)
+    source = FakeSource({Position(1, i): entry for i in range(9)})
+
+    def read_first(client: fl.FlightClient) -> list[int]:
+        reader = client.do_get(ticket((1, 0), (1, 8)))
+        return [chunk.data.num_rows for chunk in reader]
+
+    assert serve(source, read_first) == [2, 2, 2, 2, 1]
+    assert [first.entry_id for first, _ in source.calls] == [0, 2, 4, 6, 8]
+    assert {size for _, size in source.calls} == {CHUNK_BYTES}
+
+
+def test_a_range_beyond_the_end_is_empty() -> None:
+    table = serve(small(), lambda c: c.do_get(ticket((9, 0), (9, 5))).read_all())
+    assert table.num_rows == 0
+
+
+def test_the_same_client_reads_many_times_and_clients_work_side_by_side() -> None:
+    def use(client: fl.FlightClient) -> list[int]:
+        readers = [client.do_get(ticket((5, i), (7, 0))) for i in range(8)]
+        return [reader.read_all().num_rows for reader in readers]
+
+    assert serve(small(), use) == [11, 10, 9, 8, 7, 6, 5, 4]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"nonsense", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"first": [0,0], "last": [0,0]}', "'topic' must be"),
+        (b'{"topic": "t", "topicId": 3, "first": [0,0], "last": [0,0]}', "'topicId'"),
+        (b'{"topic": "t", "first": [0], "last": [0,0]}', "'first' must be [ledgerId, entryId]"),
+        (b'{"topic": "t", "first": [0,0], "last": [0,true]}', "'last' must be"),
+        (b'{"topic": "t", "first": [0,0], "last": [0,9223372036854775808]}', "'last' must be"),
+        (b" " * 20_000, "too large"),
+    ],
+)
+def test_a_bad_ticket_says_what_is_wrong(data: bytes, says: str) -> None:
+    with pytest.raises(pa.ArrowInvalid, match="ticket") as caught:
+        EntryTicket.parse(data)
+    assert says in str(caught.value)
+
+
+def test_errors_reach_the_client_with_their_kind() -> None:
+    source = small()
+
+    def use(client: fl.FlightClient) -> None:
+        with pytest.raises(pa.ArrowInvalid, match="not JSON"):
+            client.do_get(fl.Ticket(b"{")).read_all()
+        with pytest.raises(pa.ArrowKeyError, match=r"t/n/other does not exist"):
+            client.do_get(ticket((0, 0), (1, 1), topic="t/n/other")).read_all()
+        with pytest.raises(pa.ArrowKeyError, match="created again"):
+            client.do_get(ticket((0, 0), (1, 1), topicId="id-0")).read_all()
+        source.error = StorageError("bookie-1 is away")
+        with pytest.raises(fl.FlightInternalError, match="bookie-1 is away"):
+            client.do_get(ticket((5, 0), (5, 9))).read_all()
+        source.error = ClientError(ServerError.ServiceNotReady, "not yet")
+        with pytest.raises(fl.FlightUnavailableError, match="not yet"):
+            client.do_get(ticket((5, 0), (5, 9))).read_all()
+
+    serve(source, use)
+
+
+def test_flight_info_names_the_whole_topic() -> None:
+    def use(client: fl.FlightClient) -> pa.Table:
+        info = client.get_flight_info(fl.FlightDescriptor.for_path(TOPIC))
+        assert EntryTicket.parse(info.endpoints[0].ticket.ticket).topic_id == "id-1"
+        with pytest.raises(pa.ArrowInvalid, match="path"):
+            client.get_flight_info(fl.FlightDescriptor.for_command(b"x"))
+        return client.do_get(info.endpoints[0].ticket).read_all()
+
+    assert serve(small(), use).num_rows == 11
+
+
+def test_a_client_that_stops_reading_does_not_block_close() -> None:
+    source = FakeSource({Position(1, i): bytes(CHUNK_BYTES) for i in range(8)})
+
+    def use(client: fl.FlightClient) -> int:
+        return int(client.do_get(ticket((1, 0), (1, 7))).read_chunk().data.num_rows)
+
+    assert serve(source, use) == 1
+    assert len(source.calls) < 8
+
+
+def test_garbage_on_the_port_hurts_nobody() -> None:
+    async def run() -> int:
+        listener = FlightListener(small())
+        port = await listener.listen("127.0.0.1", 0)
+
+        def use() -> int:
+            with socket.create_connection(("127.0.0.1", port)) as raw:
+                raw.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+                while raw.recv(4096):
+                    pass
+            with fl.connect(f"grpc://127.0.0.1:{port}") as client:
+                return int(client.do_get(ticket((5, 0), (7, 0))).read_all().num_rows)
+
+        try:
+            return await asyncio.to_thread(use)
+        finally:
+            await listener.close()
+
+    assert asyncio.run(run()) == 11
+
+
+def test_a_port_in_use_is_one_clear_error() -> None:
+    async def run() -> None:
+        first = FlightListener(small())
+        port = await first.listen("127.0.0.1", 0)
+        try:
+            with pytest.raises(ConfigError, match="flightServicePort"):
+                await FlightListener(small()).listen("127.0.0.1", port)
+        finally:
+            await first.close()
+
+    asyncio.run(run())
+
+
+def test_listening_does_not_import_pyarrow() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from pulsark.dispatch.flight import FlightListener\n"
+        "async def run():\n"
+        "    listener = FlightListener(None)\n"
+        "    await listener.listen('127.0.0.1', 0)\n"
+        "    await listener.close()\n"
+        "asyncio.run(run())\n"
+        "sys.exit('pyarrow' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
