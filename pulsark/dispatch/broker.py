@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 from pulsark.dispatch.cache import CacheBudget
 from pulsark.dispatch.consumer import Consumer
+from pulsark.dispatch.flight import TopicRange
 from pulsark.dispatch.message_ids import position_of
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.subscription import Subscription
@@ -502,6 +503,11 @@ class Broker:
         return LastMessage(position, head.messages - 1 if head.batched else -1)
 
     # -- Flight ---
+
+    async def topic_range(self, topic: str) -> TopicRange:
+        """Identity and bounds of a topic partition."""
+        ledger = (await self.topic(TopicName.parse(topic))).ledger
+        return TopicRange(ledger.topic_id, ledger.first_position(), ledger.last_confirmed)
 
     async def read_entries(
         self, topic: str, first: Position, last: Position, max_bytes: int
