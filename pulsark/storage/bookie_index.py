@@ -216,6 +216,11 @@ class BookieIndex:
             segment.stretches += sign
             segment.live += sign * stretch.size
 
+    def account_all(self, state: LedgerState) -> None:
+        """Count a loaded ledger's stretches in their segments."""
+        for stretch in state.stretches():
+            self._account(stretch, 1)
+
     def fence(self, ledger_id: int) -> None:
         """A fence is durable."""
         self.state(ledger_id).fenced = True

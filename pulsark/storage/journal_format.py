@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -269,8 +269,8 @@ class Snapshot:
             len(self.ledger_ids),
             self.max_ledger_id,
         )
-        flat = array("Q", [number for segment in self.segments for number in segment])
-        dead = array("q", [number for tombstone in self.tombstones for number in tombstone])
+        flat = array_of("Q", [number for segment in self.segments for number in segment])
+        dead = array_of("q", [number for tombstone in self.tombstones for number in tombstone])
         columns = [flat, dead, self.ledger_ids, self.last_confirmed, self.released]
         return b"".join((head, *map(little_endian, columns), self.fenced))
 
@@ -299,6 +299,11 @@ def decode_snapshot(data: bytes) -> Snapshot:
         column("q", ledgers),
         data[position:],
     )
+
+
+def array_of(typecode: str, numbers: Iterable[int]) -> array[int]:
+    """An array of 64-bit numbers: ``q`` signed, ``Q`` not."""
+    return array(typecode, numbers)
 
 
 def little_endian(numbers: array[int]) -> bytes:

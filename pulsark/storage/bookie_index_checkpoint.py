@@ -1,0 +1,166 @@
+"""The index on disk: a short cut past the journal, never its replacement.
+
+A checkpoint names a place in the journal. Loading it and applying the journal from there gives
+the same index as applying the whole journal. States may be encoded later than that place was
+noted, since applying a record twice changes nothing. A missing, damaged or foreign checkpoint
+only costs the time to read the whole journal.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import google_crc32c
+
+from pulsark.runtime import Disk
+from pulsark.storage.bookie_index import BookieIndex, LedgerState, SegmentState
+from pulsark.storage.journal_format import array_of, from_little_endian, little_endian
+
+CHECKPOINT_NAME = "index.checkpoint"
+CHECKPOINT_VERSION = 1
+
+_MAGIC = b"PLSKINDX"
+_HEAD = struct.Struct("<8sHHI16sQQqIIII")
+_SEGMENT = struct.Struct("<QQQqI")
+_LEDGER = struct.Struct("<qqqqIB3x")
+_CRC = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place between two groups of the journal."""
+
+    segment_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A loaded checkpoint."""
+
+    place: Place
+    index: BookieIndex
+    removing: frozenset[int]
+    """Segments whose removal was durable although their files may still be there."""
+
+
+def encode_ledgers(states: Iterable[LedgerState]) -> bytes:
+    """The part of a checkpoint for some ledgers."""
+    pieces = []
+    for s in states:
+        words = s.words if s.words is not None else ()
+        pieces.append(
+            _LEDGER.pack(
+                s.ledger_id, s.last_confirmed, s.released, s.last_entry, len(words), s.fenced
+            )
+        )
+        if s.words is not None:
+            pieces.append(little_endian(s.words))
+    return b"".join(pieces)
+
+
+class CheckpointDraft:
+    """A checkpoint in the making: everything but the ledgers is noted when it begins."""
+
+    def __init__(
+        self, index: BookieIndex, place: Place, instance_id: bytes, removing: Iterable[int]
+    ) -> None:
+        going = sorted(removing)
+        head = [place.segment_id, place.offset, index.max_ledger_id]
+        counts = [len(index.segments), len(index.tombstones), len(going)]
+        self._head_fields = (_MAGIC, CHECKPOINT_VERSION, 0, 0, instance_id, *head, *counts)
+        self._pieces = [_encode_segment(s) for s in index.segments.values()]
+        dead = [n for pair in index.tombstones.items() for n in pair]
+        self._pieces.append(little_endian(array_of("q", dead)))
+        self._pieces.append(little_endian(array_of("Q", going)))
+        self._ledgers = 0
+
+    def add(self, states: Sequence[LedgerState]) -> None:
+        """Append some ledgers as they are now."""
+        self._pieces.append(encode_ledgers(states))
+        self._ledgers += len(states)
+
+    def finish(self) -> bytes:
+        """The bytes of the file. May run in a worker."""
+        data = b"".join((_HEAD.pack(*self._head_fields, self._ledgers), *self._pieces))
+        return data + _CRC.pack(google_crc32c.value(data))
+
+
+def _encode_segment(segment: SegmentState) -> bytes:
+    ranges = array_of("Q", [n for damage in segment.damaged for n in damage])
+    return _SEGMENT.pack(
+        segment.segment_id,
+        segment.epoch,
+        segment.size,
+        segment.damage_bound,
+        len(segment.damaged),
+    ) + little_endian(ranges)
+
+
+def load_checkpoint(disk: Disk, path: str, instance_id: bytes) -> Checkpoint | str:
+    """The checkpoint, or the reason why there is none to use."""
+    try:
+        size = disk.size(path)
+        file = disk.open(path)
+    except FileNotFoundError:
+        return "no checkpoint"
+    try:
+        data = file.read(0, size)
+    except OSError as e:
+        return f"checkpoint cannot be read: {e}"
+    finally:
+        file.close()
+    if len(data) < _HEAD.size + _CRC.size or not data.startswith(_MAGIC):
+        return "checkpoint is not one"
+    body = data[: -_CRC.size]
+    if _CRC.unpack_from(data, len(body))[0] != google_crc32c.value(body):
+        return "checkpoint fails its checksum"
+    _, version, _, _, its_instance, *_ = _HEAD.unpack_from(body)
+    if version != CHECKPOINT_VERSION:
+        return f"checkpoint has version {version}"
+    if its_instance != instance_id:
+        return "checkpoint belongs to another bookie"
+    return _decode(body)
+
+
+def _decode(data: bytes) -> Checkpoint:
+    (_, _, _, _, _, segment_id, offset, max_ledger_id, segments, tombstones, removing, ledgers) = (
+        _HEAD.unpack_from(data)
+    )
+    index = BookieIndex()
+    index.max_ledger_id = max_ledger_id
+    position = _HEAD.size
+    for _ in range(segments):
+        number, epoch, size, bound, damages = _SEGMENT.unpack_from(data, position)
+        position += _SEGMENT.size
+        flat = from_little_endian("Q", data[position : position + 16 * damages])
+        position += 16 * damages
+        ranges = list(zip(flat[0::2], flat[1::2], strict=True))
+        index.segments[number] = SegmentState(
+            number, epoch, size, damaged=ranges, damage_bound=bound
+        )
+    dead = from_little_endian("q", data[position : position + 16 * tombstones])
+    index.tombstones = dict(zip(dead[0::2], dead[1::2], strict=True))
+    position += 16 * tombstones
+    going = frozenset(from_little_endian("Q", data[position : position + 8 * removing]))
+    position += 8 * removing
+    for _ in range(ledgers):
+        position = _decode_ledger(index, data, position)
+    return Checkpoint(Place(segment_id, offset), index, going)
+
+
+def _decode_ledger(index: BookieIndex, data: bytes, position: int) -> int:
+    ledger_id, last_confirmed, released, last_entry, words, fenced = _LEDGER.unpack_from(
+        data, position
+    )
+    position += _LEDGER.size
+    state = index.state(ledger_id)
+    state.last_confirmed, state.released, state.last_entry = last_confirmed, released, last_entry
+    state.fenced = bool(fenced)
+    end: int = position + 8 * words
+    if words:
+        state.words = from_little_endian("Q", data[position:end])
+        index.account_all(state)
+    return end

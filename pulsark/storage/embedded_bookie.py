@@ -1,0 +1,307 @@
+"""A bookie in this process: a journal, an index, and reads from the journal's segments.
+
+All state changes happen on the event loop and in the order of the journal. A fence takes hold
+in memory before it is durable, so that no append slips in behind it; everything else takes
+effect when it is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pulsark.errors import (
+    ConfigError,
+    CorruptEntryError,
+    EntrySealedError,
+    LedgerFencedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    StorageError,
+)
+from pulsark.runtime import Done, Runtime, run_in_worker
+from pulsark.storage.bookie import EntryRun, LedgerTail
+from pulsark.storage.bookie_index import BookieIndex, SegmentState, Stretch
+from pulsark.storage.embedded_bookie_identity import (
+    Commission,
+    Identity,
+    check_identity,
+    commission,
+)
+from pulsark.storage.journal import Journal, JournalRecord, WrittenGroup
+from pulsark.storage.journal_format import Kind
+from pulsark.storage.journal_recovery import RecoveredJournal, RecoveryReport, recover_journal
+from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.segment_reader import EntryRead, read_entries
+from pulsark.storage.segment_scan import UnknownVersionError
+from pulsark.storage.segment_window import SegmentFiles
+
+log = logging.getLogger(__name__)
+
+MAX_RECORD_BYTES = 1 << 30
+
+
+class EmbeddedBookie:
+    """Implements ``bookie.Bookie``. Make one with ``open``."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        journal_dir: str,
+        ledger_dir: str,
+        settings: JournalSettings,
+        runtime: Runtime,
+        recovered: RecoveredJournal,
+    ) -> None:
+        self._identity = identity
+        self._ledger_dir = ledger_dir
+        self._settings = settings
+        self._runtime = runtime
+        self._index: BookieIndex = recovered.index
+        self.recovery: RecoveryReport = recovered.report
+        """What the last start found."""
+        self._deleting: set[int] = set()
+        self._in_doubt_through = self._index.max_ledger_id if self._index.damaged else -1
+        self._files = SegmentFiles(runtime.disk, journal_dir)
+        self._reader = runtime.new_worker("bookie-read")
+        self._journal = Journal(
+            journal_dir,
+            identity.instance_id,
+            recovered.next_segment_id,
+            settings,
+            runtime,
+            self._index.snapshot,
+            self._on_written,
+        )
+        self._place = (0, 0)
+
+    @classmethod
+    async def open(
+        cls,
+        bookie_id: str,
+        journal_dir: str,
+        ledger_dir: str,
+        settings: JournalSettings,
+        runtime: Runtime,
+    ) -> EmbeddedBookie:
+        """Recover the journal and begin a new segment.
+
+        Raises ``ConfigError`` when the directories are not this bookie's, ``StorageError`` when
+        the disk fails.
+        """
+        worker = runtime.new_worker("bookie-open")
+        try:
+            commissioned, recovered = await run_in_worker(
+                worker, lambda: _recover(bookie_id, journal_dir, ledger_dir, runtime)
+            )
+            log.info("bookie %s: %s", bookie_id, recovered.report)
+            bookie = cls(
+                commissioned.identity, journal_dir, ledger_dir, settings, runtime, recovered
+            )
+            bookie._note_segment(await bookie._journal.start())
+            if not commissioned.in_service:
+                await run_in_worker(
+                    worker, lambda: commission(runtime.disk, commissioned.identity, ledger_dir)
+                )
+        except OSError as e:
+            raise StorageError(f"bookie {bookie_id} cannot start: {e}") from e
+        finally:
+            worker.close()
+        return bookie
+
+    async def close(self) -> None:
+        """Finish what is pending, then stop. Reads end too."""
+        await self._journal.drain()
+        self._journal.close()
+        self._reader.close()
+        self._files.close()
+
+    @property
+    def bookie_id(self) -> str:
+        return self._identity.bookie_id
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes accepted and not yet durable, for the back-pressure of whoever appends."""
+        return self._journal.pending_bytes
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Why this bookie has stopped taking writes for good, if it has."""
+        return self._journal.failed
+
+    # Writes.
+
+    def append(
+        self, run: EntryRun, done: Done, *, recovery: bool = False, reserve: bool = False
+    ) -> None:
+        record = JournalRecord(
+            Kind.ENTRIES,
+            run.ledger_id,
+            run.first_entry_id,
+            run.last_confirmed,
+            run.payloads,
+            reserve,
+            done,
+        )
+        record.error = self._refusal(run.ledger_id, recovery)
+        if record.error is None:
+            record.error = self._journal.refuses(record.size, reserve)
+        self._journal.add(record)
+
+    def _refusal(self, ledger_id: int, recovery: bool) -> StorageError | None:
+        state = self._index.ledgers.get(ledger_id)
+        if state is not None and state.fenced and not recovery:
+            return LedgerFencedError(f"ledger {ledger_id} is fenced")
+        if ledger_id in self._deleting or ledger_id in self._index.tombstones:
+            return NoSuchLedgerError(f"ledger {ledger_id} was deleted")
+        if ledger_id <= self._in_doubt_through and not recovery:
+            return LedgerFencedError(
+                f"ledger {ledger_id} may have been fenced in a damaged part of the journal"
+            )
+        return None
+
+    async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
+        if fence:
+            self._index.state(ledger_id).fenced = True
+            await self._write(Kind.FENCE, ledger_id)
+        state = self._index.ledgers.get(ledger_id)
+        if state is None:
+            return LedgerTail(-1, -1)
+        return LedgerTail(state.last_confirmed, state.last_entry)
+
+    async def release(self, ledger_id: int, through_entry_id: int) -> None:
+        await self._write(Kind.RELEASE, ledger_id, through_entry_id)
+
+    async def delete(self, ledger_id: int) -> None:
+        self._deleting.add(ledger_id)
+        try:
+            await self._write(Kind.DELETE, ledger_id)
+        finally:
+            self._deleting.discard(ledger_id)
+
+    async def _write(self, kind: Kind, ledger_id: int, first: int = 0) -> None:
+        """Wait for a record without entries to be durable and applied."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        record = JournalRecord(kind, ledger_id, first, 0, (), True, done)
+        record.error = self._journal.refuses(record.size, True)
+        self._journal.add(record)
+        await future
+
+    def _on_written(self, written: WrittenGroup, group: list[JournalRecord]) -> None:
+        """A group is durable: apply it, in order."""
+        self._note_segment(written)
+        index, segment_id = self._index, written.segment_id
+        for r in group:
+            if r.error is not None:
+                continue
+            if r.kind == Kind.ENTRIES:
+                index.add(r.ledger_id, r.first, r.count, r.value, segment_id, r.offset, r.size)
+            elif r.kind == Kind.FENCE:
+                index.fence(r.ledger_id)
+            elif r.kind == Kind.RELEASE:
+                index.release(r.ledger_id, r.first)
+            elif r.kind == Kind.DELETE:
+                index.delete(r.ledger_id, segment_id)
+
+    def _note_segment(self, written: WrittenGroup) -> None:
+        segment = self._index.segments.get(written.segment_id)
+        if segment is None:
+            segment = SegmentState(written.segment_id, written.epoch, 0)
+            self._index.segments[written.segment_id] = segment
+        segment.size = written.segment_size
+
+    # Reads.
+
+    async def read(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        for attempt in range(2):
+            stretches = self._look_up(ledger_id, first_entry_id, last_entry_id, max_bytes)
+            try:
+                result = await run_in_worker(
+                    self._reader,
+                    lambda s=stretches: read_entries(self._files, ledger_id, s, max_bytes),  # type: ignore[misc]
+                )
+            except FileNotFoundError:
+                # The segment was collected since the look-up; its entries live elsewhere now.
+                if attempt:
+                    raise CorruptEntryError(
+                        f"entry {ledger_id}:{first_entry_id} is in a segment that is missing"
+                    ) from None
+                continue
+            except OSError as e:
+                raise StorageError(f"ledger {ledger_id} cannot be read: {e}") from e
+            return self._answer(ledger_id, first_entry_id, result)
+        raise AssertionError("unreachable")
+
+    def _look_up(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Stretch]:
+        """The stretches to read, or the reason why there are none."""
+        state = self._index.ledgers.get(ledger_id)
+        if state is None:
+            self._check_doubt(ledger_id, first)
+            raise NoSuchLedgerError(f"ledger {ledger_id} is not on bookie {self.bookie_id}")
+        if first <= state.released:
+            raise EntrySealedError(
+                f"entry {ledger_id}:{first} was released; so were all to {state.released}"
+            )
+        stretches: list[Stretch] = []
+        size, expected = 0, first
+        in_doubt = self._index.in_doubt(ledger_id)
+        for stretch in self._index.locate(ledger_id, first, last):
+            if in_doubt and stretch.first != expected:
+                break  # what is missing in between may have been lost
+            stretches.append(stretch)
+            expected = stretch.last + 1
+            size += stretch.size
+            if size >= max_bytes + stretch.size:
+                break
+        if not stretches:
+            self._check_doubt(ledger_id, first)
+            raise NoSuchEntryError(
+                f"ledger {ledger_id} has no entries in [{first}, {last}] on {self.bookie_id}"
+            )
+        return stretches
+
+    def _check_doubt(self, ledger_id: int, entry_id: int) -> None:
+        if self._index.in_doubt(ledger_id):
+            raise CorruptEntryError(
+                f"entry {ledger_id}:{entry_id} may have been in a damaged part of the journal"
+            )
+
+    def _answer(self, ledger_id: int, first: int, result: EntryRead) -> list[tuple[int, bytes]]:
+        if not result.entries:
+            raise CorruptEntryError(
+                f"entry {ledger_id}:{result.corrupt if result.corrupt is not None else first} "
+                f"fails its checksum on {self.bookie_id}"
+            )
+        return result.entries
+
+
+def _recover(
+    bookie_id: str, journal_dir: str, ledger_dir: str, runtime: Runtime
+) -> tuple[Commission, RecoveredJournal]:
+    commissioned = check_identity(runtime, bookie_id, journal_dir, ledger_dir)
+    identity = commissioned.identity
+    try:
+        recovered = recover_journal(runtime.disk, journal_dir, ledger_dir, identity.instance_id)
+    except UnknownVersionError as e:
+        raise ConfigError(f"the journal of bookie {bookie_id} is from a later version: {e}") from e
+    found = recovered.instance_id
+    if found is not None and found != identity.instance_id:
+        raise ConfigError(f"the segments in {journal_dir} belong to another bookie ({found.hex()})")
+    if not commissioned.in_service and recovered.index.ledgers:
+        raise ConfigError(
+            f"{ledger_dir} is new but {journal_dir} holds ledgers of bookie {bookie_id}: "
+            "mount the right ledger directory"
+        )
+    return commissioned, recovered

@@ -1,0 +1,122 @@
+"""Which bookie the directories belong to.
+
+Both directories hold a ``BOOKIE`` file with the same random instance id. A bookie that lost its
+journal, or found another's, must not answer for ledgers under its old name: it would have
+forgotten fences and acknowledged entries, and would say "no such entry" for them.
+
+The ledger directory's file is written last, after the first journal segment is durable. So if
+it is there, journal segments must be there too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from pulsark.errors import ConfigError
+from pulsark.runtime import Disk, Runtime
+from pulsark.storage.journal_format import segment_id_of
+
+IDENTITY_NAME = "BOOKIE"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Content of a ``BOOKIE`` file."""
+
+    bookie_id: str
+    instance_id: bytes
+
+    def encode(self) -> bytes:
+        """JSON, one line."""
+        value = {
+            "version": _VERSION,
+            "bookieId": self.bookie_id,
+            "instanceId": self.instance_id.hex(),
+        }
+        return json.dumps(value).encode() + b"\n"
+
+
+def _load(disk: Disk, directory: str) -> Identity | None:
+    path = f"{directory}/{IDENTITY_NAME}"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        value = json.loads(file.read(0, 4096))
+        if value["version"] != _VERSION:
+            raise ConfigError(f"{path} has version {value['version']}, this program knows 1")
+        instance_id = bytes.fromhex(value["instanceId"])
+        if len(instance_id) != 16:
+            raise ValueError("instanceId must have 16 bytes")
+        return Identity(str(value["bookieId"]), instance_id)
+    except (ValueError, KeyError, TypeError) as e:
+        raise ConfigError(f"{path} is damaged ({e}): restore it from the other directory") from e
+    finally:
+        file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Commission:
+    """An identity, and whether this bookie has ever been in service."""
+
+    identity: Identity
+    in_service: bool
+
+
+def check_identity(
+    runtime: Runtime, bookie_id: str, journal_dir: str, ledger_dir: str
+) -> Commission:
+    """Make the directories and settle whose they are; ``ConfigError`` if they do not fit.
+
+    Blocking. A new bookie gets its journal's file here, and the ledger directory's by
+    ``commission`` once its journal exists.
+    """
+    disk = runtime.disk
+    if journal_dir == ledger_dir:
+        raise ConfigError(f"journal and ledger directory must differ: both are {journal_dir}")
+    disk.make_dirs(journal_dir)
+    disk.make_dirs(ledger_dir)
+    in_journal, in_ledgers = _load(disk, journal_dir), _load(disk, ledger_dir)
+    has_segments = any(segment_id_of(name) is not None for name in disk.list(journal_dir))
+    for identity, directory in ((in_journal, journal_dir), (in_ledgers, ledger_dir)):
+        if identity is not None and identity.bookie_id != bookie_id:
+            raise ConfigError(
+                f"{directory} belongs to bookie {identity.bookie_id}, not to {bookie_id}"
+            )
+    if in_ledgers is not None:
+        _check_journal(in_ledgers, in_journal, has_segments, journal_dir, ledger_dir)
+        return Commission(in_ledgers, in_service=True)
+    if in_journal is None:
+        if has_segments:
+            raise ConfigError(
+                f"{journal_dir} holds journal segments but no {IDENTITY_NAME} file: "
+                "restore that file, or empty the directory to start a new bookie"
+            )
+        in_journal = Identity(bookie_id, runtime.rng.randbytes(16))
+        disk.write_atomic(f"{journal_dir}/{IDENTITY_NAME}", in_journal.encode())
+    return Commission(in_journal, in_service=False)
+
+
+def _check_journal(
+    known: Identity, found: Identity | None, has_segments: bool, journal_dir: str, ledger_dir: str
+) -> None:
+    if found is None or not has_segments:
+        what = "no journal" if not has_segments else f"no {IDENTITY_NAME} file"
+        raise ConfigError(
+            f"bookie {known.bookie_id} is known in {ledger_dir} but {journal_dir} holds {what}: "
+            "mount the right directory; if the journal is lost, empty both and start under a "
+            "new name so that its ledgers are copied from their other bookies"
+        )
+    if found.instance_id != known.instance_id:
+        raise ConfigError(
+            f"{journal_dir} and {ledger_dir} belong to two bookies "
+            f"({found.instance_id.hex()} and {known.instance_id.hex()})"
+        )
+
+
+def commission(disk: Disk, identity: Identity, ledger_dir: str) -> None:
+    """The journal exists: note in the ledger directory that this bookie is in service."""
+    disk.write_atomic(f"{ledger_dir}/{IDENTITY_NAME}", identity.encode())

@@ -1,0 +1,203 @@
+"""Reading a segment file from front to back at a start, and telling a torn tail from damage.
+
+Every group was on stable storage before the next one was written. So a group that is not
+whole, and has nothing after it, is the one that the crash interrupted: a *torn tail*, never
+acknowledged. A group that is not whole although something was written after it is *damage*:
+it had been acknowledged. Something "was written after it" when the head of a later group is
+found (its magic, checksum, random epoch and own offset cannot be there by chance), or when a
+later segment exists.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import google_crc32c
+
+from pulsark.runtime import Disk
+from pulsark.storage.journal_format import (
+    FORMAT_VERSION,
+    GROUP_HEAD_SIZE,
+    GROUP_MAGIC,
+    SEGMENT_HEAD_SIZE,
+    BadRecordError,
+    GroupHead,
+    RecordHead,
+    SegmentHead,
+    decode_group_head,
+    decode_record_head,
+    decode_segment_head,
+    decode_table,
+)
+from pulsark.storage.segment_window import Window
+
+_SCAN_AHEAD = 1 << 20
+_crc32c = google_crc32c.value
+
+
+class UnknownVersionError(Exception):
+    """The file was written by a later version of this program."""
+
+
+class ScannedRecord(NamedTuple):
+    """A record whose head and table are right."""
+
+    head: RecordHead
+    offset: int
+    """Place of the record in its file."""
+    body: bytes
+    """The payload of records that have one beside entries; empty for entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """``[start, end)`` of the file cannot be read; ``tail``: and nothing whole follows."""
+
+    start: int
+    end: int
+    tail: bool
+
+
+@dataclass(slots=True)
+class _Group:
+    records: list[ScannedRecord]
+    broken_at: int | None
+    """Where in the file the first record is whose head or table is bad."""
+    whole: bool
+    """Whether every byte of the group is right."""
+
+
+class SegmentScan:
+    """One segment file. ``head`` is ``None`` when its first bytes are bad."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.size = disk.size(path)
+        self._file = disk.open(path)
+        self._window = Window(self._file, _SCAN_AHEAD)
+        decoded = decode_segment_head(self._window.read(0, SEGMENT_HEAD_SIZE))
+        if decoded is not None and decoded[0] > FORMAT_VERSION:
+            self.close()
+            raise UnknownVersionError(f"{path} has version {decoded[0]}")
+        self.head: SegmentHead | None = decoded[1] if decoded else None
+        self.epoch: int | None = self.head.epoch if self.head else None
+        self.corrupt_payloads = 0
+        """Entries met whose payload fails its checksum; reading them will say so."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def read_back(self, start: int = 0) -> Iterator[ScannedRecord | Damage]:
+        """Records from ``start`` (0, or the offset of a group) on, and damaged ranges."""
+        position = start
+        if start == 0:
+            if self.head is None:
+                position = self._next_head(0)
+                yield Damage(0, position, tail=position >= self.size)
+            else:
+                position = SEGMENT_HEAD_SIZE
+        while position < self.size:
+            head = self._head_at(position)
+            if head is None:
+                end = self._next_head(position + 1)
+                yield Damage(position, end, tail=end >= self.size)
+                position = end
+                continue
+            self.epoch = head.epoch
+            end = position + GROUP_HEAD_SIZE + head.body_size
+            group = self._group(position, head)
+            follower = end
+            if not group.whole and self._head_at(end) is None:
+                follower = self._next_head(position + 1)
+            if not group.whole and follower >= self.size:
+                yield Damage(position, self.size, tail=True)
+                return
+            yield from group.records
+            if group.broken_at is not None:
+                yield Damage(group.broken_at, follower, tail=False)
+            position = follower
+
+    def salvage(self, position: int) -> Iterator[ScannedRecord | Damage]:
+        """What is left of the group at ``position``, the last of a segment that is not."""
+        head = self._head_at(position)
+        if head is None:
+            yield Damage(position, self.size, tail=False)
+            return
+        group = self._group(position, head)
+        yield from group.records
+        if group.broken_at is not None:
+            yield Damage(group.broken_at, self.size, tail=False)
+
+    def _head_at(self, position: int) -> GroupHead | None:
+        data = self._window.read(position, GROUP_HEAD_SIZE)
+        head = decode_group_head(data, 0, self.epoch, position)
+        if head is not None and head.version > FORMAT_VERSION:
+            raise UnknownVersionError(f"a group has version {head.version}")
+        return head
+
+    def _next_head(self, position: int) -> int:
+        """Place of the next group head from ``position`` on; the end of the file if none."""
+        while position < self.size:
+            data = self._file.read(position, _SCAN_AHEAD)
+            found = data.find(GROUP_MAGIC)
+            while found >= 0:
+                if self._head_at(position + found) is not None:
+                    return position + found
+                found = data.find(GROUP_MAGIC, found + 1)
+            if position + len(data) >= self.size or not data:
+                break
+            position += max(1, len(data) - len(GROUP_MAGIC) + 1)
+        return self.size
+
+    def _group(self, position: int, head: GroupHead) -> _Group:
+        start = position + GROUP_HEAD_SIZE
+        body = self._window.read(start, head.body_size)
+        records: list[ScannedRecord] = []
+        metas: list[bytes] = []
+        corrupt = 0
+        at = 0
+        try:
+            while at < len(body):
+                record = decode_record_head(body, at)
+                lengths, checksums = decode_table(body, at, record)
+                metas.append(body[at : at + record.meta_size])
+                bad = _bad_payloads(body, at + record.meta_size, lengths, checksums)
+                corrupt += bad
+                payload = b"" if record.ledger_id >= 0 or bad else _body(body, at, record)
+                if record.ledger_id < 0 and bad:
+                    raise BadRecordError("payload checksum differs")
+                records.append(ScannedRecord(record, start + at, payload))
+                at += record.size
+        except BadRecordError:
+            return _Group(records, start + at, whole=False)
+        complete = (
+            at == head.body_size
+            and len(records) == head.records
+            and _crc32c(b"".join(metas)) == head.records_crc
+        )
+        if at < head.body_size:
+            return _Group(records, start + at, whole=False)
+        if not complete:
+            # Whole records of another group in this one's place: none of them can be believed.
+            return _Group([], start, whole=False)
+        self.corrupt_payloads += corrupt
+        return _Group(records, None, whole=not corrupt)
+
+
+def _body(data: bytes, position: int, head: RecordHead) -> bytes:
+    start = position + head.meta_size
+    return data[start : start + head.body_size]
+
+
+def _bad_payloads(data: bytes, position: int, lengths: array[int], checksums: array[int]) -> int:
+    """How many of the payloads at ``data[position:]`` fail their checksum."""
+    bad = 0
+    for length, checksum in zip(lengths, checksums, strict=True):
+        end = position + length
+        if _crc32c(data[position:end]) != checksum:
+            bad += 1
+        position = end
+    return bad
