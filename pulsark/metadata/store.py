@@ -11,11 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pulsark.errors import MetadataError
+
 ANY_VERSION = -2
 """Expected version for "whatever is there"."""
 
 ABSENT = -1
 """Expected version for "the path must not exist"."""
+
+MAX_VALUE_BYTES = 1 << 20
+"""A longer value is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +38,19 @@ class MetadataStore(Protocol):
         """The value at a path, or ``None``."""
 
     async def put(
-        self, path: str, value: bytes, expected_version: int = ANY_VERSION, *, ephemeral: bool = False
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
     ) -> int:
         """Store a value durably and return its new version.
 
         Raises ``BadVersionError`` when the path is not at ``expected_version`` (``ABSENT``:
-        must not exist). An ephemeral value goes away with this store's session.
+        must not exist). An ephemeral value goes away with the session that created it; that
+        it is one is decided at its creation, so a put of the other kind over an existing
+        value is a ``MetadataError``.
         """
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
@@ -48,13 +60,50 @@ class MetadataStore(Protocol):
         """Sorted names of the direct children (with or without values of their own)."""
 
     async def next_id(self, path: str) -> int:
-        """A number from the counter at ``path`` that was never returned before. Starts at 0."""
+        """A number from the counter at ``path``, greater than all before it. Starts at 0.
+
+        That holds over all sessions and restarts; numbers may be left out.
+        """
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Call ``changed(path)`` on the event loop after a change below ``prefix``.
+        """Call ``changed(path)`` on the event loop after a change at or below ``prefix``.
 
-        Returns the function that ends the watch.
+        Returns the function that ends the watch. A change may be told more than once.
         """
 
     async def close(self) -> None:
         """End the session; ephemeral values go away."""
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """``(parent, name)`` of a valid path other than the root; raises ``MetadataError``.
+
+    A path starts with a slash, does not end with one, and its parts are neither empty nor
+    ``.`` nor ``..`` and hold no NUL: what every implementation can store.
+    """
+    parts = path.split("/")
+    if len(parts) < 2 or parts[0] or "\0" in path:
+        raise MetadataError(f"not a path: {path!r}")
+    for part in parts[1:]:
+        if part in ("", ".", ".."):
+            raise MetadataError(f"not a path: {path!r}")
+    try:
+        path.encode()
+    except UnicodeEncodeError as e:
+        raise MetadataError(f"not a path: {path!r}") from e
+    name = parts[-1]
+    return path[: -len(name) - 1] or "/", name
+
+
+def check_parent(path: str) -> None:
+    """Raise ``MetadataError`` unless ``path`` can have children (the root can)."""
+    if path != "/":
+        split_path(path)
+
+
+def check_value(path: str, value: bytes) -> None:
+    """Raise ``MetadataError`` for a value that is too long."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise MetadataError(
+            f"the value of {path} has {len(value)} bytes; at most {MAX_VALUE_BYTES} are allowed"
+        )

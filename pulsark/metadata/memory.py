@@ -1,0 +1,170 @@
+"""A metadata store in memory, for simulation and tests: several sessions share one tree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.store import (
+    ABSENT,
+    ANY_VERSION,
+    Versioned,
+    check_parent,
+    check_value,
+    split_path,
+)
+from pulsark.metadata.watches import Watches
+
+
+@dataclass(slots=True)
+class _Node:
+    value: bytes
+    version: int
+    session: MemoryMetadataStore | None
+
+
+class MemoryTree:
+    """What the sessions share; it outlives them, as a store's servers outlive their clients."""
+
+    def __init__(self) -> None:
+        self.watches = Watches()
+        self._nodes: dict[str, _Node] = {}
+        self._children: dict[str, set[str]] = {}
+
+    def get(self, path: str) -> Versioned | None:
+        """The value at a path, or ``None``."""
+        split_path(path)
+        node = self._nodes.get(path)
+        return None if node is None else Versioned(node.value, node.version)
+
+    def put(
+        self, path: str, value: bytes, expected_version: int, session: MemoryMetadataStore | None
+    ) -> int:
+        """Store a value; ``session`` owns it if it is ephemeral."""
+        split_path(path)
+        check_value(path, value)
+        node = self._nodes.get(path)
+        self._check(path, node, expected_version)
+        if node is None:
+            node = self._nodes[path] = _Node(value, 0, session)
+            self._link(path)
+        elif node.session is not session:
+            raise MetadataError(f"{path} is {'ephemeral' if node.session else 'not ephemeral'}")
+        else:
+            node.value = value
+            node.version += 1
+        self.watches.tell(path)
+        return node.version
+
+    def delete(self, path: str, expected_version: int) -> None:
+        """Remove a value."""
+        split_path(path)
+        node = self._nodes.get(path)
+        self._check(path, node, expected_version)
+        if node is None:
+            raise BadVersionError(f"{path} does not exist")
+        del self._nodes[path]
+        self._unlink(path)
+        self.watches.tell(path)
+
+    def children(self, path: str) -> list[str]:
+        """Sorted names of the direct children."""
+        check_parent(path)
+        return sorted(self._children.get(path, ()))
+
+    def end_session(self, session: MemoryMetadataStore) -> None:
+        """Remove the session's ephemeral values."""
+        mine = [path for path, node in self._nodes.items() if node.session is session]
+        for path in mine:
+            self.delete(path, ANY_VERSION)
+
+    @staticmethod
+    def _check(path: str, node: _Node | None, expected_version: int) -> None:
+        version = ABSENT if node is None else node.version
+        if expected_version not in (ANY_VERSION, version):
+            raise BadVersionError(f"{path} is at version {version}, not {expected_version}")
+
+    def _link(self, path: str) -> None:
+        while path != "/":
+            parent, name = split_path(path)
+            siblings = self._children.setdefault(parent, set())
+            if name in siblings:
+                return
+            siblings.add(name)
+            path = parent
+
+    def _unlink(self, path: str) -> None:
+        while path != "/" and path not in self._nodes and not self._children.get(path):
+            self._children.pop(path, None)
+            parent, name = split_path(path)
+            self._children[parent].discard(name)
+            path = parent
+
+
+class MemoryMetadataStore:
+    """One session. A write takes effect one turn of the loop after the call, then returns."""
+
+    def __init__(self, tree: MemoryTree | None = None) -> None:
+        self.tree = tree if tree is not None else MemoryTree()
+        self._ended = False
+        self._watches: list[Callable[[], None]] = []
+
+    async def get(self, path: str) -> Versioned | None:
+        self._check_session()
+        return self.tree.get(path)
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        await asyncio.sleep(0)
+        self._check_session()
+        version = self.tree.put(path, value, expected_version, self if ephemeral else None)
+        await asyncio.sleep(0)
+        return version
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        await asyncio.sleep(0)
+        self._check_session()
+        self.tree.delete(path, expected_version)
+        await asyncio.sleep(0)
+
+    async def children(self, path: str) -> list[str]:
+        self._check_session()
+        return self.tree.children(path)
+
+    async def next_id(self, path: str) -> int:
+        await asyncio.sleep(0)
+        self._check_session()
+        current = self.tree.get(path)
+        number = 0 if current is None else int(current.value)
+        self.tree.put(path, b"%d" % (number + 1), ANY_VERSION, None)
+        return number
+
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        check_parent(prefix)
+        end = self.tree.watches.add(prefix, changed)
+        self._watches.append(end)
+        return end
+
+    async def close(self) -> None:
+        self.expire()
+
+    def expire(self) -> None:
+        """End the session now, as its death or a lost connection does."""
+        if self._ended:
+            return
+        self._ended = True
+        for end in self._watches:
+            end()
+        self.tree.end_session(self)
+
+    def _check_session(self) -> None:
+        if self._ended:
+            raise MetadataError("the session of the metadata store has ended")

@@ -1,0 +1,456 @@
+"""The contract of a metadata store, for every implementation.
+
+An implementation joins with a ``Backend``: something that opens sessions on the same tree, one
+after the other or, if ``shares`` says so, several at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.sqlite import SqliteMetadataStore
+from pulsark.metadata.store import ABSENT, MAX_VALUE_BYTES, MetadataStore, Versioned
+from pulsark.runtime import Runtime
+
+
+class Backend(Protocol):
+    shares: bool
+
+    async def open(self) -> MetadataStore: ...
+
+    async def kill(self, store: MetadataStore) -> None:
+        """End a session without closing it, as the death of its process does."""
+
+
+class MemoryBackend:
+    shares = True
+
+    def __init__(self, path: Path) -> None:
+        self._tree = MemoryTree()
+
+    async def open(self) -> MetadataStore:
+        return MemoryMetadataStore(self._tree)
+
+    async def kill(self, store: MetadataStore) -> None:
+        assert isinstance(store, MemoryMetadataStore)
+        store.expire()
+
+
+class SqliteBackend:
+    shares = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path / "metadata.db")
+        self._dead: list[MetadataStore] = []
+
+    async def open(self) -> MetadataStore:
+        return await SqliteMetadataStore.open(self._path, Runtime())
+
+    async def kill(self, store: MetadataStore) -> None:
+        # What is left of a killed process is its file; its connections just stay unused.
+        self._dead.append(store)
+
+
+BACKENDS = {"memory": MemoryBackend, "sqlite": SqliteBackend}
+Scenario = Callable[[Backend], Awaitable[None]]
+Run = Callable[[Scenario], None]
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Run a scenario on one backend."""
+
+    def run_scenario(scenario: Scenario) -> None:
+        backend: Backend = BACKENDS[request.param](tmp_path)
+        asyncio.run(_awaited(scenario(backend)))
+
+    return run_scenario
+
+
+async def _awaited(scenario: Awaitable[None]) -> None:
+    await scenario
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_a_value_is_there_after_put_and_gone_after_delete(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        assert await store.get("/a/b") is None
+        assert await store.put("/a/b", b"one") == 0
+        assert await store.get("/a/b") == Versioned(b"one", 0)
+        assert await store.get("/a") is None
+        await store.delete("/a/b")
+        assert await store.get("/a/b") is None
+        await store.close()
+
+    run(scenario)
+
+
+def test_versions_rise_by_one_and_start_again_after_a_delete(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        assert [await store.put("/v", b"%d" % n) for n in range(3)] == [0, 1, 2]
+        await store.delete("/v", 2)
+        assert await store.put("/v", b"", ABSENT) == 0
+        assert await store.get("/v") == Versioned(b"", 0)
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_write_at_another_version_changes_nothing(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        with pytest.raises(BadVersionError):
+            await store.put("/v", b"x", 0)
+        with pytest.raises(BadVersionError):
+            await store.delete("/v")
+        await store.put("/v", b"x", ABSENT)
+        for wrong in (ABSENT, 1, 7):
+            with pytest.raises(BadVersionError):
+                await store.put("/v", b"y", wrong)
+            with pytest.raises(BadVersionError):
+                await store.delete("/v", wrong)
+        assert await store.get("/v") == Versioned(b"x", 0)
+        assert await store.put("/v", b"y", 0) == 1
+        await store.close()
+
+    run(scenario)
+
+
+def test_of_many_concurrent_writes_at_one_version_exactly_one_wins(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await store.put("/v", b"start")
+        results = await asyncio.gather(
+            *(store.put("/v", b"%d" % n, 0) for n in range(20)), return_exceptions=True
+        )
+        winners = [n for n, result in enumerate(results) if result == 1]
+        assert len(winners) == 1
+        assert sum(isinstance(r, BadVersionError) for r in results) == 19
+        assert await store.get("/v") == Versioned(b"%d" % winners[0], 1)
+        await store.close()
+
+    run(scenario)
+
+
+def test_children_are_direct_sorted_and_include_those_without_a_value(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        for path in ("/t/n", "/t/n-x", "/t/n/y/z", "/t/m%2Fq", "/t/é", "/tt/other", "/t/a b"):
+            await store.put(path, b"")
+        assert await store.children("/t") == ["a b", "m%2Fq", "n", "n-x", "é"]
+        assert await store.children("/t/n") == ["y"]
+        assert await store.children("/") == ["t", "tt"]
+        assert await store.children("/none") == []
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_deleted_parent_keeps_its_children_and_an_emptied_one_vanishes(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await store.put("/a/b", b"1")
+        await store.put("/a/b/c", b"2")
+        await store.delete("/a/b")
+        assert await store.get("/a/b/c") == Versioned(b"2", 0)
+        assert await store.children("/a") == ["b"]
+        assert await store.put("/a/b", b"again", ABSENT) == 0
+        await store.delete("/a/b/c")
+        assert await store.children("/a/b") == []
+        await store.delete("/a/b")
+        assert await store.children("/") == []
+        await store.close()
+
+    run(scenario)
+
+
+def test_values_and_versions_survive_the_session(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        for n in range(3):
+            store = await backend.open()
+            assert await store.put("/keep", b"%d" % n, n - 1) == n
+            if n == 1:
+                await backend.kill(store)
+            else:
+                await store.close()
+        store = await backend.open()
+        assert await store.get("/keep") == Versioned(b"2", 2)
+        await store.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_ephemeral_values_end_with_their_session(run: Run, how: str) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await store.put("/owner/x", b"me", ABSENT, ephemeral=True)
+        await store.put("/owner/y", b"kept")
+        assert await store.put("/owner/x", b"me again", 0, ephemeral=True) == 1
+        await (store.close() if how == "close" else backend.kill(store))
+        store = await backend.open()
+        assert await store.get("/owner/x") is None
+        assert await store.children("/owner") == ["y"]
+        assert await store.put("/owner/x", b"other", ABSENT, ephemeral=True) == 0
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_put_cannot_turn_an_ephemeral_value_into_a_lasting_one_or_back(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await store.put("/e", b"", ephemeral=True)
+        await store.put("/d", b"")
+        with pytest.raises(MetadataError):
+            await store.put("/e", b"x")
+        with pytest.raises(MetadataError):
+            await store.put("/d", b"x", ephemeral=True)
+        await store.close()
+
+    run(scenario)
+
+
+def test_ids_rise_over_concurrency_and_sessions(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        ids = await asyncio.gather(*(store.next_id("/counters/x") for _ in range(10)))
+        assert ids[0] == 0
+        await backend.kill(store)
+        store = await backend.open()
+        ids += [await store.next_id("/counters/x") for _ in range(3)]
+        assert ids == sorted(set(ids))
+        assert await store.next_id("/counters/other") == 0
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_watch_hears_changes_at_and_below_its_prefix_until_it_ends(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        heard: list[str] = []
+        end = store.watch("/w", heard.append)
+        everything: list[str] = []
+        store.watch("/", everything.append)
+        await store.put("/w/a/b", b"")
+        await store.put("/w", b"")
+        await store.put("/ww", b"")
+        with pytest.raises(BadVersionError):
+            await store.put("/w", b"", 9)
+        await store.delete("/w/a/b")
+        await turns()
+        assert list(dict.fromkeys(heard)) == ["/w/a/b", "/w"]
+        assert set(everything) == {"/w/a/b", "/w", "/ww"}
+        count = len(heard)
+        end()
+        end()
+        await store.put("/w", b"")
+        await turns()
+        assert len(heard) == count
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_change_made_in_a_watch_is_heard_too(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        tasks: list[asyncio.Task[int]] = []
+
+        def changed(path: str) -> None:
+            if path == "/w/1":
+                tasks.append(asyncio.ensure_future(store.put("/w/2", b"")))
+
+        heard: list[str] = []
+        store.watch("/w", changed)
+        store.watch("/w", heard.append)
+        await store.put("/w/1", b"")
+        await turns()
+        await asyncio.gather(*tasks)
+        await turns()
+        assert set(heard) == {"/w/1", "/w/2"}
+        await store.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "a", "/", "/a/", "//a", "/a//b", "/a/../b", "/./a", "/a\0b", "/\ud800"]
+)
+def test_what_is_not_a_path_is_refused(run: Run, path: str) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        for call in (store.get(path), store.put(path, b""), store.delete(path)):
+            with pytest.raises(MetadataError):
+                await call
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_value_has_at_most_a_mebibyte(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await store.put("/big", bytes(MAX_VALUE_BYTES))
+        with pytest.raises(MetadataError, match="/big"):
+            await store.put("/big", bytes(MAX_VALUE_BYTES + 1))
+        found = await store.get("/big")
+        assert found is not None
+        assert len(found.value) == MAX_VALUE_BYTES
+        await store.close()
+
+    run(scenario)
+
+
+def test_after_the_close_every_call_is_refused(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await store.close()
+        await store.close()
+        for call in (store.get("/a"), store.put("/a", b""), store.next_id("/c")):
+            with pytest.raises(MetadataError):
+                await call
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_operations_agree_with_a_dictionary(run: Run, seed: int) -> None:
+    """The model: paths to (value, version); children are the next parts of longer paths."""
+    rng = random.Random(seed)
+    paths = ["/" + "/".join(rng.choices("abc", k=rng.randint(1, 3))) for _ in range(12)]
+
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        model: dict[str, Versioned] = {}
+        for step in range(60):
+            path = rng.choice(paths)
+            version = model[path].version if path in model else ABSENT
+            expected = rng.choice([version, version, version + 1])
+            delete = rng.random() < 0.4
+            try:
+                if delete:
+                    await store.delete(path, expected)
+                else:
+                    await store.put(path, b"%d" % step, expected)
+            except BadVersionError:
+                assert expected != version or (delete and path not in model)
+            else:
+                assert expected == version
+                model.pop(path, None)
+                if not delete:
+                    model[path] = Versioned(b"%d" % step, version + 1)
+        for path in paths:
+            assert await store.get(path) == model.get(path)
+        for parent in {"/", *paths}:
+            prefix = parent.rstrip("/") + "/"
+            expected_names = {p[len(prefix) :].split("/")[0] for p in model if p.startswith(prefix)}
+            assert await store.children(parent) == sorted(expected_names)
+        await store.close()
+
+    run(scenario)
+
+
+def test_sessions_of_one_tree_see_and_watch_each_other() -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        one, two = MemoryMetadataStore(tree), MemoryMetadataStore(tree)
+        heard: list[str] = []
+        two.watch("/o", heard.append)
+        await one.put("/o/x", b"one", ABSENT, ephemeral=True)
+        with pytest.raises(BadVersionError):
+            await two.put("/o/x", b"two", ABSENT, ephemeral=True)
+        with pytest.raises(MetadataError):
+            await two.put("/o/x", b"two", ephemeral=True)
+        one.expire()
+        await turns()
+        assert heard == ["/o/x", "/o/x"]
+        assert await two.put("/o/x", b"two", ABSENT, ephemeral=True) == 0
+
+    asyncio.run(scenario())
+
+
+def test_sqlite_refuses_other_files_and_newer_formats(tmp_path: Path) -> None:
+    import sqlite3
+
+    async def refused(path: Path, text: str) -> None:
+        with pytest.raises(MetadataError, match=text):
+            await SqliteMetadataStore.open(str(path), Runtime())
+
+    async def scenario() -> None:
+        garbage = tmp_path / "garbage.db"
+        garbage.write_bytes(b"not a database, certainly not" * 100)
+        await refused(garbage, "not a database")
+        foreign = tmp_path / "foreign.db"
+        with sqlite3.connect(foreign) as connection:
+            connection.execute("CREATE TABLE t (x)")
+        await refused(foreign, "not a metadata store")
+        newer = tmp_path / "newer.db"
+        store = await SqliteMetadataStore.open(str(newer), Runtime())
+        await store.close()
+        with sqlite3.connect(newer) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        await refused(newer, "format 99")
+        await refused(tmp_path / "no" / "such" / "directory.db", "cannot open")
+
+    asyncio.run(scenario())
+
+
+def test_sqlite_never_syncs_on_the_event_loop(tmp_path: Path) -> None:
+    """While the worker is held up, reads are served and writes wait, then share a transaction."""
+    import threading
+
+    class HeldWorker:
+        def __init__(self, name: str) -> None:
+            from pulsark.runtime import ThreadWorker
+
+            self.inner = ThreadWorker(name)
+            self.jobs = 0
+
+        def submit(self, job, done) -> None:  # type: ignore[no-untyped-def]
+            self.jobs += 1
+            self.inner.submit(job, done)
+
+        def close(self) -> None:
+            self.inner.close()
+
+    async def scenario() -> None:
+        workers: list[HeldWorker] = []
+
+        def new_worker(name: str) -> HeldWorker:
+            workers.append(HeldWorker(name))
+            return workers[-1]
+
+        store = await SqliteMetadataStore.open(
+            str(tmp_path / "m.db"), Runtime(new_worker=new_worker)
+        )
+        await store.put("/a", b"old")
+        gate = threading.Event()
+        workers[0].inner.submit(gate.wait, lambda *_: None)
+        before = workers[0].jobs
+        writes = [asyncio.ensure_future(store.put(f"/x/{n}", b"")) for n in range(50)]
+        await turns()
+        assert await store.get("/a") == Versioned(b"old", 0)
+        assert not any(w.done() for w in writes)
+        gate.set()
+        await asyncio.gather(*writes)
+        assert workers[0].jobs - before <= 2
+        assert len(await store.children("/x")) == 50
+        await store.close()
+
+    asyncio.run(scenario())
