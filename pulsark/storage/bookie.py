@@ -18,13 +18,16 @@ class EntryRun:
     """Consecutive entries of one ledger, appended together.
 
     ``payloads[i]`` is entry ``first_entry_id + i``. ``last_confirmed`` is the writer's
-    last-add-confirmed (LAC) when the run was sent, -1 at the start.
+    last-add-confirmed (LAC) when the run was sent, -1 at the start; ``confirmed_bytes`` is
+    the length of all entries up to it, which recovery needs to know a ledger's length without
+    reading it (-1: not known).
     """
 
     ledger_id: int
     first_entry_id: int
     last_confirmed: int
     payloads: Sequence[bytes]
+    confirmed_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,12 @@ class LedgerTail:
 
     ``last_confirmed`` is the highest LAC that was stored with an entry (or -1),
     ``last_entry_id`` the highest entry this bookie holds or has released (or -1).
+    ``confirmed_bytes`` is what the run with that LAC said, -1 if that is not kept.
     """
 
     last_confirmed: int
     last_entry_id: int
+    confirmed_bytes: int = -1
 
 
 class Bookie(Protocol):
