@@ -6,6 +6,7 @@ Everything that a connection, the admin API or Flight asks of a topic goes throu
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from pulsark.dispatch.subscription_type import SubType
 from pulsark.dispatch.topic import Topic
 from pulsark.errors import BadVersionError, ClientError, ServerError
 from pulsark.limits import PENDING_PUBLISH_BYTES_MAX
-from pulsark.metadata.resources import Resources
+from pulsark.metadata.resources import AlreadyExistsError, InUseError, Namespace, Resources
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.cursor_log import CursorLog
@@ -137,7 +138,7 @@ class Broker:
         namespace = await self._namespace(name)
         boundaries = [int(b, 16) for b in namespace.bundle_boundaries]
         place = bundle_hash(str(name))
-        for low, high in zip(boundaries, boundaries[1:], strict=False):
+        for low, high in itertools.pairwise(boundaries):
             if low <= place < high or (high == boundaries[-1] and place == high):
                 return f"0x{low:08x}_0x{high:08x}"
         raise ClientError(ServerError.MetadataError, f"No bundle covers {name}")
@@ -150,7 +151,7 @@ class Broker:
             self.broker_url, self.web_url, host in ("localhost", "127.0.0.1", "::1")
         )
 
-    async def _namespace(self, name: TopicName):  # type: ignore[no-untyped-def]
+    async def _namespace(self, name: TopicName) -> Namespace:
         namespace = await self.resources.namespaces.get(name.namespace_name)
         if namespace is None:
             raise ClientError(
@@ -308,7 +309,7 @@ class Broker:
         if await self.resources.partitioned_topics.get(name) is not None or (
             await self.metadata.get(ledger_path(name)) is not None
         ):
-            raise ClientError(ServerError.ProducerBusy, f"Topic {name} already exists")
+            raise AlreadyExistsError(f"Topic {name} already exists")
         topic = await self.topic(name, create=True)
         if properties:
             await topic.ledger.set_properties(properties)
@@ -320,16 +321,14 @@ class Broker:
         """Create a topic with partitions; they exist at once and load on first use."""
         await self._namespace(name)
         if await self.exists(name):
-            raise ClientError(ServerError.ProducerBusy, f"Topic {name} already exists")
+            raise AlreadyExistsError(f"Topic {name} already exists")
         await self.resources.partitioned_topics.create(name, partitions, properties)
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete one topic or partition with its data and subscriptions."""
         topic = await self.topic(name)
         if topic.is_used and not force:
-            raise ClientError(
-                ServerError.ProducerBusy, f"Topic {name} has connected producers or consumers"
-            )
+            raise InUseError(f"Topic {name} has connected producers or consumers")
         await topic.delete()
         self._topics.pop(str(name), None)
 
@@ -343,10 +342,7 @@ class Broker:
             for partition in partitions:
                 topic = self.loaded_topic(partition)
                 if topic is not None and topic.is_used:
-                    raise ClientError(
-                        ServerError.ProducerBusy,
-                        f"Topic {partition} has connected producers or consumers",
-                    )
+                    raise InUseError(f"Topic {partition} has connected producers or consumers")
         for partition in partitions:
             if await self.metadata.get(ledger_path(partition)) is not None:
                 await self.delete_topic(partition, force=True)

@@ -81,7 +81,7 @@ def _to_json(schema: pb.Schema) -> dict[str, object]:
     return {
         "type": schema.type,
         "data": base64.b64encode(schema.schema_data).decode(),
-        "properties": {p.key: p.value for p in schema.properties},
+        "properties": {str(p.key): str(p.value) for p in schema.properties},
     }
 
 

@@ -75,7 +75,7 @@ class Standalone:
             name,
             journals[index] if journals else os.path.join(home, "journal"),
             roots[index] if roots else os.path.join(home, "ledgers"),
-            JournalSettings(max_segment_bytes=self._settings.journalMaxSizeMB << 20),
+            JournalSettings(journal_max_size=self._settings.journalMaxSizeMB << 20),
             self._runtime,
         )
         self._cleanup.push_async_callback(bookie.close)

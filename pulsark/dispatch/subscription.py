@@ -369,7 +369,8 @@ class Subscription:
         """Send entries in order; ``False`` when somebody has to make room first."""
         choose = self.type.choose
         state = self.cursor.state
-        holes = state.has_holes
+        first = entries[0]
+        holes = state.has_holes or state.mark_delete >= (first.ledger_id, first.entry_id)
         for index, entry in enumerate(entries):
             if entry.marker:
                 self.cursor.ack([(entry.position, None, None)], None)
