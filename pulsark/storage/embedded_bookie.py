@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from pulsark.errors import (
     ConfigError,
@@ -19,9 +20,11 @@ from pulsark.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from pulsark.runtime import Done, Runtime, run_in_worker
+from pulsark.runtime import Done, Runtime, Worker, run_in_worker
 from pulsark.storage.bookie import EntryRun, LedgerTail
-from pulsark.storage.bookie_index import BookieIndex, SegmentState, Stretch
+from pulsark.storage.bookie_index import BookieIndex, LedgerState, SegmentState, Stretch
+from pulsark.storage.bookie_index_checkpoint import Place
+from pulsark.storage.bookie_index_checkpointer import Checkpointer
 from pulsark.storage.embedded_bookie_identity import (
     Commission,
     Identity,
@@ -30,6 +33,7 @@ from pulsark.storage.embedded_bookie_identity import (
 )
 from pulsark.storage.journal import Journal, JournalRecord, WrittenGroup
 from pulsark.storage.journal_format import Kind
+from pulsark.storage.journal_gc import SegmentCollector, collect_all
 from pulsark.storage.journal_recovery import RecoveredJournal, RecoveryReport, recover_journal
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.segment_reader import EntryRead, read_entries
@@ -54,16 +58,21 @@ class EmbeddedBookie:
         recovered: RecoveredJournal,
     ) -> None:
         self._identity = identity
-        self._ledger_dir = ledger_dir
-        self._settings = settings
         self._runtime = runtime
         self._index: BookieIndex = recovered.index
         self.recovery: RecoveryReport = recovered.report
         """What the last start found."""
         self._deleting: set[int] = set()
         self._in_doubt_through = self._index.max_ledger_id if self._index.damaged else -1
+        self._removing: set[int] = set()
+        """Segments whose removal is durable while their file may still be there."""
+        self._segment_id = 0
+        """The segment that is being written."""
         self._files = SegmentFiles(runtime.disk, journal_dir)
         self._reader = runtime.new_worker("bookie-read")
+        self._upkeep_worker: Worker | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+        self._must_collect = False
         self._journal = Journal(
             journal_dir,
             identity.instance_id,
@@ -73,7 +82,20 @@ class EmbeddedBookie:
             self._index.snapshot,
             self._on_written,
         )
-        self._place = (0, 0)
+        self._checkpointer = Checkpointer(
+            self._index, ledger_dir, identity.instance_id, self._removing, settings, runtime
+        )
+        self._collector = SegmentCollector(
+            self._index,
+            journal_dir,
+            settings,
+            runtime,
+            self._copy_entries,
+            lambda segment_id: self._write(Kind.SEGMENT_REMOVED, -1, segment_id),
+            self._segment_removed,
+        )
+        report = recovered.report
+        self._checkpointer.journal_grew(Place(0, 0), report.bytes_read, report.records)
 
     @classmethod
     async def open(
@@ -112,9 +134,18 @@ class EmbeddedBookie:
     async def close(self) -> None:
         """Finish what is pending, then stop. Reads end too."""
         await self._journal.drain()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.wait([self._upkeep])
+            await self._journal.drain()
+        if self._checkpointer.worth_at_close and self._journal.failed is None:
+            await self._checkpointer.write(self._worker_for_upkeep())
         self._journal.close()
         self._reader.close()
+        if self._upkeep_worker is not None:
+            self._upkeep_worker.close()
         self._files.close()
+        self._collector.close()
 
     @property
     def bookie_id(self) -> str:
@@ -180,8 +211,10 @@ class EmbeddedBookie:
         finally:
             self._deleting.discard(ledger_id)
 
-    async def _write(self, kind: Kind, ledger_id: int, first: int = 0) -> None:
-        """Wait for a record without entries to be durable and applied."""
+    async def _write(
+        self, kind: Kind, ledger_id: int, first: int = 0, payloads: Sequence[bytes] = ()
+    ) -> None:
+        """Wait for a record of the bookie's own to be durable and applied."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -192,7 +225,7 @@ class EmbeddedBookie:
             else:
                 future.set_result(None)
 
-        record = JournalRecord(kind, ledger_id, first, 0, (), True, done)
+        record = JournalRecord(kind, ledger_id, first, -1, payloads, True, done)
         record.error = self._journal.refuses(record.size, True)
         self._journal.add(record)
         await future
@@ -200,25 +233,74 @@ class EmbeddedBookie:
     def _on_written(self, written: WrittenGroup, group: list[JournalRecord]) -> None:
         """A group is durable: apply it, in order."""
         self._note_segment(written)
+        size = 0
         index, segment_id = self._index, written.segment_id
         for r in group:
             if r.error is not None:
                 continue
+            size += r.size
             if r.kind == Kind.ENTRIES:
                 index.add(r.ledger_id, r.first, r.count, r.value, segment_id, r.offset, r.size)
-            elif r.kind == Kind.FENCE:
-                index.fence(r.ledger_id)
-            elif r.kind == Kind.RELEASE:
-                index.release(r.ledger_id, r.first)
-            elif r.kind == Kind.DELETE:
-                index.delete(r.ledger_id, segment_id)
+                continue
+            self._apply_state(r, segment_id)
+        self._checkpointer.journal_grew(Place(segment_id, written.segment_size), size, len(group))
+        if self._upkeep is None and (self._must_collect or self._checkpointer.due):
+            self._upkeep = asyncio.get_running_loop().create_task(self._run_upkeep())
+
+    def _apply_state(self, record: JournalRecord, segment_id: int) -> None:
+        index = self._index
+        if record.kind == Kind.FENCE:
+            index.fence(record.ledger_id)
+        elif record.kind == Kind.RELEASE:
+            index.release(record.ledger_id, record.first)
+            self._must_collect = True
+        elif record.kind == Kind.DELETE:
+            index.delete(record.ledger_id, segment_id)
+            self._must_collect = True
+        elif record.kind == Kind.SEGMENT_REMOVED:
+            index.segment_removed(record.first)
+            self._removing.add(record.first)
 
     def _note_segment(self, written: WrittenGroup) -> None:
         segment = self._index.segments.get(written.segment_id)
         if segment is None:
             segment = SegmentState(written.segment_id, written.epoch, 0)
             self._index.segments[written.segment_id] = segment
+            self._segment_id = written.segment_id
+            self._must_collect = True
         segment.size = written.segment_size
+
+    # Upkeep: checkpoints and garbage.
+
+    def _worker_for_upkeep(self) -> Worker:
+        if self._upkeep_worker is None:
+            self._upkeep_worker = self._runtime.new_worker("bookie-upkeep")
+        return self._upkeep_worker
+
+    async def _run_upkeep(self) -> None:
+        worker = self._worker_for_upkeep()
+        try:
+            while self._checkpointer.due or self._must_collect:
+                if self._checkpointer.due:
+                    await self._checkpointer.write(worker)
+                if self._must_collect:
+                    self._must_collect = False
+                    await collect_all(self._collector, lambda: self._segment_id, worker)
+        finally:
+            self._upkeep = None
+
+    async def _copy_entries(self, state: LedgerState, first: int, payloads: list[bytes]) -> bool:
+        """Append entries again, ahead of any tombstone: the order of the journal decides."""
+        ledger_id = state.ledger_id
+        if self._index.ledgers.get(ledger_id) is not state or ledger_id in self._deleting:
+            return False
+        await self._write(Kind.ENTRIES, ledger_id, first, payloads)
+        return True
+
+    async def _segment_removed(self, segment_id: int) -> None:
+        """The file is unlinked: no reader keeps it open."""
+        self._removing.discard(segment_id)
+        await run_in_worker(self._reader, lambda: self._files.drop(segment_id))
 
     # Reads.
 
