@@ -1,0 +1,28 @@
+"""What is left of a batch: one bit a message, set while it is not acknowledged.
+
+The protocol has 64-bit words, lowest first, without zero words at the end; no words at all mean
+the whole entry. In memory a set is a Python integer, so that AND and OR are what they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+
+def full_mask(batch_size: int) -> int:
+    """A batch of which nothing is acknowledged."""
+    return (1 << batch_size) - 1
+
+
+def mask_of_words(words: Sequence[int]) -> int:
+    """The set of the protocol's signed words, as in ``MessageIdData.ack_set``."""
+    if len(words) == 1:  # nearly always: a batch of up to 64 messages
+        return words[0] & 0xFFFF_FFFF_FFFF_FFFF
+    return int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
+
+
+def words_of_mask(mask: int) -> list[int]:
+    """The protocol's signed words; an empty list if everything is acknowledged."""
+    count = (mask.bit_length() + 63) // 64
+    return list(struct.unpack(f"<{count}q", mask.to_bytes(count * 8, "little")))

@@ -1,0 +1,165 @@
+"""The stored unit: one message or one batch, exactly as the producer sent it.
+
+::
+
+    +--------+---------+--------------+-----------------+-------------+
+    | 0x0e01 | CRC-32C | metadataSize | MessageMetadata | payload     |
+    | 2      | 4       | 4            | metadataSize    | to the end  |
+    +--------+---------+--------------+-----------------+-------------+
+
+The checksum covers all that follows it. Old clients leave magic and checksum out; such an entry
+begins with ``metadataSize`` and counts as intact.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from typing import NamedTuple
+
+import google_crc32c
+from google.protobuf.message import DecodeError
+
+from pulsark.errors import ProtocolError
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.text_fields import as_bytes, as_text
+
+METADATA_BYTES_MAX = 1 << 20
+"""Largest metadata of an entry. Parsed metadata takes up to thirty times its bytes."""
+
+MAGIC = b"\x0e\x01"
+CHECKSUM_END = 6
+"""Length of magic and checksum."""
+
+_SINGLE_MESSAGE_BYTES_MIN = 6  # its size, and metadata with nothing but the payload's size
+
+_metadata_size = struct.Struct(">I")
+
+
+class EntryHeader(NamedTuple):
+    """What a broker has to know of an entry.
+
+    ``messages`` is at least 1; ``batched`` tells whether the payload is a batch, which may have
+    one message only. ``publish_time`` is the producer's clock in milliseconds. A ``marker`` is
+    for brokers and delivered to nobody. The payload begins at ``payload_offset`` and goes to
+    the end. Strings inside ``metadata`` may be ``bytes``, see ``text_fields``.
+    """
+
+    messages: int
+    batched: bool
+    publish_time: int
+    sequence_id: int
+    producer_name: str
+    payload_offset: int
+    marker: bool
+    metadata: pb.MessageMetadata
+
+
+def parse_entry(entry: bytes) -> EntryHeader:
+    """Read the head of an entry; ``ProtocolError`` if consumers could not read it."""
+    metadata, payload_offset = _split(entry)
+    if not metadata.IsInitialized():
+        raise ProtocolError("Message metadata that lack a required field")
+    messages = metadata.num_messages_in_batch
+    batched = metadata.HasField("num_messages_in_batch")
+    if batched:
+        _check_batch_size(metadata, messages, len(entry) - payload_offset)
+    producer_name = metadata.producer_name
+    return EntryHeader(
+        messages,
+        batched,
+        metadata.publish_time,
+        metadata.sequence_id,
+        producer_name if isinstance(producer_name, str) else as_text(producer_name),
+        payload_offset,
+        metadata.HasField("marker_type"),
+        metadata,
+    )
+
+
+def _check_batch_size(metadata: pb.MessageMetadata, messages: int, payload_size: int) -> None:
+    """Raise unless a batch can have that many messages: permits are counted with the number."""
+    room = metadata.uncompressed_size if metadata.compression else payload_size
+    if messages < 1 or (messages > 1 and messages * _SINGLE_MESSAGE_BYTES_MIN > room):
+        raise ProtocolError(f"A batch of {messages} messages in {room} bytes")
+
+
+def entry_metadata(entry: bytes) -> pb.MessageMetadata:
+    """The metadata of an entry."""
+    return _split(entry)[0]
+
+
+def entry_payload(entry: bytes) -> bytes:
+    """The payload of an entry: maybe a batch, compressed, encrypted."""
+    return entry[_payload_offset(entry) :]
+
+
+def _payload_offset(entry: bytes) -> int:
+    start = CHECKSUM_END if entry[:2] == MAGIC else 0
+    metadata_start = start + _metadata_size.size
+    if len(entry) < metadata_start:
+        raise ProtocolError(f"An entry of {len(entry)} bytes")
+    (size,) = _metadata_size.unpack_from(entry, start)
+    payload_offset: int = metadata_start + size
+    if payload_offset > len(entry) or size > METADATA_BYTES_MAX:
+        raise ProtocolError(f"Message metadata of {size} bytes in an entry of {len(entry)}")
+    return payload_offset
+
+
+def _split(entry: bytes) -> tuple[pb.MessageMetadata, int]:
+    payload_offset = _payload_offset(entry)
+    start = CHECKSUM_END + 4 if entry[:2] == MAGIC else 4
+    try:
+        return pb.MessageMetadata.FromString(entry[start:payload_offset]), payload_offset
+    except DecodeError:
+        raise ProtocolError("Message metadata that cannot be parsed") from None
+
+
+def checksum_ok(entry: bytes) -> bool:
+    """Whether an entry has the bytes that the producer sent; true if it has no checksum."""
+    if entry[:2] != MAGIC:
+        return True
+    if len(entry) < CHECKSUM_END:
+        return False
+    found: int = google_crc32c.value(entry[CHECKSUM_END:])
+    return found == int.from_bytes(entry[2:CHECKSUM_END], "big")
+
+
+def build_entry(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+    """An entry with its checksum, from metadata and the payload in its final form."""
+    head = metadata.SerializeToString()
+    body = b"".join((_metadata_size.pack(len(head)), head, payload))
+    checksum: int = google_crc32c.value(body)
+    return b"".join((MAGIC, checksum.to_bytes(4, "big"), body))
+
+
+def entry_without_checksum(entry: bytes) -> bytes:
+    """The entry for clients older than the checksum."""
+    return entry[CHECKSUM_END:] if entry[:2] == MAGIC else entry
+
+
+def key_bytes(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:
+    """The key of a message as its producer gave it; ``None`` without one.
+
+    A key that claims to be base64 and is not stays as it is.
+    """
+    if not metadata.HasField("partition_key") or metadata.null_partition_key:
+        return None
+    key = as_bytes(metadata.partition_key)
+    if metadata.partition_key_b64_encoded:
+        try:
+            return base64.b64decode(key, validate=True)
+        except binascii.Error:
+            return key
+    return key
+
+
+def sticky_key(metadata: pb.MessageMetadata) -> bytes:
+    """What Key_Shared hashes: ordering key, else key, else producer and sequence id."""
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    key = key_bytes(metadata)
+    if key is not None:
+        return key
+    return as_bytes(metadata.producer_name) + f"-{metadata.sequence_id}".encode()
