@@ -510,8 +510,12 @@ class Broker:
     ) -> list[tuple[Position, bytes]]:
         """Entries of a topic in ``[first, last]``, at most about ``max_bytes`` of them."""
         loaded = await self.topic(TopicName.parse(topic))
-        entries = await loaded.read(first, _count(first, last), max_bytes)
-        return [(e.position, e.data) for e in entries if e.position <= last]
+        count = _count(first, last)
+        cached = loaded.read_cached(first, count, max_bytes)
+        if cached is not None:
+            return [(e.position, e.data) for e in cached if e.position <= last]
+        stored = await loaded.ledger.read(first, count, max_bytes)
+        return [(position, data) for position, data in stored if position <= last]
 
 
 def _count(first: Position, last: Position) -> int:

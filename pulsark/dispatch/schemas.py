@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any, cast
 from urllib.parse import quote
 
 from pulsark.errors import BadVersionError, ClientError, ServerError
@@ -81,7 +82,8 @@ def _to_json(schema: pb.Schema) -> dict[str, object]:
     return {
         "type": schema.type,
         "data": base64.b64encode(schema.schema_data).decode(),
-        "properties": {str(p.key): str(p.value) for p in schema.properties},
+        # The stubs take the list's type for the enum value of the same name.
+        "properties": {p.key: p.value for p in cast(Any, schema.properties)},
     }
 
 
