@@ -73,6 +73,7 @@ class EmbeddedBookie:
         self._upkeep_worker: Worker | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._must_collect = False
+        self._closing = False
         self._journal = Journal(
             journal_dir,
             identity.instance_id,
@@ -116,7 +117,9 @@ class EmbeddedBookie:
             commissioned, recovered = await run_in_worker(
                 worker, lambda: _recover(bookie_id, journal_dir, ledger_dir, runtime)
             )
-            log.info("bookie %s: %s", bookie_id, recovered.report)
+            report = recovered.report
+            level = logging.INFO if not report.damaged else logging.ERROR
+            log.log(level, "bookie %s: %s", bookie_id, report)
             bookie = cls(
                 commissioned.identity, journal_dir, ledger_dir, settings, runtime, recovered
             )
@@ -133,11 +136,11 @@ class EmbeddedBookie:
 
     async def close(self) -> None:
         """Finish what is pending, then stop. Reads end too."""
-        await self._journal.drain()
+        self._closing = True
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.wait([self._upkeep])
-            await self._journal.drain()
+        await self._journal.drain()
         if self._checkpointer.worth_at_close and self._journal.failed is None:
             await self._checkpointer.write(self._worker_for_upkeep())
         self._journal.close()
@@ -202,10 +205,12 @@ class EmbeddedBookie:
         return LedgerTail(state.last_confirmed, state.last_entry)
 
     async def release(self, ledger_id: int, through_entry_id: int) -> None:
+        self._journal.roll_if_low()
         await self._write(Kind.RELEASE, ledger_id, through_entry_id)
 
     async def delete(self, ledger_id: int) -> None:
         self._deleting.add(ledger_id)
+        self._journal.roll_if_low()
         try:
             await self._write(Kind.DELETE, ledger_id)
         finally:
@@ -244,7 +249,8 @@ class EmbeddedBookie:
                 continue
             self._apply_state(r, segment_id)
         self._checkpointer.journal_grew(Place(segment_id, written.segment_size), size, len(group))
-        if self._upkeep is None and (self._must_collect or self._checkpointer.due):
+        due = self._must_collect or self._checkpointer.due
+        if due and self._upkeep is None and not self._closing:
             self._upkeep = asyncio.get_running_loop().create_task(self._run_upkeep())
 
     def _apply_state(self, record: JournalRecord, segment_id: int) -> None:
@@ -266,8 +272,8 @@ class EmbeddedBookie:
         if segment is None:
             segment = SegmentState(written.segment_id, written.epoch, 0)
             self._index.segments[written.segment_id] = segment
+            self._must_collect = self._segment_id > 0
             self._segment_id = written.segment_id
-            self._must_collect = True
         segment.size = written.segment_size
 
     # Upkeep: checkpoints and garbage.

@@ -36,6 +36,8 @@ FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 SPACE_CHECK_BYTES = 16 << 20
 SPACE_CHECK_SECONDS = 1.0
 SPACE_RETRY_SECONDS = 0.1
+ROLL_EARLY_PART = 8
+"""On a full disk a segment ends early once it has this part of its size."""
 
 
 class JournalRecord:
@@ -169,9 +171,13 @@ class Journal:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
-    def roll(self) -> None:
-        """Begin a new segment with the next group."""
-        self._must_roll = True
+    def roll_if_low(self) -> None:
+        """On a full disk, begin a new segment with the next group.
+
+        Only whole segments give space back, and the one that is written never does.
+        """
+        if self._writer is not None and self._room <= 0:
+            self._must_roll = self._writer.size > self._segment_limit // ROLL_EARLY_PART
 
     async def drain(self) -> None:
         """Wait until nothing is pending."""
