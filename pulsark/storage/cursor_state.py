@@ -181,16 +181,33 @@ class AckedSet:
 class CursorState(AckedSet):
     """The acknowledgements of one cursor over the ledgers of its topic.
 
-    Every change is also noted as *unsaved* until ``take_unsaved`` hands the notes to the log.
+    Every change is also noted as *unsaved* until ``take_unsaved`` hands the notes to the log,
+    unless there is no log (``note_unsaved`` false).
     """
 
-    __slots__ = ("_known", "_ledgers", "_reborn", "_unsaved", "_unsaved_masks", "changed")
+    __slots__ = (
+        "_known",
+        "_ledgers",
+        "_note_unsaved",
+        "_reborn",
+        "_unsaved",
+        "_unsaved_masks",
+        "changed",
+    )
 
-    def __init__(self, ledgers: Ledgers, mark_delete: Position = EARLIEST, era: int = 0) -> None:
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        mark_delete: Position = EARLIEST,
+        era: int = 0,
+        *,
+        note_unsaved: bool = True,
+    ) -> None:
         super().__init__(mark_delete, era)
         self._ledgers = ledgers
         self._known: dict[int, int] = {}
         """Per ledger the highest entry id that was seen to exist: saves asking the ledgers."""
+        self._note_unsaved = note_unsaved
         self._unsaved: dict[int, BitMap] = {}
         self._unsaved_masks: set[Position] = set()
         self._reborn = False
@@ -245,10 +262,11 @@ class CursorState(AckedSet):
             self._advance()
             if position <= self.mark_delete:
                 return 0
-        unsaved = self._unsaved.get(ledger_id)
-        if unsaved is None:
-            unsaved = self._unsaved[ledger_id] = BitMap()
-        unsaved.add(entry_id)
+        if self._note_unsaved:
+            unsaved = self._unsaved.get(ledger_id)
+            if unsaved is None:
+                unsaved = self._unsaved[ledger_id] = BitMap()
+            unsaved.add(entry_id)
         return 0
 
     def ack_cumulative(
@@ -403,7 +421,8 @@ class CursorState(AckedSet):
                 return batch_size
         if mask and mask != before:
             self.masks[position] = mask
-            self._unsaved_masks.add(position)
+            if self._note_unsaved:
+                self._unsaved_masks.add(position)
             self.changed = True
         return mask.bit_count()
 

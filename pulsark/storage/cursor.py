@@ -1,0 +1,171 @@
+"""A subscription's cursor: what it has acknowledged, and when that is durable.
+
+State changes at once, in memory. ``done`` callbacks come later, on the event loop and never
+from inside the call: for a durable cursor after the change is on stable storage at the ack
+quorum, so that an answer sent from ``done`` is a promise; for another one in the next turn.
+Callbacks of one log are called in the order of the calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pulsark.errors import StorageError
+from pulsark.runtime import Clock, Done
+from pulsark.storage.cursor_records import CursorIdentity
+from pulsark.storage.cursor_state import CursorState, Ledgers
+from pulsark.storage.position import Position
+
+Ack = tuple[Position, Sequence[int] | None, int | None]
+"""Position, ack set from the wire (``None``: the whole entry), batch size (``None``: unknown)."""
+
+
+class CursorSink(Protocol):
+    """Where a durable cursor's changes go."""
+
+    def changed(self, cursor: Cursor, done: Done | None) -> None:
+        """``cursor`` has unsaved changes, or had; ``done`` waits for all that came before."""
+
+
+class Cursor:
+    """One cursor. Durable ones come from ``CursorLog``."""
+
+    __slots__ = (
+        "_clock",
+        "_sink",
+        "durable_mark_delete",
+        "identity",
+        "last_ack_ms",
+        "last_mark_delete_ms",
+        "properties",
+        "properties_changed",
+        "state",
+        "unknown_to_log",
+    )
+
+    def __init__(
+        self,
+        identity: CursorIdentity,
+        state: CursorState,
+        properties: Mapping[str, str],
+        clock: Clock,
+        sink: CursorSink | None,
+    ) -> None:
+        self.identity = identity
+        self.state = state
+        self.properties: dict[str, str] = dict(properties)
+        self._clock = clock
+        self._sink = sink
+        self.durable_mark_delete = state.mark_delete
+        """The mark-delete position last known to be on stable storage."""
+        self.last_ack_ms = 0
+        self.last_mark_delete_ms = 0
+        self.properties_changed = False
+        self.unknown_to_log = False
+        """Whether the log has yet to be told that this cursor exists."""
+
+    @classmethod
+    def non_durable(
+        cls, name: str, mark_delete: Position, ledgers: Ledgers, clock: Clock
+    ) -> Cursor:
+        """A reader's cursor: it lives in memory only."""
+        state = CursorState(ledgers, mark_delete, note_unsaved=False)
+        return cls(CursorIdentity(-1, "", name, clock.now_ms()), state, {}, clock, None)
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self.identity.subscription
+
+    @property
+    def durable(self) -> bool:
+        """Whether the cursor survives its consumers and a restart."""
+        return self.identity.cursor_id >= 0
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+        return self.state.mark_delete
+
+    @property
+    def trim_position(self) -> Position:
+        """Entries up to here are acknowledged, and will be after any crash."""
+        return min(self.state.mark_delete, self.durable_mark_delete)
+
+    def backlog(self) -> int:
+        """How many entries are not acknowledged as a whole. Exact."""
+        return self.state.backlog()
+
+    def ack(self, acks: Sequence[Ack], done: Done | None = None) -> list[int]:
+        """Acknowledge entries or messages of batches.
+
+        Returns for each how many messages of the entry are left: 0 if it is done now, was done
+        before, or does not exist.
+        """
+        state = self.state
+        mark_delete = state.mark_delete
+        left = [state.ack(position, ack_set, size) for position, ack_set, size in acks]
+        self._acked(mark_delete, done)
+        return left
+
+    def ack_cumulative(
+        self,
+        position: Position,
+        ack_set: Sequence[int] | None = None,
+        done: Done | None = None,
+        batch_size: int | None = None,
+    ) -> bool:
+        """Acknowledge everything up to a position; says whether that was news."""
+        mark_delete = self.state.mark_delete
+        news = self.state.ack_cumulative(position, ack_set, batch_size)
+        self._acked(mark_delete, done)
+        return news
+
+    def reset(
+        self, position: Position, ack_set: Sequence[int] | None = None, done: Done | None = None
+    ) -> None:
+        """Seek: ``position`` is the next entry delivered, its batch in the state of ``ack_set``."""
+        self.state.reset(position, ack_set)
+        self.last_mark_delete_ms = self._clock.now_ms()
+        self._tell(done)
+
+    def set_properties(self, properties: Mapping[str, str], done: Done | None = None) -> None:
+        """Replace all properties."""
+        self.properties = dict(properties)
+        self.properties_changed = True
+        self._tell(done)
+
+    def flush(self, done: Done) -> None:
+        """Call ``done`` once everything that happened so far is durable."""
+        self._tell(done)
+
+    def detach(self) -> None:
+        """The log lets go of this object: another one, or none, stands for the cursor now."""
+        self._sink = _Detached(self.name)
+
+    def _acked(self, mark_delete_before: Position, done: Done | None) -> None:
+        self.last_ack_ms = self._clock.now_ms()
+        if self.state.mark_delete != mark_delete_before:
+            self.last_mark_delete_ms = self.last_ack_ms
+        if done is not None or self.state.changed:
+            self._tell(done)
+
+    def _tell(self, done: Done | None) -> None:
+        if self._sink is not None:
+            self._sink.changed(self, done)
+        elif done is not None:
+            asyncio.get_running_loop().call_soon(done, None)
+
+
+class _Detached:
+    """The sink of a cursor that was deleted or unloaded."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def changed(self, cursor: Cursor, done: Done | None) -> None:
+        if done is not None:
+            error = StorageError(f"The cursor of subscription {self._name} is closed")
+            asyncio.get_running_loop().call_soon(done, error)

@@ -1,0 +1,1 @@
+"""Compiled schemas of what the storage writes."""
