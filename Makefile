@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 HYPOTHESIS_PROFILE ?= quick
+PROTOS := pulsark/wire/pulsar.proto
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .PHONY: help setup demo test check format unit sim chaos bench docs-test test-clients proto lock clean
@@ -53,8 +54,17 @@ bench: $(STAMP) ## ratios against Apache Pulsar; CHECK=1 exits 1 below a thresho
 docs-test: $(STAMP) .cache/jars.ok ## run every command and snippet of the docs
 	$(BIN)/python -m pytest tests/docs -q $(PYTEST_ARGS)
 
-proto: $(STAMP) ## compile the protocol's schema
-	cd pulsark/wire && ../../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pulsar.proto
+# An older protoc than the installed one, because code it makes also runs with older runtimes.
+# The stubs are repaired where a name of the schema collides with Python or with a message.
+PROTOC := .cache/protoc/bin/python
+proto: ## compile the schemas
+	test -x $(PROTOC) || $(PYTHON) -m venv .cache/protoc
+	$(PROTOC) -m pip install --quiet --disable-pip-version-check grpcio-tools==1.74.0
+	$(PROTOC) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)
+	sed -i -e '/^ *None: /d' -e '/^    KeyValue: Schema.Type$$/d' \
+	  -e 's/_Mapping\]/_Mapping[str, _Any]]/g' \
+	  -e 's/import ClassVar as _ClassVar/import Any as _Any, ClassVar as _ClassVar/' \
+	  $(PROTOS:.proto=_pb2.pyi)
 
 lock: $(STAMP) ## write the versions that are installed to constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^pulsark' > constraints.txt

@@ -229,7 +229,6 @@ class Schema(_message.Message):
     Date: Schema.Type
     Time: Schema.Type
     Timestamp: Schema.Type
-    KeyValue: Schema.Type
     Instant: Schema.Type
     LocalDate: Schema.Type
     LocalTime: Schema.Type
@@ -245,7 +244,7 @@ class Schema(_message.Message):
     schema_data: bytes
     type: Schema.Type
     properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, name: _Optional[str] = ..., schema_data: _Optional[bytes] = ..., type: _Optional[_Union[Schema.Type, str]] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., schema_data: _Optional[bytes] = ..., type: _Optional[_Union[Schema.Type, str]] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class MessageIdData(_message.Message):
     __slots__ = ("ledgerId", "entryId", "partition", "batch_index", "ack_set", "batch_size", "first_chunk_message_id")
@@ -263,7 +262,7 @@ class MessageIdData(_message.Message):
     ack_set: _containers.RepeatedScalarFieldContainer[int]
     batch_size: int
     first_chunk_message_id: MessageIdData
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., partition: _Optional[int] = ..., batch_index: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., batch_size: _Optional[int] = ..., first_chunk_message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., partition: _Optional[int] = ..., batch_index: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., batch_size: _Optional[int] = ..., first_chunk_message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class KeyValue(_message.Message):
     __slots__ = ("key", "value")
@@ -297,7 +296,7 @@ class EncryptionKeys(_message.Message):
     key: str
     value: bytes
     metadata: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class AuthData(_message.Message):
     __slots__ = ("auth_method_name", "auth_data")
@@ -337,7 +336,7 @@ class KeySharedMeta(_message.Message):
     keySharedMode: KeySharedMode
     hashRanges: _containers.RepeatedCompositeFieldContainer[IntRange]
     allowOutOfOrderDelivery: bool
-    def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping[str, _Any]]] = ..., allowOutOfOrderDelivery: bool = ...) -> None: ...
+    def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping[str, _Any]]]] = ..., allowOutOfOrderDelivery: bool = ...) -> None: ...
 
 class Subscription(_message.Message):
     __slots__ = ("topic", "subscription")
@@ -413,7 +412,7 @@ class MessageMetadata(_message.Message):
     schema_id: bytes
     entry_hash_min: int
     entry_hash_max: int
-    def __init__(self, producer_name: _Optional[str] = ..., sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ..., replicated_from: _Optional[str] = ..., partition_key: _Optional[str] = ..., replicate_to: _Optional[_Iterable[str]] = ..., compression: _Optional[_Union[CompressionType, str]] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., event_time: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping[str, _Any]]] = ..., encryption_algo: _Optional[str] = ..., encryption_param: _Optional[bytes] = ..., schema_version: _Optional[bytes] = ..., partition_key_b64_encoded: bool = ..., ordering_key: _Optional[bytes] = ..., deliver_at_time: _Optional[int] = ..., marker_type: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., null_value: bool = ..., uuid: _Optional[str] = ..., num_chunks_from_msg: _Optional[int] = ..., total_chunk_msg_size: _Optional[int] = ..., chunk_id: _Optional[int] = ..., null_partition_key: bool = ..., compacted_batch_indexes: _Optional[_Iterable[int]] = ..., schema_id: _Optional[bytes] = ..., entry_hash_min: _Optional[int] = ..., entry_hash_max: _Optional[int] = ...) -> None: ...
+    def __init__(self, producer_name: _Optional[str] = ..., sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ..., replicated_from: _Optional[str] = ..., partition_key: _Optional[str] = ..., replicate_to: _Optional[_Iterable[str]] = ..., compression: _Optional[_Union[CompressionType, str]] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., event_time: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping[str, _Any]]]] = ..., encryption_algo: _Optional[str] = ..., encryption_param: _Optional[bytes] = ..., schema_version: _Optional[bytes] = ..., partition_key_b64_encoded: bool = ..., ordering_key: _Optional[bytes] = ..., deliver_at_time: _Optional[int] = ..., marker_type: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., null_value: bool = ..., uuid: _Optional[str] = ..., num_chunks_from_msg: _Optional[int] = ..., total_chunk_msg_size: _Optional[int] = ..., chunk_id: _Optional[int] = ..., null_partition_key: bool = ..., compacted_batch_indexes: _Optional[_Iterable[int]] = ..., schema_id: _Optional[bytes] = ..., entry_hash_min: _Optional[int] = ..., entry_hash_max: _Optional[int] = ...) -> None: ...
 
 class SingleMessageMetadata(_message.Message):
     __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "event_time", "partition_key_b64_encoded", "ordering_key", "sequence_id", "null_value", "null_partition_key")
@@ -437,7 +436,7 @@ class SingleMessageMetadata(_message.Message):
     sequence_id: int
     null_value: bool
     null_partition_key: bool
-    def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ..., partition_key: _Optional[str] = ..., payload_size: _Optional[int] = ..., compacted_out: bool = ..., event_time: _Optional[int] = ..., partition_key_b64_encoded: bool = ..., ordering_key: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., null_value: bool = ..., null_partition_key: bool = ...) -> None: ...
+    def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ..., partition_key: _Optional[str] = ..., payload_size: _Optional[int] = ..., compacted_out: bool = ..., event_time: _Optional[int] = ..., partition_key_b64_encoded: bool = ..., ordering_key: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., null_value: bool = ..., null_partition_key: bool = ...) -> None: ...
 
 class BrokerEntryMetadata(_message.Message):
     __slots__ = ("broker_timestamp", "index")
@@ -471,7 +470,7 @@ class CommandConnect(_message.Message):
     original_auth_method: str
     feature_flags: FeatureFlags
     proxy_version: str
-    def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., auth_method_name: _Optional[str] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping[str, _Any]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
+    def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., auth_method_name: _Optional[str] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping[str, _Any]]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
 
 class CommandConnected(_message.Message):
     __slots__ = ("server_version", "protocol_version", "max_message_size", "feature_flags")
@@ -483,7 +482,7 @@ class CommandConnected(_message.Message):
     protocol_version: int
     max_message_size: int
     feature_flags: FeatureFlags
-    def __init__(self, server_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., max_message_size: _Optional[int] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, server_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., max_message_size: _Optional[int] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class CommandAuthResponse(_message.Message):
     __slots__ = ("client_version", "response", "protocol_version")
@@ -493,7 +492,7 @@ class CommandAuthResponse(_message.Message):
     client_version: str
     response: AuthData
     protocol_version: int
-    def __init__(self, client_version: _Optional[str] = ..., response: _Optional[_Union[AuthData, _Mapping[str, _Any]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, client_version: _Optional[str] = ..., response: _Optional[_Union[AuthData, _Mapping[str, _Any]]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class CommandAuthChallenge(_message.Message):
     __slots__ = ("server_version", "challenge", "protocol_version")
@@ -503,7 +502,7 @@ class CommandAuthChallenge(_message.Message):
     server_version: str
     challenge: AuthData
     protocol_version: int
-    def __init__(self, server_version: _Optional[str] = ..., challenge: _Optional[_Union[AuthData, _Mapping[str, _Any]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, server_version: _Optional[str] = ..., challenge: _Optional[_Union[AuthData, _Mapping[str, _Any]]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class CommandSubscribe(_message.Message):
     __slots__ = ("topic", "subscription", "subType", "consumer_id", "request_id", "consumer_name", "priority_level", "durable", "start_message_id", "metadata", "read_compacted", "schema", "initialPosition", "replicate_subscription_state", "force_topic_creation", "start_message_rollback_duration_sec", "keySharedMeta", "subscription_properties", "consumer_epoch")
@@ -561,7 +560,7 @@ class CommandSubscribe(_message.Message):
     keySharedMeta: KeySharedMeta
     subscription_properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
     consumer_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., subType: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: bool = ..., start_message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ..., read_compacted: bool = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]] = ..., initialPosition: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: bool = ..., force_topic_creation: bool = ..., start_message_rollback_duration_sec: _Optional[int] = ..., keySharedMeta: _Optional[_Union[KeySharedMeta, _Mapping[str, _Any]] = ..., subscription_properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., subType: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: bool = ..., start_message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]]] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ..., read_compacted: bool = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]]] = ..., initialPosition: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: bool = ..., force_topic_creation: bool = ..., start_message_rollback_duration_sec: _Optional[int] = ..., keySharedMeta: _Optional[_Union[KeySharedMeta, _Mapping[str, _Any]]] = ..., subscription_properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandPartitionedTopicMetadata(_message.Message):
     __slots__ = ("topic", "request_id", "original_principal", "original_auth_data", "original_auth_method", "metadata_auto_creation_enabled")
@@ -617,7 +616,7 @@ class CommandLookupTopic(_message.Message):
     original_auth_method: str
     advertised_listener_name: str
     properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: bool = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., advertised_listener_name: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: bool = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., advertised_listener_name: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class CommandLookupTopicResponse(_message.Message):
     __slots__ = ("brokerServiceUrl", "brokerServiceUrlTls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url")
@@ -675,7 +674,7 @@ class CommandProducer(_message.Message):
     topic_epoch: int
     txn_enabled: bool
     initial_subscription_name: str
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: bool = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: bool = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: bool = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: bool = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: bool = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: bool = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
 
 class CommandSend(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "num_messages", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "is_chunk", "marker", "message_id")
@@ -697,7 +696,7 @@ class CommandSend(_message.Message):
     is_chunk: bool
     marker: bool
     message_id: MessageIdData
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., num_messages: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., is_chunk: bool = ..., marker: bool = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., num_messages: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., is_chunk: bool = ..., marker: bool = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class CommandSendReceipt(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "message_id", "highest_sequence_id")
@@ -709,7 +708,7 @@ class CommandSendReceipt(_message.Message):
     sequence_id: int
     message_id: MessageIdData
     highest_sequence_id: int
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]] = ..., highest_sequence_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]]] = ..., highest_sequence_id: _Optional[int] = ...) -> None: ...
 
 class CommandSendError(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "error", "message")
@@ -735,7 +734,7 @@ class CommandMessage(_message.Message):
     redelivery_count: int
     ack_set: _containers.RepeatedScalarFieldContainer[int]
     consumer_epoch: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]] = ..., redelivery_count: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]]] = ..., redelivery_count: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandAck(_message.Message):
     __slots__ = ("consumer_id", "ack_type", "message_id", "validation_error", "properties", "txnid_least_bits", "txnid_most_bits", "request_id")
@@ -773,7 +772,7 @@ class CommandAck(_message.Message):
     txnid_least_bits: int
     txnid_most_bits: int
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., ack_type: _Optional[_Union[CommandAck.AckType, str]] = ..., message_id: _Optional[_Iterable[_Union[MessageIdData, _Mapping[str, _Any]]] = ..., validation_error: _Optional[_Union[CommandAck.ValidationError, str]] = ..., properties: _Optional[_Iterable[_Union[KeyLongValue, _Mapping[str, _Any]]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., ack_type: _Optional[_Union[CommandAck.AckType, str]] = ..., message_id: _Optional[_Iterable[_Union[MessageIdData, _Mapping[str, _Any]]]] = ..., validation_error: _Optional[_Union[CommandAck.ValidationError, str]] = ..., properties: _Optional[_Iterable[_Union[KeyLongValue, _Mapping[str, _Any]]]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
 
 class CommandAckResponse(_message.Message):
     __slots__ = ("consumer_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "request_id")
@@ -827,7 +826,7 @@ class CommandSeek(_message.Message):
     request_id: int
     message_id: MessageIdData
     message_publish_time: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]] = ..., message_publish_time: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]]] = ..., message_publish_time: _Optional[int] = ...) -> None: ...
 
 class CommandReachedEndOfTopic(_message.Message):
     __slots__ = ("consumer_id",)
@@ -885,7 +884,7 @@ class CommandRedeliverUnacknowledgedMessages(_message.Message):
     consumer_id: int
     message_ids: _containers.RepeatedCompositeFieldContainer[MessageIdData]
     consumer_epoch: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_ids: _Optional[_Iterable[_Union[MessageIdData, _Mapping[str, _Any]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., message_ids: _Optional[_Iterable[_Union[MessageIdData, _Mapping[str, _Any]]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandSuccess(_message.Message):
     __slots__ = ("request_id", "schema")
@@ -893,7 +892,7 @@ class CommandSuccess(_message.Message):
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     schema: Schema
-    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class CommandProducerSuccess(_message.Message):
     __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready")
@@ -989,7 +988,7 @@ class CommandGetLastMessageIdResponse(_message.Message):
     last_message_id: MessageIdData
     request_id: int
     consumer_mark_delete_position: MessageIdData
-    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping[str, _Any]]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class CommandGetTopicsOfNamespace(_message.Message):
     __slots__ = ("request_id", "namespace", "mode", "topics_pattern", "topics_hash", "properties")
@@ -1013,7 +1012,7 @@ class CommandGetTopicsOfNamespace(_message.Message):
     topics_pattern: str
     topics_hash: str
     properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, request_id: _Optional[int] = ..., namespace: _Optional[str] = ..., mode: _Optional[_Union[CommandGetTopicsOfNamespace.Mode, str]] = ..., topics_pattern: _Optional[str] = ..., topics_hash: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., namespace: _Optional[str] = ..., mode: _Optional[_Union[CommandGetTopicsOfNamespace.Mode, str]] = ..., topics_pattern: _Optional[str] = ..., topics_hash: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class CommandGetTopicsOfNamespaceResponse(_message.Message):
     __slots__ = ("request_id", "topics", "filtered", "topics_hash", "changed")
@@ -1097,7 +1096,7 @@ class CommandGetSchemaResponse(_message.Message):
     error_message: str
     schema: Schema
     schema_version: bytes
-    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]]] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
 
 class CommandGetOrCreateSchema(_message.Message):
     __slots__ = ("request_id", "topic", "schema", "producerName")
@@ -1109,7 +1108,7 @@ class CommandGetOrCreateSchema(_message.Message):
     topic: str
     schema: Schema
     producerName: str
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]] = ..., producerName: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping[str, _Any]]] = ..., producerName: _Optional[str] = ...) -> None: ...
 
 class CommandGetOrCreateSchemaResponse(_message.Message):
     __slots__ = ("request_id", "error_code", "error_message", "schema_version")
@@ -1265,7 +1264,7 @@ class CommandAddSubscriptionToTxn(_message.Message):
     txnid_most_bits: int
     subscription: _containers.RepeatedCompositeFieldContainer[Subscription]
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Iterable[_Union[Subscription, _Mapping[str, _Any]]] = ..., scalable: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Iterable[_Union[Subscription, _Mapping[str, _Any]]]] = ..., scalable: bool = ...) -> None: ...
 
 class CommandEndTxn(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable")
@@ -1311,7 +1310,7 @@ class CommandEndTxnOnSubscription(_message.Message):
     subscription: Subscription
     txn_action: TxnAction
     txnid_least_bits_of_low_watermark: int
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Union[Subscription, _Mapping[str, _Any]] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., txnid_least_bits_of_low_watermark: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Union[Subscription, _Mapping[str, _Any]]] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., txnid_least_bits_of_low_watermark: _Optional[int] = ...) -> None: ...
 
 class SegmentInfoProto(_message.Message):
     __slots__ = ("segment_id", "hash_start", "hash_end", "state", "parent_ids", "child_ids", "created_at_epoch", "sealed_at_epoch", "created_at_ms", "sealed_at_ms", "legacy_topic_name", "entry_bucket_splits")
@@ -1363,7 +1362,7 @@ class ScalableTopicDAG(_message.Message):
     segment_brokers: _containers.RepeatedCompositeFieldContainer[SegmentBrokerAddress]
     controller_broker_url: str
     controller_broker_url_tls: str
-    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping[str, _Any]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping[str, _Any]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping[str, _Any]]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping[str, _Any]]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ...) -> None: ...
 
 class CommandScalableTopicLookup(_message.Message):
     __slots__ = ("session_id", "topic", "create_if_missing")
@@ -1387,7 +1386,7 @@ class CommandScalableTopicUpdate(_message.Message):
     error: ServerError
     message: str
     resolved_topic_name: str
-    def __init__(self, session_id: _Optional[int] = ..., dag: _Optional[_Union[ScalableTopicDAG, _Mapping[str, _Any]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., resolved_topic_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[int] = ..., dag: _Optional[_Union[ScalableTopicDAG, _Mapping[str, _Any]]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., resolved_topic_name: _Optional[str] = ...) -> None: ...
 
 class CommandScalableTopicClose(_message.Message):
     __slots__ = ("session_id",)
@@ -1407,7 +1406,7 @@ class ScalableAssignedSegment(_message.Message):
     hash_end: int
     segment_topic: str
     bucket_ranges: _containers.RepeatedCompositeFieldContainer[IntRange]
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class ScalableConsumerAssignment(_message.Message):
     __slots__ = ("layout_epoch", "segments")
@@ -1415,7 +1414,7 @@ class ScalableConsumerAssignment(_message.Message):
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     layout_epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[ScalableAssignedSegment]
-    def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class CommandScalableTopicSubscribe(_message.Message):
     __slots__ = ("request_id", "topic", "subscription", "consumer_name", "consumer_id", "consumer_type")
@@ -1443,7 +1442,7 @@ class CommandScalableTopicSubscribeResponse(_message.Message):
     error: ServerError
     message: str
     assignment: ScalableConsumerAssignment
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class CommandScalableTopicAssignmentUpdate(_message.Message):
     __slots__ = ("consumer_id", "assignment")
@@ -1451,7 +1450,7 @@ class CommandScalableTopicAssignmentUpdate(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     assignment: ScalableConsumerAssignment
-    def __init__(self, consumer_id: _Optional[int] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class CommandWatchScalableTopics(_message.Message):
     __slots__ = ("watch_id", "namespace", "property_filters", "current_hash")
@@ -1463,7 +1462,7 @@ class CommandWatchScalableTopics(_message.Message):
     namespace: str
     property_filters: _containers.RepeatedCompositeFieldContainer[KeyValue]
     current_hash: str
-    def __init__(self, watch_id: _Optional[int] = ..., namespace: _Optional[str] = ..., property_filters: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]] = ..., current_hash: _Optional[str] = ...) -> None: ...
+    def __init__(self, watch_id: _Optional[int] = ..., namespace: _Optional[str] = ..., property_filters: _Optional[_Iterable[_Union[KeyValue, _Mapping[str, _Any]]]] = ..., current_hash: _Optional[str] = ...) -> None: ...
 
 class ScalableTopicsSnapshot(_message.Message):
     __slots__ = ("topics",)
@@ -1491,7 +1490,7 @@ class CommandWatchScalableTopicsUpdate(_message.Message):
     diff: ScalableTopicsDiff
     error: ServerError
     message: str
-    def __init__(self, watch_id: _Optional[int] = ..., snapshot: _Optional[_Union[ScalableTopicsSnapshot, _Mapping[str, _Any]] = ..., diff: _Optional[_Union[ScalableTopicsDiff, _Mapping[str, _Any]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, watch_id: _Optional[int] = ..., snapshot: _Optional[_Union[ScalableTopicsSnapshot, _Mapping[str, _Any]]] = ..., diff: _Optional[_Union[ScalableTopicsDiff, _Mapping[str, _Any]]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandWatchScalableTopicsClose(_message.Message):
     __slots__ = ("watch_id",)
@@ -1521,7 +1520,7 @@ class TcAssignmentsSnapshot(_message.Message):
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     parallelism: int
     assignments: _containers.RepeatedCompositeFieldContainer[TcAssignment]
-    def __init__(self, parallelism: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[TcAssignment, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, parallelism: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[TcAssignment, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class CommandWatchTcAssignmentsUpdate(_message.Message):
     __slots__ = ("watch_id", "snapshot", "error", "message")
@@ -1533,7 +1532,7 @@ class CommandWatchTcAssignmentsUpdate(_message.Message):
     snapshot: TcAssignmentsSnapshot
     error: ServerError
     message: str
-    def __init__(self, watch_id: _Optional[int] = ..., snapshot: _Optional[_Union[TcAssignmentsSnapshot, _Mapping[str, _Any]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, watch_id: _Optional[int] = ..., snapshot: _Optional[_Union[TcAssignmentsSnapshot, _Mapping[str, _Any]]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandWatchTcAssignmentsClose(_message.Message):
     __slots__ = ("watch_id",)
@@ -1555,7 +1554,7 @@ class ClusterMessageId(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     message_id: MarkersMessageIdData
-    def __init__(self, cluster: _Optional[str] = ..., message_id: _Optional[_Union[MarkersMessageIdData, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, cluster: _Optional[str] = ..., message_id: _Optional[_Union[MarkersMessageIdData, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class ReplicatedSubscriptionsSnapshotRequest(_message.Message):
     __slots__ = ("snapshot_id", "source_cluster")
@@ -1571,7 +1570,7 @@ class ReplicatedSubscriptionsSnapshotResponse(_message.Message):
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     cluster: ClusterMessageId
-    def __init__(self, snapshot_id: _Optional[str] = ..., cluster: _Optional[_Union[ClusterMessageId, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, snapshot_id: _Optional[str] = ..., cluster: _Optional[_Union[ClusterMessageId, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class ReplicatedSubscriptionsSnapshot(_message.Message):
     __slots__ = ("snapshot_id", "local_message_id", "clusters")
@@ -1581,7 +1580,7 @@ class ReplicatedSubscriptionsSnapshot(_message.Message):
     snapshot_id: str
     local_message_id: MarkersMessageIdData
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
-    def __init__(self, snapshot_id: _Optional[str] = ..., local_message_id: _Optional[_Union[MarkersMessageIdData, _Mapping[str, _Any]] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, snapshot_id: _Optional[str] = ..., local_message_id: _Optional[_Union[MarkersMessageIdData, _Mapping[str, _Any]]] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class ReplicatedSubscriptionsUpdate(_message.Message):
     __slots__ = ("subscription_name", "clusters")
@@ -1589,7 +1588,7 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     subscription_name: str
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
-    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping[str, _Any]]] = ...) -> None: ...
+    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class BaseCommand(_message.Message):
     __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "scalableTopicLookup", "scalableTopicUpdate", "scalableTopicClose", "scalableTopicSubscribe", "scalableTopicSubscribeResponse", "scalableTopicAssignmentUpdate", "watchScalableTopics", "watchScalableTopicsUpdate", "watchScalableTopicsClose", "watchTcAssignments", "watchTcAssignmentsUpdate", "watchTcAssignmentsClose")
@@ -1877,4 +1876,4 @@ class BaseCommand(_message.Message):
     watchTcAssignments: CommandWatchTcAssignments
     watchTcAssignmentsUpdate: CommandWatchTcAssignmentsUpdate
     watchTcAssignmentsClose: CommandWatchTcAssignmentsClose
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping[str, _Any]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping[str, _Any]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping[str, _Any]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping[str, _Any]] = ..., send: _Optional[_Union[CommandSend, _Mapping[str, _Any]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping[str, _Any]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping[str, _Any]] = ..., message: _Optional[_Union[CommandMessage, _Mapping[str, _Any]] = ..., ack: _Optional[_Union[CommandAck, _Mapping[str, _Any]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping[str, _Any]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping[str, _Any]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping[str, _Any]] = ..., error: _Optional[_Union[CommandError, _Mapping[str, _Any]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping[str, _Any]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping[str, _Any]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping[str, _Any]] = ..., ping: _Optional[_Union[CommandPing, _Mapping[str, _Any]] = ..., pong: _Optional[_Union[CommandPong, _Mapping[str, _Any]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping[str, _Any]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping[str, _Any]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping[str, _Any]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping[str, _Any]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping[str, _Any]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping[str, _Any]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping[str, _Any]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping[str, _Any]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping[str, _Any]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping[str, _Any]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping[str, _Any]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping[str, _Any]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping[str, _Any]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping[str, _Any]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping[str, _Any]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping[str, _Any]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping[str, _Any]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping[str, _Any]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping[str, _Any]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping[str, _Any]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping[str, _Any]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping[str, _Any]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping[str, _Any]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping[str, _Any]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping[str, _Any]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping[str, _Any]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping[str, _Any]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping[str, _Any]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping[str, _Any]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping[str, _Any]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping[str, _Any]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping[str, _Any]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping[str, _Any]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping[str, _Any]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping[str, _Any]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping[str, _Any]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping[str, _Any]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping[str, _Any]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping[str, _Any]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping[str, _Any]] = ..., scalableTopicLookup: _Optional[_Union[CommandScalableTopicLookup, _Mapping[str, _Any]] = ..., scalableTopicUpdate: _Optional[_Union[CommandScalableTopicUpdate, _Mapping[str, _Any]] = ..., scalableTopicClose: _Optional[_Union[CommandScalableTopicClose, _Mapping[str, _Any]] = ..., scalableTopicSubscribe: _Optional[_Union[CommandScalableTopicSubscribe, _Mapping[str, _Any]] = ..., scalableTopicSubscribeResponse: _Optional[_Union[CommandScalableTopicSubscribeResponse, _Mapping[str, _Any]] = ..., scalableTopicAssignmentUpdate: _Optional[_Union[CommandScalableTopicAssignmentUpdate, _Mapping[str, _Any]] = ..., watchScalableTopics: _Optional[_Union[CommandWatchScalableTopics, _Mapping[str, _Any]] = ..., watchScalableTopicsUpdate: _Optional[_Union[CommandWatchScalableTopicsUpdate, _Mapping[str, _Any]] = ..., watchScalableTopicsClose: _Optional[_Union[CommandWatchScalableTopicsClose, _Mapping[str, _Any]] = ..., watchTcAssignments: _Optional[_Union[CommandWatchTcAssignments, _Mapping[str, _Any]] = ..., watchTcAssignmentsUpdate: _Optional[_Union[CommandWatchTcAssignmentsUpdate, _Mapping[str, _Any]] = ..., watchTcAssignmentsClose: _Optional[_Union[CommandWatchTcAssignmentsClose, _Mapping[str, _Any]] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping[str, _Any]]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping[str, _Any]]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping[str, _Any]]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping[str, _Any]]] = ..., send: _Optional[_Union[CommandSend, _Mapping[str, _Any]]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping[str, _Any]]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping[str, _Any]]] = ..., message: _Optional[_Union[CommandMessage, _Mapping[str, _Any]]] = ..., ack: _Optional[_Union[CommandAck, _Mapping[str, _Any]]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping[str, _Any]]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping[str, _Any]]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping[str, _Any]]] = ..., error: _Optional[_Union[CommandError, _Mapping[str, _Any]]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping[str, _Any]]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping[str, _Any]]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping[str, _Any]]] = ..., ping: _Optional[_Union[CommandPing, _Mapping[str, _Any]]] = ..., pong: _Optional[_Union[CommandPong, _Mapping[str, _Any]]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping[str, _Any]]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping[str, _Any]]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping[str, _Any]]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping[str, _Any]]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping[str, _Any]]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping[str, _Any]]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping[str, _Any]]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping[str, _Any]]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping[str, _Any]]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping[str, _Any]]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping[str, _Any]]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping[str, _Any]]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping[str, _Any]]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping[str, _Any]]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping[str, _Any]]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping[str, _Any]]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping[str, _Any]]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping[str, _Any]]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping[str, _Any]]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping[str, _Any]]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping[str, _Any]]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping[str, _Any]]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping[str, _Any]]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping[str, _Any]]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping[str, _Any]]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping[str, _Any]]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping[str, _Any]]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping[str, _Any]]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping[str, _Any]]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping[str, _Any]]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping[str, _Any]]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping[str, _Any]]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping[str, _Any]]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping[str, _Any]]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping[str, _Any]]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping[str, _Any]]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping[str, _Any]]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping[str, _Any]]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping[str, _Any]]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping[str, _Any]]] = ..., scalableTopicLookup: _Optional[_Union[CommandScalableTopicLookup, _Mapping[str, _Any]]] = ..., scalableTopicUpdate: _Optional[_Union[CommandScalableTopicUpdate, _Mapping[str, _Any]]] = ..., scalableTopicClose: _Optional[_Union[CommandScalableTopicClose, _Mapping[str, _Any]]] = ..., scalableTopicSubscribe: _Optional[_Union[CommandScalableTopicSubscribe, _Mapping[str, _Any]]] = ..., scalableTopicSubscribeResponse: _Optional[_Union[CommandScalableTopicSubscribeResponse, _Mapping[str, _Any]]] = ..., scalableTopicAssignmentUpdate: _Optional[_Union[CommandScalableTopicAssignmentUpdate, _Mapping[str, _Any]]] = ..., watchScalableTopics: _Optional[_Union[CommandWatchScalableTopics, _Mapping[str, _Any]]] = ..., watchScalableTopicsUpdate: _Optional[_Union[CommandWatchScalableTopicsUpdate, _Mapping[str, _Any]]] = ..., watchScalableTopicsClose: _Optional[_Union[CommandWatchScalableTopicsClose, _Mapping[str, _Any]]] = ..., watchTcAssignments: _Optional[_Union[CommandWatchTcAssignments, _Mapping[str, _Any]]] = ..., watchTcAssignmentsUpdate: _Optional[_Union[CommandWatchTcAssignmentsUpdate, _Mapping[str, _Any]]] = ..., watchTcAssignmentsClose: _Optional[_Union[CommandWatchTcAssignmentsClose, _Mapping[str, _Any]]] = ...) -> None: ...
