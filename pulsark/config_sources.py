@@ -18,6 +18,9 @@ from pulsark.limits import CONFIG_FILE_BYTES_MAX
 
 ENVIRONMENT_PREFIX = "PULSARK_"
 
+_MUST_NOT_BE_IGNORED = frozenset({"authenticationEnabled", "authorizationEnabled"})
+"""Switches that guard something: a warning in a log is not enough when they have no effect."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
@@ -117,7 +120,8 @@ class _Merge:
                 self.warnings.append(f"{name}: not implemented yet, has no effect ({source})")
         if quiet:
             self.warnings.append(
-                f"{quiet} keys of Pulsar at their defaults are not used by Pulsark ({source})"
+                f"left at Pulsar's default and not used by Pulsark: "
+                f"{quiet} {'key' if quiet == 1 else 'keys'} ({source})"
             )
 
     def _foreign(self, name: str, text: str, source: str) -> int:
@@ -126,6 +130,11 @@ class _Merge:
         from pulsark.config_foreign import pulsar_default
 
         default = pulsar_default(name)
+        if name in _MUST_NOT_BE_IGNORED and text.strip().lower() == "true":
+            raise ConfigError(
+                f"{name}=true: Pulsark cannot do this yet and will not start open; "
+                f"false is allowed ({source})"
+            )
         if default is None:
             self.warnings.append(f"{name}: unknown key{self._suggestion(name)} ({source})")
         elif text.strip() in ("", default):

@@ -1,0 +1,191 @@
+"""Settings: types, bounds, sources, and what is said about keys without effect."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pulsark.config import Settings, key_index, keys
+from pulsark.config_foreign import pulsar_default
+from pulsark.config_sources import LoadedSettings, for_standalone, load_settings
+from pulsark.errors import ConfigError
+
+PACKAGE = Path(__file__).parents[3] / "pulsark"
+
+
+def test_every_default_is_allowed_and_survives_its_text() -> None:
+    for key in keys():
+        assert key.parse(key.text(key.default)) == key.default, key.name
+
+
+def test_every_key_says_what_it_means() -> None:
+    for key in keys():
+        assert key.spec.meaning, key.name
+        if key.type.startswith("int"):
+            assert key.spec.unit, key.name
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().bookies = 2  # type: ignore[misc]
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerServicePort=1\nwebServicePort=2\nflightServicePort=3\n")
+    loaded = load_settings(
+        file=str(file),
+        environment={"PULSARK_webServicePort": "4", "PULSARK_flightServicePort": "5", "HOME": "/"},
+        flags={"flightServicePort": 6, "allowAutoTopicCreation": False},
+    )
+    settings = loaded.settings
+    assert settings.brokerServicePort == 1
+    assert settings.webServicePort == 4
+    assert settings.flightServicePort == 6
+    assert settings.allowAutoTopicCreation is False
+    assert loaded.warnings == ()
+    assert loaded.sources["webServicePort"] == "environment"
+    assert loaded.sources["brokerServicePort"] == str(file)
+
+
+def test_an_empty_value_is_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("advertisedAddress=\nbrokerServicePortTls=\nmanagedLedgerCacheSizeMB=\n")
+    loaded = load_settings(file=str(file))
+    assert loaded == LoadedSettings(Settings(), (), {})
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("brokerServicePort", "70000", "a whole number from 0 to 65535"),
+        ("brokerServicePort", "65e2", "a whole number"),
+        ("brokerServicePort", "\u0661", "a whole number"),
+        ("brokerServicePort", "9" * 400, "a whole number"),
+        ("keepAliveIntervalSeconds", "0", "a whole number from 1"),
+        ("allowAutoTopicCreation", "yes", "true or false"),
+        ("allowAutoTopicCreationType", "both", "one of partitioned, non-partitioned"),
+        ("subscriptionTypesEnabled", "Shared,Foo", "a comma-separated list of Exclusive, Shared"),
+        ("managedLedgerDefaultWriteQuorum", "3", "at most managedLedgerDefaultEnsembleSize=2"),
+        ("managedLedgerDefaultEnsembleSize", "1", "at most managedLedgerDefaultEnsembleSize=1"),
+        ("managedLedgerMinLedgerRolloverTimeMinutes", "500", "at most managedLedgerMaxLedgerRoll"),
+        ("webServicePort", "6650", "choose another"),
+        ("journalDirectories", "/a,/b", "give one for each bookie"),
+    ],
+)
+def test_a_bad_value_names_the_key_and_the_cure(key: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(flags={key: text})
+    assert message in str(caught.value)
+    assert "=" in str(caught.value) or key in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_values_in_the_spelling_of_pulsars_files() -> None:
+    loaded = load_settings(
+        environment={
+            "PULSARK_subscriptionTypesEnabled": " Shared , Failover ",
+            "PULSARK_allowAutoTopicCreation": "FALSE",
+            "PULSARK_brokerServicePortTls": "6651",
+        }
+    )
+    assert loaded.settings.subscriptionTypesEnabled == ("Shared", "Failover")
+    assert loaded.settings.allowAutoTopicCreation is False
+    assert loaded.settings.brokerServicePortTls == 6651
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "warning"),
+    [
+        ("brokerServicPort", "1", "brokerServicPort: unknown key, did you mean brokerServicePort?"),
+        ("BROKER_SERVICE_PORT", "1", "did you mean brokerServicePort?"),
+        ("wibble", "1", "wibble: unknown key ("),
+        ("superUserRoles", "a,b", "superUserRoles: known in Pulsar, not implemented in Pulsark"),
+        ("dispatcherMaxReadBatchSize", "7", "has no effect"),
+        ("dispatcherMaxReadBatchSize", "100", "left at Pulsar's default and not used"),
+        ("brokerServicePortTls", "6651", "brokerServicePortTls: not implemented yet"),
+    ],
+)
+def test_what_has_no_effect_is_a_warning(key: str, text: str, warning: str) -> None:
+    (found,) = load_settings(environment={f"PULSARK_{key}": text}).warnings
+    assert warning in found
+
+
+def test_asking_for_authentication_does_not_start_an_open_broker() -> None:
+    with pytest.raises(ConfigError, match="authenticationEnabled=true"):
+        load_settings(environment={"PULSARK_authenticationEnabled": "true"})
+    assert load_settings(environment={"PULSARK_authenticationEnabled": "false"}).warnings
+
+
+@pytest.mark.parametrize(
+    ("bookies", "quorums"), [(1, (1, 1, 1)), (2, (2, 2, 2)), (3, (3, 3, 2)), (5, (3, 3, 2))]
+)
+def test_quorums_follow_from_the_bookies(bookies: int, quorums: tuple[int, int, int]) -> None:
+    loaded = for_standalone(load_settings(flags={"bookies": bookies}))
+    settings = loaded.settings
+    assert quorums == (
+        settings.managedLedgerDefaultEnsembleSize,
+        settings.managedLedgerDefaultWriteQuorum,
+        settings.managedLedgerDefaultAckQuorum,
+    )
+    assert loaded.warnings == ()
+
+
+def test_quorums_that_were_set_come_down_to_the_bookies_with_a_warning() -> None:
+    given = {
+        "managedLedgerDefaultEnsembleSize": 3,
+        "managedLedgerDefaultWriteQuorum": 2,
+        "managedLedgerDefaultAckQuorum": 1,
+    }
+    loaded = for_standalone(load_settings(flags={**given, "bookies": 2}))
+    assert loaded.settings.managedLedgerDefaultEnsembleSize == 2
+    assert loaded.settings.managedLedgerDefaultWriteQuorum == 2
+    assert loaded.settings.managedLedgerDefaultAckQuorum == 1
+    assert len(loaded.warnings) == 1
+    assert "managedLedgerDefaultEnsembleSize=3: this standalone has 2 bookies" in loaded.warnings[0]
+
+
+@pytest.mark.parametrize("content", [None, b"x" * ((1 << 20) + 1)])
+def test_a_file_that_cannot_be_used(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "broker.conf"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"broker\.conf"):
+        load_settings(file=str(file))
+
+
+def test_a_file_in_latin_1(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_bytes("clusterName=k\xf6ln".encode("latin-1"))
+    assert load_settings(file=str(file)).settings.clusterName == "köln"
+
+
+def test_foreign_keys_are_not_ours() -> None:
+    assert not [name for name in key_index() if pulsar_default(name) is not None]
+    assert pulsar_default("managedLedgerOffloadMaxThreads") == "2"
+
+
+def test_a_setting_is_read_somewhere_or_marked_as_planned() -> None:
+    used = set()
+    for path in PACKAGE.rglob("*.py"):
+        if path.name.startswith("config") or path.name.endswith("_pb2.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute):
+                used.add(node.attr)
+    silent = [key.name for key in keys() if not key.spec.planned and key.name not in used]
+    assert silent == []
+
+
+def test_settings_are_light_to_import() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import pulsark.config_sources;"
+        "print(*{m.split('.')[0] for m in set(sys.modules) - before})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pydantic", "asyncio", "difflib", "typer"} & set(done.stdout.split())
