@@ -184,7 +184,7 @@ class Topic:
                     self.ledger.topic_id, name, mark_delete, properties, self.ledger
                 )
             else:
-                cursor = Cursor.non_durable(name, mark_delete, self.ledger)
+                cursor = Cursor.non_durable(name, mark_delete, self.ledger, self.clock)
             subscription = Subscription(self, name, cursor)
             self.subscriptions[name] = subscription
             return subscription
