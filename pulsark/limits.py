@@ -14,6 +14,15 @@ FRAME_OVERHEAD_BYTES = 10 * 1024
 HANDSHAKE_FRAME_BYTES_MAX = 64 * 1024
 """Largest frame before a client has said who it is."""
 
+COMMAND_BYTES_MAX = 1 << 20
+"""Largest command of a frame, its entry apart. Parsed, it may take thirty times its bytes."""
+
+MESSAGE_METADATA_BYTES_MAX = 1 << 20
+"""Largest metadata of an entry, properties and all. Parsed, they take as much more memory."""
+
+TOPIC_NAME_BYTES_MAX = 1024
+"""Longest full name of a topic, in UTF-8."""
+
 CONSUMER_METADATA_CHARS_MAX = 1024
 """Keys and values together that a consumer may attach to itself, as in Pulsar."""
 
@@ -67,3 +76,8 @@ TOPIC_PROPERTIES_MAX = 256
 
 CONFIG_FILE_BYTES_MAX = 1 << 20
 """Largest properties file."""
+
+# -- subscriptions ---------------------------------------------------------------------------
+
+READER_GRACE_SECONDS = 60.0
+"""A reader that was told to connect anew and stays away this long loses its subscription."""

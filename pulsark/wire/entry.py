@@ -22,11 +22,9 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 
 from pulsark.errors import ProtocolError
+from pulsark.limits import MESSAGE_METADATA_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.text_fields import as_bytes, as_text
-
-METADATA_BYTES_MAX = 1 << 20
-"""Largest metadata of an entry. Parsed metadata takes up to thirty times its bytes."""
 
 MAGIC = b"\x0e\x01"
 CHECKSUM_END = 6
@@ -102,7 +100,7 @@ def _payload_offset(entry: bytes) -> int:
         raise ProtocolError(f"An entry of {len(entry)} bytes")
     (size,) = _metadata_size.unpack_from(entry, start)
     payload_offset: int = metadata_start + size
-    if payload_offset > len(entry) or size > METADATA_BYTES_MAX:
+    if payload_offset > len(entry) or size > MESSAGE_METADATA_BYTES_MAX:
         raise ProtocolError(f"Message metadata of {size} bytes in an entry of {len(entry)}")
     return payload_offset
 

@@ -22,16 +22,12 @@ from collections.abc import Iterator, Sequence
 from google.protobuf.message import DecodeError
 
 from pulsark.errors import ProtocolError
+from pulsark.limits import COMMAND_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.text_fields import has_broken_text, text_plan
 
-FRAME_OVERHEAD_BYTES = 10_240
-"""What a frame may be larger than the largest message: room for command and metadata."""
-
-COMMAND_BYTES_MAX = 1 << 20
-"""Largest command, entry apart. A parsed command takes up to thirty times its bytes."""
-
 RECEIVE_BYTES = 256 * 1024
+"""Most that one read of a socket takes."""
 
 _sizes = struct.Struct(">II")
 _block_head = struct.Struct(">HI")

@@ -14,6 +14,8 @@ import mmh3
 
 _INT_MAX = 0x7FFFFFFF
 _WORD = 2**64 - 1
+_BOOST_STEP = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio
+_BOOST_FACTOR = (_BOOST_STEP * _BOOST_STEP) & _WORD
 
 
 def java_string_hash(text: str) -> int:
@@ -40,3 +42,22 @@ def topics_hash(topics: Iterable[str]) -> str:
     joined = ",".join(sorted(topics)).encode()
     crc: int = google_crc32c.value(joined)
     return crc.to_bytes(4, "little").hex()
+
+
+def boost_hash(data: bytes) -> int:
+    """``boost::hash`` of a 64-bit machine: routing of the C++ and Python clients by default.
+
+    Boost has changed the function over time; this is what pulsar-client 3.13 was built with.
+    """
+    weight = _multiply_folded(_BOOST_STEP)
+    value = weight ^ len(data)
+    for start in range(0, len(data) + 1, 8):  # the last block may be short, or empty
+        block = int.from_bytes(data[start : start + 8], "little")
+        weight = (weight + _BOOST_STEP) & _WORD
+        value ^= _multiply_folded((block + weight) & _WORD)
+    return _multiply_folded((value + weight) & _WORD) & _INT_MAX
+
+
+def _multiply_folded(value: int) -> int:
+    product = value * _BOOST_FACTOR
+    return (product & _WORD) ^ (product >> 64)

@@ -12,9 +12,7 @@ import re
 from dataclasses import dataclass, replace
 
 from pulsark.errors import ClientError, ServerError
-
-NAME_BYTES_MAX = 1024
-"""Longest name of a topic, in UTF-8 and with everything before it."""
+from pulsark.limits import NAME_CHARS_MAX, TOPIC_NAME_BYTES_MAX
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
@@ -89,8 +87,8 @@ def _split(text: str) -> tuple[str, str, str, str]:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise _invalid(text, "it is not Unicode text") from None
-    if size > NAME_BYTES_MAX:
-        raise _invalid(text[:64] + "...", f"it is longer than {NAME_BYTES_MAX} bytes")
+    if size > TOPIC_NAME_BYTES_MAX:
+        raise _invalid(text[:64] + "...", f"it is longer than {TOPIC_NAME_BYTES_MAX} bytes")
     domain, separator, rest = text.partition("://")
     if not separator:
         domain, rest = PERSISTENT, text
@@ -111,11 +109,11 @@ def check_name_part(kind: str, text: str) -> str:
 
     Letters, digits and ``_ - = : .`` of ASCII are allowed, but not ``.`` and ``..`` alone.
     """
-    if len(text) > NAME_BYTES_MAX or text in (".", "..") or not _part.fullmatch(text):
+    if len(text) > NAME_CHARS_MAX or text in (".", "..") or not _part.fullmatch(text):
         shown = text[:64].encode("ascii", "backslashreplace").decode()
         raise ClientError(
             ServerError.InvalidTopicName,
-            f"Invalid {kind} name {shown!r}: letters, digits and _ - = : . are allowed",
+            f"Invalid {kind} name {shown!r}: up to {NAME_CHARS_MAX} letters, digits and _ - = : .",
         )
     return text
 
