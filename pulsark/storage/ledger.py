@@ -1,0 +1,262 @@
+"""Ledgers: append-only lists of entries, each with one writer and copies on several bookies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+from pulsark.errors import (
+    BadVersionError,
+    CorruptEntryError,
+    EntrySealedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    StorageError,
+)
+from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.runtime import Runtime
+from pulsark.storage.bookie import Bookie
+from pulsark.storage.ledger_bookies import LedgerBookies
+from pulsark.storage.ledger_metadata import (
+    ID_COUNTER,
+    Ensemble,
+    LedgerConfig,
+    LedgerMetadata,
+    LedgerState,
+    decode_ledger_metadata,
+    ledger_path,
+)
+from pulsark.storage.ledger_writer import LedgerListener, LedgerWriter
+from pulsark.storage.recovery import recover_ledger
+
+__all__ = [
+    "LedgerConfig",
+    "LedgerListener",
+    "LedgerManager",
+    "LedgerMetadata",
+    "LedgerState",
+    "LedgerWriter",
+]
+
+_CACHED_LEDGERS: Final = 4096
+
+Entries = list[tuple[int, bytes]]
+"""``(entry id, payload)``, ascending."""
+
+
+class LedgerManager:
+    """Creates, reads, recovers and deletes ledgers over a metadata store and bookies."""
+
+    def __init__(
+        self, metadata: MetadataStore, bookies: Mapping[str, Bookie], runtime: Runtime
+    ) -> None:
+        self._store = metadata
+        self._bookies = LedgerBookies(bookies, runtime)
+        self._clock = runtime.clock
+        # The owner of a writer holds it; one that was dropped needs no care here.
+        self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
+        self._closed: dict[int, LedgerMetadata] = {}
+
+    async def create(self, config: LedgerConfig, listener: LedgerListener) -> LedgerWriter:
+        """A new ledger with an id that was never used, open for the returned writer."""
+        ensemble = self._bookies.choose(config.ensemble_size)
+        ledger_id = await self._store.next_id(ID_COUNTER)
+        metadata = LedgerMetadata(
+            ledger_id,
+            config,
+            LedgerState.OPEN,
+            (Ensemble(0, 0, tuple(bookie.bookie_id for bookie in ensemble)),),
+            self._clock.now_ms(),
+        )
+        version = await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
+        writer = LedgerWriter(metadata, version, ensemble, self._store, listener, self._bookies)
+        self._writers[ledger_id] = writer
+        return writer
+
+    async def open(self, ledger_id: int) -> LedgerMetadata:
+        """The ledger as the metadata store knows it; ``NoSuchLedgerError`` if it does not."""
+        cached = self._closed.get(ledger_id)
+        if cached is not None:
+            return cached
+        found = await self._store.get(ledger_path(ledger_id))
+        if found is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return self._remember(decode_ledger_metadata(ledger_id, found.value))
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Fence and close a ledger at its true end; see ``recovery``. Closed ones are kept."""
+        self._forget(ledger_id)
+        return self._remember(await recover_ledger(ledger_id, self._store, self._bookies))
+
+    async def read(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Entries:
+        """Entries from ``first`` on, without gaps, up to ``last``, the ledger's end or its LAC.
+
+        At least one if there is one at ``first``, further ones up to about ``max_bytes``; it may
+        end earlier. Any copy serves. Errors, if none does: ``EntrySealedError``,
+        ``CorruptEntryError`` (a copy is damaged), ``NoSuchEntryError`` (all are sure),
+        ``NoSuchLedgerError``, ``StorageError``.
+        """
+        metadata, end = await self._readable(ledger_id)
+        last = min(last, end)
+        if first > last or first < 0:
+            return []
+        ensemble, ensemble_end = metadata.ensemble_at(first)
+        last = min(last, ensemble_end)
+        if metadata.config.ensemble_size > metadata.config.write_quorum and last > first:
+            found = await self._read_striped(metadata, ensemble, first, last, max_bytes)
+            if found:
+                return found
+        return await self._read_any_copy(metadata, ensemble, first, last, max_bytes)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove a ledger from its bookies and then from the metadata; no error if it is gone.
+
+        Raises ``StorageError`` if a bookie could not be told; then it is to be called again.
+        """
+        self._forget(ledger_id)
+        try:
+            metadata = await self.open(ledger_id)
+        except NoSuchLedgerError:
+            return
+        self._closed.pop(ledger_id, None)
+        errors = []
+        for bookie_id in metadata.bookie_ids():
+            try:
+                await self._bookies.get(bookie_id).delete(ledger_id)
+            except StorageError as e:
+                errors.append(e)
+        if errors:
+            raise errors[0]
+        try:
+            await self._store.delete(ledger_path(ledger_id))
+        except BadVersionError:
+            return  # deleted by somebody else meanwhile
+
+    # Internals.
+
+    def _forget(self, ledger_id: int) -> None:
+        self._closed.pop(ledger_id, None)
+        writer = self._writers.pop(ledger_id, None)
+        if writer is not None and not writer.metadata.is_closed:
+            writer.abandon()
+
+    def _remember(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        if metadata.is_closed:
+            while len(self._closed) >= _CACHED_LEDGERS:
+                del self._closed[next(iter(self._closed))]
+            self._closed[metadata.ledger_id] = metadata
+        return metadata
+
+    async def _readable(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """A ledger, and the last entry of it that exists."""
+        metadata = self._closed.get(ledger_id)
+        if metadata is None:
+            writer = self._writers.get(ledger_id)
+            if writer is not None:
+                self._remember(writer.metadata)
+                return writer.metadata, writer.last_confirmed
+            metadata = await self.open(ledger_id)
+            if not metadata.is_closed:
+                return metadata, await self._stored_last_confirmed(metadata)
+        return metadata, metadata.last_entry_id
+
+    async def _stored_last_confirmed(self, metadata: LedgerMetadata) -> int:
+        """What another owner's open ledger has confirmed, as far as its bookies know."""
+        ensemble = metadata.ensembles[-1]
+        confirmed, errors = ensemble.first_entry_id - 1, []
+        for bookie_id in ensemble.bookies:
+            try:
+                tail = await self._bookies.get(bookie_id).tail(metadata.ledger_id, fence=False)
+            except StorageError as e:
+                errors.append(e)
+            else:
+                confirmed = max(confirmed, tail.last_confirmed)
+        if len(errors) == len(ensemble.bookies):
+            raise errors[0]
+        return confirmed
+
+    async def _read_any_copy(
+        self,
+        metadata: LedgerMetadata,
+        ensemble: Ensemble,
+        first: int,
+        last: int,
+        max_bytes: int,
+    ) -> Entries:
+        ledger_id, errors = metadata.ledger_id, []
+        for bookie_id in self._in_order(metadata, ensemble, first):
+            try:
+                bookie = self._bookies.get(bookie_id)
+                found = _consecutive(await bookie.read(ledger_id, first, last, max_bytes), first)
+            except StorageError as e:
+                errors.append(e)
+                continue
+            if found:
+                return found
+            errors.append(NoSuchEntryError(f"{bookie_id} does not hold {ledger_id}:{first}"))
+        raise _gravest(errors)
+
+    def _in_order(
+        self, metadata: LedgerMetadata, ensemble: Ensemble, entry_id: int
+    ) -> Sequence[str]:
+        """The holders of an entry, those that failed lately last.
+
+        Ledgers start with different holders, which spreads reads, and each with one, which
+        keeps them sequential.
+        """
+        holders = metadata.holders(ensemble, entry_id)
+        if len(holders) == 1:
+            return holders
+        start = metadata.ledger_id % metadata.config.ensemble_size
+        place = {name: index for index, name in enumerate(ensemble.bookies)}
+        size = len(ensemble.bookies)
+        return sorted(
+            holders, key=lambda name: (self._bookies.is_suspect(name), (place[name] - start) % size)
+        )
+
+    async def _read_striped(
+        self,
+        metadata: LedgerMetadata,
+        ensemble: Ensemble,
+        first: int,
+        last: int,
+        max_bytes: int,
+    ) -> Entries:
+        """What the fewest bookies that together hold all entries have, merged; may be empty."""
+        config = metadata.config
+        names = ensemble.bookies[:: config.write_quorum]
+        merged: dict[int, bytes] = {}
+        for name in names:
+            try:
+                found = await self._bookies.get(name).read(
+                    metadata.ledger_id, first, last, max(max_bytes // len(names), 1)
+                )
+            except StorageError:
+                continue  # the entries it lacks end the run; another copy serves those
+            merged.update(found)
+        return _consecutive(sorted(merged.items()), first)
+
+
+def _consecutive(found: Entries, first: int) -> Entries:
+    """The entries without gaps from ``first`` on."""
+    if not found or found[0][0] != first:
+        return []
+    if found[-1][0] - first == len(found) - 1:
+        return found
+    return [pair for index, pair in enumerate(found) if pair[0] - first == index]
+
+
+def _gravest(errors: Sequence[StorageError]) -> StorageError:
+    """The error that says most: nothing is absent as long as one copy is unknown."""
+    for kind in (EntrySealedError, CorruptEntryError):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    for error in errors:
+        if not isinstance(error, NoSuchEntryError | NoSuchLedgerError):
+            return error
+    for error in errors:
+        if isinstance(error, NoSuchEntryError):
+            return error
+    return errors[0]

@@ -1,0 +1,57 @@
+"""The bookies that ledgers can use, and which of them failed lately."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from pulsark.errors import StorageError
+from pulsark.runtime import Runtime
+from pulsark.storage.bookie import Bookie
+
+SUSPECT_SECONDS = 30.0
+"""So long is a bookie that failed a write only used where no other is left."""
+
+
+class LedgerBookies:
+    """Chooses bookies for ensembles. The mapping may change while it is used."""
+
+    def __init__(self, bookies: Mapping[str, Bookie], runtime: Runtime) -> None:
+        self._bookies = bookies
+        self._runtime = runtime
+        self._suspect_until: dict[str, float] = {}
+
+    def get(self, bookie_id: str) -> Bookie:
+        """The bookie of that name; ``StorageError`` if it is not there now."""
+        bookie = self._bookies.get(bookie_id)
+        if bookie is None:
+            raise StorageError(f"bookie {bookie_id} is not available")
+        return bookie
+
+    def failed(self, bookie_id: str) -> None:
+        """A write to this bookie failed."""
+        self._suspect_until[bookie_id] = self._runtime.clock.monotonic() + SUSPECT_SECONDS
+
+    def is_suspect(self, bookie_id: str) -> bool:
+        """Whether the bookie failed lately, or is not there."""
+        if bookie_id not in self._bookies:
+            return True
+        until = self._suspect_until.get(bookie_id)
+        if until is None:
+            return False
+        if self._runtime.clock.monotonic() < until:
+            return True
+        del self._suspect_until[bookie_id]
+        return False
+
+    def choose(self, count: int) -> list[Bookie]:
+        """Bookies for a new ensemble, in random order; suspects only where others lack."""
+        if len(self._bookies) < count:
+            raise StorageError(f"{count} bookies are needed and {len(self._bookies)} are there")
+        names = self._runtime.rng.sample(sorted(self._bookies), len(self._bookies))
+        names.sort(key=self.is_suspect)
+        return [self._bookies[name] for name in names[:count]]
+
+    def spare(self, taken: Collection[str]) -> Bookie | None:
+        """A bookie that is not among ``taken`` and not suspect."""
+        names = [n for n in sorted(self._bookies) if n not in taken and not self.is_suspect(n)]
+        return self._bookies[self._runtime.rng.choice(names)] if names else None

@@ -1,0 +1,188 @@
+"""A bookie in memory that obeys the contract, with faults to order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pulsark.errors import (
+    CorruptEntryError,
+    EntrySealedError,
+    LedgerFencedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    StorageError,
+    StorageFullError,
+)
+from pulsark.runtime import Done
+from pulsark.storage.bookie import EntryRun, LedgerTail
+
+
+@dataclass
+class _Ledger:
+    entries: dict[int, bytes] = field(default_factory=dict)
+    last_confirmed: int = -1
+    confirmed_bytes: int = -1
+    fenced: bool = False
+    released: int = -1
+    corrupt: set[int] = field(default_factory=set)
+
+    @property
+    def last_entry_id(self) -> int:
+        return max(max(self.entries, default=-1), self.released)
+
+
+class MemoryBookie:
+    """Appends complete one turn of the loop later, in order.
+
+    ``held``: they wait for ``release_held``. ``down``: every call fails. ``full``: appends
+    without ``reserve`` fail. ``keeps_length``: whether it stores ``confirmed_bytes``.
+    """
+
+    def __init__(self, bookie_id: str = "b1", *, keeps_length: bool = True) -> None:
+        self._bookie_id = bookie_id
+        self._keeps_length = keeps_length
+        self._ledgers: dict[int, _Ledger] = {}
+        self._queue: deque[tuple[EntryRun, Done, bool, bool]] = deque()
+        self._scheduled = False
+        self.held = False
+        self.down = False
+        self.full = False
+        self.before_store: Callable[[EntryRun], None] | None = None
+        self.runs: list[EntryRun] = []
+        """Every run that was stored."""
+        self.reads = 0
+
+    @property
+    def bookie_id(self) -> str:
+        return self._bookie_id
+
+    def append(
+        self, run: EntryRun, done: Done, *, recovery: bool = False, reserve: bool = False
+    ) -> None:
+        assert run.payloads
+        self._queue.append((run, done, recovery, reserve))
+        self._schedule()
+
+    async def read(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        await asyncio.sleep(0)
+        self._check_up()
+        self.reads += 1
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            raise NoSuchLedgerError(f"{self._bookie_id}: no ledger {ledger_id}")
+        if first_entry_id <= ledger.released:
+            raise EntrySealedError(f"{self._bookie_id}: {ledger_id}:{first_entry_id} is sealed")
+        if first_entry_id in ledger.corrupt:
+            raise CorruptEntryError(f"{self._bookie_id}: {ledger_id}:{first_entry_id} is corrupt")
+        found, size = [], 0
+        end = min(last_entry_id, ledger.last_entry_id)
+        for entry_id in range(first_entry_id, end + 1):
+            if entry_id in ledger.corrupt:
+                break
+            payload = ledger.entries.get(entry_id)
+            if payload is None:
+                continue
+            size += len(payload)
+            if found and size > max_bytes:
+                break
+            found.append((entry_id, payload))
+        if not found:
+            raise NoSuchEntryError(f"{self._bookie_id}: no entry {ledger_id}:{first_entry_id}")
+        return found
+
+    async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
+        await asyncio.sleep(0)
+        self._check_up()
+        if fence:
+            self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
+        ledger = self._ledgers.get(ledger_id, _Ledger())
+        return LedgerTail(ledger.last_confirmed, ledger.last_entry_id, ledger.confirmed_bytes)
+
+    async def release(self, ledger_id: int, through_entry_id: int) -> None:
+        await asyncio.sleep(0)
+        self._check_up()
+        ledger = self._ledgers.setdefault(ledger_id, _Ledger())
+        ledger.released = max(ledger.released, through_entry_id)
+        for entry_id in [e for e in ledger.entries if e <= ledger.released]:
+            del ledger.entries[entry_id]
+
+    async def delete(self, ledger_id: int) -> None:
+        await asyncio.sleep(0)
+        self._check_up()
+        self._ledgers.pop(ledger_id, None)
+
+    # For tests.
+
+    def release_held(self, count: int | None = None) -> None:
+        """Let appends that are held complete, the first ``count`` or all, in this call."""
+        for _ in range(len(self._queue) if count is None else count):
+            self._complete(*self._queue.popleft())
+
+    def entries(self, ledger_id: int) -> dict[int, bytes]:
+        """What is stored of a ledger."""
+        return self._ledgers.get(ledger_id, _Ledger()).entries
+
+    def ledger_ids(self) -> list[int]:
+        """Ledgers of which it knows anything."""
+        return sorted(self._ledgers)
+
+    def is_fenced(self, ledger_id: int) -> bool:
+        return self._ledgers.get(ledger_id, _Ledger()).fenced
+
+    def corrupt(self, ledger_id: int, entry_id: int) -> None:
+        """The checksum of this entry fails from now on."""
+        self._ledgers[ledger_id].corrupt.add(entry_id)
+
+    def lose(self, ledger_id: int, entry_id: int) -> None:
+        """Forget one entry."""
+        del self._ledgers[ledger_id].entries[entry_id]
+
+    def put(self, ledger_id: int, entry_id: int, payload: bytes) -> None:
+        """Store an entry past all rules."""
+        self._ledgers.setdefault(ledger_id, _Ledger()).entries[entry_id] = payload
+
+    # Internals.
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self.held:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if not self.held:
+            self.release_held()
+
+    def _complete(self, run: EntryRun, done: Done, recovery: bool, reserve: bool) -> None:
+        error = self._store(run, recovery, reserve)
+        done(error)
+
+    def _store(self, run: EntryRun, recovery: bool, reserve: bool) -> StorageError | None:
+        if self.down:
+            return StorageError(f"{self._bookie_id} is down")
+        if self.full and not reserve:
+            return StorageFullError(f"{self._bookie_id} is full")
+        ledger = self._ledgers.setdefault(run.ledger_id, _Ledger())
+        if ledger.fenced and not recovery:
+            return LedgerFencedError(f"{self._bookie_id}: ledger {run.ledger_id} is fenced")
+        if self.before_store is not None:
+            self.before_store(run)
+        for entry_id, payload in enumerate(run.payloads, run.first_entry_id):
+            if entry_id > ledger.released:
+                assert ledger.entries.get(entry_id, payload) == payload, "two payloads of one id"
+                ledger.entries[entry_id] = payload
+                ledger.corrupt.discard(entry_id)
+        if run.last_confirmed > ledger.last_confirmed:
+            ledger.last_confirmed = run.last_confirmed
+            ledger.confirmed_bytes = run.confirmed_bytes if self._keeps_length else -1
+        self.runs.append(run)
+        return None
+
+    def _check_up(self) -> None:
+        if self.down:
+            raise StorageError(f"{self._bookie_id} is down")
