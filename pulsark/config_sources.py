@@ -18,6 +18,9 @@ from pulsark.limits import CONFIG_FILE_BYTES_MAX
 
 ENVIRONMENT_PREFIX = "PULSARK_"
 
+_CLIENT_VARIABLES = frozenset({"PULSARK_ADMIN_URL", "PULSARK_SERVICE_URL"})
+"""Variables of the command line's own calls; they are no settings."""
+
 _MUST_NOT_BE_IGNORED = frozenset({"authenticationEnabled", "authorizationEnabled"})
 """Switches that guard something: a warning in a log is not enough when they have no effect."""
 
@@ -48,7 +51,7 @@ def load_settings(
     variables = {
         name.removeprefix(ENVIRONMENT_PREFIX): value
         for name, value in sorted((environment or {}).items())
-        if name.startswith(ENVIRONMENT_PREFIX)
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in _CLIENT_VARIABLES
     }
     merge.take(variables, "environment")
     merge.take({key: _text(value) for key, value in (flags or {}).items()}, "command line")

@@ -23,16 +23,15 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from pulsark.errors import BadVersionError, MetadataError
-from pulsark.limits import NAME_CHARS_MAX, NAMESPACE_BUNDLES_MAX, PARTITIONS_MAX
+from pulsark.limits import NAMESPACE_BUNDLES_MAX, PARTITIONS_MAX
 from pulsark.metadata.store import ABSENT, MetadataStore, Versioned
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import TopicName, check_name_part, parse_namespace
 
 FORMAT_VERSION = 1
 DEFAULT_BUNDLES = 4
 SYSTEM_TENANT = "pulsar"
 PUBLIC_TENANT = "public"
 
-_NAME = re.compile(r"[A-Za-z0-9_\-=:.]+")
 _HASH_SPACE = 1 << 32
 
 Json: TypeAlias = dict[str, Any]
@@ -91,25 +90,6 @@ class PartitionedTopic:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_name(kind: str, name: str) -> None:
-    """Refuse what cannot name a cluster, a tenant or a namespace."""
-    if name in (".", "..") or len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
-        raise InvalidResourceError(
-            f"{kind} name is not valid: letters, digits and _ - = : . are allowed, "
-            f"at most {NAME_CHARS_MAX} of them"
-        )
-
-
-def split_namespace(name: str) -> tuple[str, str]:
-    """``tenant/local`` in two checked parts."""
-    tenant, slash, local = name.partition("/")
-    if not slash:
-        raise InvalidResourceError(f"{name!r} is not of the form tenant/namespace")
-    check_name("Tenant", tenant)
-    check_name("Namespace", local)
-    return tenant, local
-
-
 def even_boundaries(bundles: int) -> tuple[str, ...]:
     """The hash space cut in ``bundles`` equal ranges."""
     if not 0 < bundles <= NAMESPACE_BUNDLES_MAX:
@@ -148,7 +128,7 @@ class Clusters:
 
     async def create(self, name: str, data: Mapping[str, Any]) -> None:
         """Add a cluster. Raises ``AlreadyExistsError``."""
-        check_name("Cluster", name)
+        check_name_part("cluster", name)
         await _create(self._store, _cluster_path(name), {"data": dict(data)}, f"Cluster {name}")
 
     async def update(self, name: str, data: Mapping[str, Any]) -> None:
@@ -182,7 +162,7 @@ class Tenants:
 
     async def create(self, name: str, tenant: Tenant) -> None:
         """Add a tenant. Raises ``AlreadyExistsError``."""
-        check_name("Tenant", name)
+        check_name_part("tenant", name)
         await _create(self._store, _tenant_path(name), _tenant_json(tenant), f"Tenant {name}")
 
     async def update(self, name: str, tenant: Tenant) -> None:
@@ -232,7 +212,7 @@ class Namespaces:
         Raises ``AlreadyExistsError``, ``DoesNotExistError`` (no such tenant) or
         ``InvalidResourceError``.
         """
-        tenant, _ = split_namespace(name)
+        tenant, _ = parse_namespace(name)
         record = _namespace_json(
             Namespace(
                 name,

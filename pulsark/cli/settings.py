@@ -1,0 +1,117 @@
+"""``pulsark config``: every setting, its value, unit and meaning."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from pulsark.cli.output import print_json
+from pulsark.config import Key, keys
+from pulsark.config_sources import LoadedSettings, load_settings
+
+_WIDTH = 78
+
+
+def show_settings(conf: str | None, *, as_json: bool, markdown: bool) -> None:
+    """Print all settings as a file and the environment make them."""
+    if markdown:
+        print(markdown_page(), end="")
+        return
+    loaded = load_settings(file=conf, environment=os.environ)
+    for warning in loaded.warnings:
+        print(f"pulsark: warning: {warning}", file=sys.stderr)
+    if as_json:
+        print_json([_describe(key, loaded) for key in keys()])
+        return
+    for key in keys():
+        print("\n".join(_paragraph(key, loaded)))
+
+
+def _describe(key: Key, loaded: LoadedSettings) -> dict[str, Any]:
+    value = getattr(loaded.settings, key.name)
+    return {
+        "key": key.name,
+        "value": list(value) if isinstance(value, tuple) else value,
+        "default": list(key.default) if isinstance(key.default, tuple) else key.default,
+        "source": loaded.sources.get(key.name, "default"),
+        "unit": key.spec.unit,
+        "meaning": key.spec.meaning,
+        "allowed": key.allowed(),
+        "pulsark": key.spec.pulsark_only,
+        "implemented": not key.spec.planned,
+    }
+
+
+def _paragraph(key: Key, loaded: LoadedSettings) -> Iterator[str]:
+    value = key.text(getattr(loaded.settings, key.name))
+    amount = key.spec.unit if key.spec.unit in ("ms", "s", "min", "MB", "bytes") else ""
+    yield f"{key.name}={value} {amount if value else ''}".rstrip()
+    notes = [key.spec.meaning + "."]
+    if key.name in loaded.sources:
+        notes.append(f"Default: {key.text(key.default)}; set by {loaded.sources[key.name]}.")
+    if key.spec.planned:
+        notes.append("Not implemented yet.")
+    yield from textwrap.wrap(
+        " ".join(notes), _WIDTH, initial_indent="    ", subsequent_indent="    "
+    )
+
+
+def markdown_page() -> str:
+    """`docs/configuration.md`, which a test keeps equal to the code."""
+    rows = [
+        f"| `{key.name}` | {_cell(key)} | {key.spec.unit or '-'} | {_meaning(key)} |"
+        for key in keys()
+    ]
+    return _PAGE.format(rows="\n".join(rows), count=len(rows))
+
+
+def _cell(key: Key) -> str:
+    text = key.text(key.default)
+    return f"`{text}`" if text else "(empty)"
+
+
+def _meaning(key: Key) -> str:
+    notes = key.spec.meaning.replace("|", "\\|")
+    if key.spec.choices:
+        notes += f" (`{'`, `'.join(key.spec.choices)}`)"
+    if key.spec.pulsark_only:
+        notes += "; Pulsark only"
+    if key.spec.planned:
+        notes += "; **not implemented yet**"
+    return notes
+
+
+_PAGE = """\
+# Configuration
+
+All {count} settings of a Pulsark process. Names and defaults are those of Apache Pulsar's
+`broker.conf` wherever it has such a key, so an operator's file can be used as it is:
+`pulsark standalone --conf broker.conf`.
+
+A value comes from the first of these that sets it:
+
+1. flags: `--data-dir`, `--bookies`, `--broker-port`, `--web-port`, `--flight-port`, and
+   `--set KEY=VALUE` for every key;
+2. the environment: `PULSARK_<key>`, for example `PULSARK_brokerServicePort=6651`;
+3. the properties file of `--conf`, in the syntax of Java's `.properties`;
+4. the default.
+
+`pulsark config` prints this list with the values that apply (`--json` for programs). An empty
+value means the default. A key that nobody knows is a warning that names the nearest known one. A
+key of Pulsar's that has no effect here is a warning too, unless its value is Pulsar's default. A
+bad value stops the process with the key, the value and what is allowed; so does switching on
+authentication or authorization, which Pulsark does not have yet.
+
+The quorums of a standalone follow from `--bookies` unless a source sets them: 1 bookie gives
+ensemble, write and ack quorum 1/1/1, 2 give 2/2/2, 3 or more give 3/3/2.
+
+Addresses for the command line's own calls are `--service-url` and `--admin-url`, or the
+environment's `PULSARK_SERVICE_URL` and `PULSARK_ADMIN_URL`.
+
+| Key | Default | Unit | Meaning |
+|---|---|---|---|
+{rows}
+"""

@@ -1,0 +1,110 @@
+"""``pulsark topics``: list, create, stats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from pulsark.cli.admin_client import AdminClient, segment
+from pulsark.cli.errors import CommandError
+from pulsark.cli.output import human_rate, human_size, print_json, print_table
+from pulsark.wire.topic_name import TopicName, parse_namespace
+
+
+def topic_path(name: TopicName) -> str:
+    """The path of a topic below ``/admin/v2``."""
+    return f"/{name.domain}/{name.namespace_name}/{segment(name.local)}"
+
+
+def list_topics(admin_url: str, namespace: str, *, as_json: bool) -> None:
+    """Print the topics of a namespace with their numbers of partitions."""
+    tenant, local = parse_namespace(namespace)
+    client = AdminClient(admin_url)
+    path = f"/persistent/{tenant}/{local}"
+    bases = set(client.get(f"{path}/partitioned"))
+    partitions: Counter[str] = Counter()
+    for full_name in client.get(path):
+        base = str(TopicName.parse(full_name).base)
+        partitions[base if base in bases else full_name] += base in bases
+    found = [{"topic": name, "partitions": partitions[name]} for name in sorted(partitions)]
+    if as_json:
+        print_json(found)
+    elif found:
+        rows = [(item["topic"], item["partitions"] or "-") for item in found]
+        print_table([("TOPIC", False), ("PARTITIONS", True)], rows)
+    else:
+        print(f"No topics in {tenant}/{local}")
+
+
+def create_topic(admin_url: str, topic: str, partitions: int, *, as_json: bool) -> None:
+    """Create a topic with or without partitions."""
+    name = TopicName.parse(topic)
+    client = AdminClient(admin_url)
+    if partitions:
+        client.call("PUT", f"{topic_path(name)}/partitions", partitions)
+    else:
+        client.call("PUT", topic_path(name))
+    if as_json:
+        print_json({"topic": str(name), "partitions": partitions})
+    else:
+        print(f"Created {name}" + (f" with {partitions} partitions" if partitions else ""))
+
+
+def topic_stats(admin_url: str, topic: str, *, as_json: bool) -> None:
+    """Print what the broker knows of a topic."""
+    name = TopicName.parse(topic)
+    client = AdminClient(admin_url)
+    path = topic_path(name)
+    metadata = client.get(f"{path}/partitions")
+    if not isinstance(metadata, dict):
+        raise CommandError(f"{admin_url} does not answer like a broker's admin API")
+    partitioned = metadata["partitions"] > 0
+    stats = client.get(f"{path}/{'partitioned-stats' if partitioned else 'stats'}")
+    if as_json:
+        print_json(stats)
+        return
+    _print_topic(str(name), metadata["partitions"], stats)
+
+
+def _print_topic(name: str, partitions: int, stats: dict[str, Any]) -> None:
+    print(name)
+    facts = [
+        ("Partitions", partitions or "-"),
+        ("In", _flow(stats, "In", "bytesInCounter", "msgInCounter")),
+        ("Out", _flow(stats, "Out", "bytesOutCounter", "msgOutCounter")),
+        ("Stored", human_size(stats["storageSize"])),
+        ("Producers", len(stats["publishers"])),
+    ]
+    for label, value in facts:
+        print(f"  {label:11} {value}")
+    if not stats["subscriptions"]:
+        print("No subscriptions")
+        return
+    rows = [
+        (
+            subscription,
+            found["type"],
+            f"{found['msgBacklog']:,}",
+            f"{found['unackedMessages']:,}",
+            human_rate(found["msgRateOut"]),
+            len(found["consumers"]),
+        )
+        for subscription, found in sorted(stats["subscriptions"].items())
+    ]
+    columns = [
+        ("SUBSCRIPTION", False),
+        ("TYPE", False),
+        ("BACKLOG", True),
+        ("UNACKED", True),
+        ("MSG/S", True),
+        ("CONSUMERS", True),
+    ]
+    print_table(columns, rows)
+
+
+def _flow(stats: dict[str, Any], direction: str, size_key: str, messages_key: str) -> str:
+    return (
+        f"{human_rate(stats[f'msgRate{direction}'])} msg/s, "
+        f"{human_size(stats[f'msgThroughput{direction}'])}/s, "
+        f"{stats[messages_key]:,} msg and {human_size(stats[size_key])} since loaded"
+    )
