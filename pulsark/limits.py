@@ -66,6 +66,9 @@ PARTITIONS_MAX = 10_000
 NAMESPACE_BUNDLES_MAX = 1024
 """Most bundles of a namespace."""
 
+NAME_CHARS_MAX = 255
+"""Longest name of a tenant, a namespace or a cluster."""
+
 TOPIC_PROPERTIES_MAX = 256
 """Most properties of a topic or a subscription."""
 
