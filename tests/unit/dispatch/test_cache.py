@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsark.dispatch.cache import CHUNK_ENTRIES, CacheBudget, TopicCache
+from pulsark.dispatch.cache import CHUNK_ENTRIES, ENTRY_OVERHEAD_BYTES, CacheBudget, TopicCache
 from pulsark.dispatch.entry import Entry
 from pulsark.storage.position import Position
 
@@ -26,7 +26,7 @@ runs = st.lists(
 )
 
 
-@given(runs, st.integers(0, 60), st.integers(0, 9), st.integers(1, 12))
+@given(runs, st.integers(0, 60).map(lambda n: n * 50), st.integers(0, 9), st.integers(1, 12))
 def test_reads_equal_those_of_a_list(run_list, limit, ledger_probe, count) -> None:
     budget = CacheBudget(limit)
     cache = TopicCache(budget)
@@ -59,13 +59,13 @@ def test_limits_bound_a_read_but_give_at_least_one_entry() -> None:
 
 
 def test_oldest_chunks_of_all_topics_leave_first() -> None:
-    budget = CacheBudget(100)
+    budget = CacheBudget(100 + ENTRY_OVERHEAD_BYTES)
     old, new = TopicCache(budget), TopicCache(budget)
     old.append(1, 0, entries(1, 0, [60]))
     new.append(2, 0, entries(2, 0, [60]))
     assert old.read(Position(1, 0), 1, 1) is None
     assert positions(new.read(Position(2, 0), 1, 1)) == [Position(2, 0)]
-    assert budget.used_bytes == 60
+    assert budget.used_bytes == 60 + ENTRY_OVERHEAD_BYTES
     new.clear()
     assert budget.used_bytes == 0
 
