@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.support.standalone import Standalone
+
+# The same examples in every run; HYPOTHESIS_PROFILE=long looks for new ones.
+settings.register_profile("quick", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("long", max_examples=20_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="session")

@@ -64,10 +64,6 @@ def decompress(kind: pb.CompressionType, data: bytes, uncompressed_size: int, li
 def _lz4(data: bytes, size: int) -> bytes:
     import lz4.block
 
-    if size == 0:  # for which the library would take its own guess
-        if data != b"\0":
-            raise ProtocolError("An LZ4 block that should be empty")
-        return b""
     try:
         return bytes(lz4.block.decompress(data, uncompressed_size=size))
     except (lz4.block.LZ4BlockError, ValueError, OverflowError) as error:
