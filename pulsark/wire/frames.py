@@ -132,8 +132,9 @@ class FrameDecoder:
     def _keep(self, data: bytes, position: int) -> None:
         """Hold back the start of a frame whose rest has not arrived."""
         rest = data[position:]
-        self._wanted = _HEAD_BYTES
+        self._wanted = _SIZE_BYTES
         if len(rest) >= _SIZE_BYTES:
+            self._wanted = _HEAD_BYTES
             total_size = int.from_bytes(rest[:_SIZE_BYTES], "big")
             if not _SIZE_BYTES <= total_size <= self.max_frame_size - _SIZE_BYTES:
                 raise ProtocolError(f"A frame of {total_size} bytes is outside the limits")

@@ -56,6 +56,11 @@ def feed(decoder: FrameDecoder, data: bytes) -> list[tuple[pb.BaseCommand, bytes
     return found
 
 
+def byte_by_byte(data: bytes) -> list[tuple[pb.BaseCommand, bytes | None]]:
+    decoder = FrameDecoder(5 << 20)
+    return [pair for i in range(len(data)) for pair in feed(decoder, data[i : i + 1])]
+
+
 def test_ping_is_the_protocols_ping() -> None:
     command = Command(type=Command.PING)
     command.ping.SetInParent()
@@ -77,9 +82,7 @@ def test_a_stream_split_at_every_byte() -> None:
 
 def test_a_stream_byte_by_byte() -> None:
     data, expected = stream()
-    decoder = FrameDecoder(1 << 20)
-    found = [pair for i in range(len(data)) for pair in feed(decoder, data[i : i + 1])]
-    assert [(c.type, e) for c, e in found] == expected
+    assert [(c.type, e) for c, e in byte_by_byte(data)] == expected
 
 
 def test_entries_larger_than_the_buffer() -> None:
@@ -167,10 +170,8 @@ def body_of(kind: int, **fields: Any) -> bytes:
 def test_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         FrameDecoder(5 << 20).receive(data)
-    decoder = FrameDecoder(5 << 20)
     with pytest.raises(ProtocolError):
-        for i in range(len(data)):
-            decoder.receive(data[i : i + 1])
+        byte_by_byte(data)
 
 
 def test_deeply_nested_message_ids_are_refused() -> None:
