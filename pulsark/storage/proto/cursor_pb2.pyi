@@ -2,7 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import Any as _Any, ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -14,7 +14,7 @@ class Batch(_message.Message):
     version: int
     records: _containers.RepeatedCompositeFieldContainer[Record]
     snapshot_end: SnapshotEnd
-    def __init__(self, version: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping[str, _Any]]]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class SnapshotEnd(_message.Message):
     __slots__ = ("next_cursor_id",)
@@ -34,7 +34,7 @@ class Record(_message.Message):
     properties: Properties
     acks: Acks
     deleted: bool
-    def __init__(self, cursor_id: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., properties: _Optional[_Union[Properties, _Mapping]] = ..., acks: _Optional[_Union[Acks, _Mapping]] = ..., deleted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, cursor_id: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping[str, _Any]]] = ..., properties: _Optional[_Union[Properties, _Mapping[str, _Any]]] = ..., acks: _Optional[_Union[Acks, _Mapping[str, _Any]]] = ..., deleted: bool = ...) -> None: ...
 
 class Identity(_message.Message):
     __slots__ = ("topic_id", "subscription", "created_ms")
@@ -69,7 +69,7 @@ class Acks(_message.Message):
     ledger_id: int
     entry_id: int
     ledgers: _containers.RepeatedCompositeFieldContainer[LedgerAcks]
-    def __init__(self, era: _Optional[int] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., ledgers: _Optional[_Iterable[_Union[LedgerAcks, _Mapping]]] = ...) -> None: ...
+    def __init__(self, era: _Optional[int] = ..., ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., ledgers: _Optional[_Iterable[_Union[LedgerAcks, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class LedgerAcks(_message.Message):
     __slots__ = ("ledger_id", "acked", "partial", "masks")

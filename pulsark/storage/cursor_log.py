@@ -1,0 +1,294 @@
+"""The durable cursors of one namespace bundle.
+
+Memory is ahead of what is stored, never behind. An operation changes its cursor at once, in
+memory; what changed is written when the event loop turns if somebody waits for it, else within
+the flush interval. All that is written together is one group, and its callbacks run when it is
+durable. How groups become durable is the business of ``cursor_log_writer``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from pulsark.errors import StorageError
+from pulsark.metadata.store import MetadataStore
+from pulsark.runtime import Done, Runtime
+from pulsark.storage.cursor import Cursor
+from pulsark.storage.cursor_bundle import BundleRecord
+from pulsark.storage.cursor_log_writer import CursorLogConfig, CursorLogWriter
+from pulsark.storage.cursor_records import ack_records, property_record, snapshot_records
+from pulsark.storage.cursor_state import CursorState, Ledgers
+from pulsark.storage.cursor_table import CursorTable, Replay
+from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.position import EARLIEST, Position
+from pulsark.storage.proto import cursor_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 4 << 20
+
+__all__ = ["CursorLog", "CursorLogConfig"]
+
+
+class CursorLog:
+    """Made by ``open``. Everything runs on the event loop."""
+
+    def __init__(
+        self,
+        bundle: str,
+        table: CursorTable,
+        writer: CursorLogWriter,
+        config: CursorLogConfig,
+        runtime: Runtime,
+    ) -> None:
+        self.bundle = bundle
+        self._table = table
+        self._writer = writer
+        self._config = config
+        self._clock = runtime.clock
+        self._dirty: dict[int, Cursor] = {}
+        self._deleted: list[int] = []
+        self._dones: list[Done] = []
+        self._flush_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._creating: dict[tuple[str, str], asyncio.Task[Cursor]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        bundle: str,
+        manager: LedgerManager,
+        metadata: MetadataStore,
+        config: CursorLogConfig,
+        runtime: Runtime,
+    ) -> CursorLog:
+        """Take the cursors of ``tenant/namespace/bundle`` over from whoever had them."""
+        record = BundleRecord(metadata, bundle)
+        await record.claim()
+        replay = Replay()
+        if record.state.ledger_id is not None:
+            await _read_ledger(manager, record.state.ledger_id, replay)
+        table = replay.table()
+        writer = CursorLogWriter(bundle, manager, record, table, config)
+        await writer.delete_doomed()
+        return cls(bundle, table, writer, config, runtime)
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Why nothing can be made durable here any more: another owner has the bundle."""
+        return self._writer.failed
+
+    # -- cursors -----------------------------------------------------------------------------
+
+    def cursors(self, topic_id: str, ledgers: Ledgers) -> dict[str, Cursor]:
+        """The durable cursors of a topic by subscription name.
+
+        They are in use until ``unload``; objects that an earlier call returned no longer stand
+        for them.
+        """
+        self.unload(topic_id)
+        cursors = self._table.load(topic_id, ledgers, self._clock, self)
+        self._defer_marks(cursors)
+        return {cursor.name: cursor for cursor in cursors}
+
+    def _defer_marks(self, cursors: list[Cursor]) -> None:
+        """Positions that were packed before they were durable are not durable yet."""
+        group = self._writer.last_group
+        pending = group is not None and not group.finished
+        if not pending and not self._writer.unwritten:
+            return
+        marks = [(cursor, cursor.durable_mark_delete) for cursor in cursors]
+        for cursor in cursors:
+            cursor.durable_mark_delete = EARLIEST
+        if group is not None and pending:
+            group.also([], marks)
+        else:
+            self._dirty.update({cursor.identity.cursor_id: cursor for cursor in cursors})
+
+    def unload(self, topic_id: str) -> None:
+        """Drop the objects of a topic. What they hold is in memory, packed, and will be written."""
+        if self._table.loaded(topic_id) is None:
+            return
+        self._flush()
+        for cursor in self._table.unload(topic_id):
+            self._dirty.pop(cursor.identity.cursor_id, None)
+            cursor.detach()
+
+    def subscriptions(self, topic_id: str) -> list[str]:
+        """Names of the durable subscriptions of a topic, in use or not, sorted."""
+        return self._table.subscriptions(topic_id)
+
+    async def create(
+        self,
+        topic_id: str,
+        name: str,
+        mark_delete: Position,
+        properties: Mapping[str, str],
+        ledgers: Ledgers,
+    ) -> Cursor:
+        """The cursor of a new subscription. It exists, durably, once this returns.
+
+        If it exists already, the existing one is returned. Raises ``StorageError`` if it could
+        not be made durable; then it does not exist here, but may after a crash.
+        """
+        key = (topic_id, name)
+        if key not in self._creating:
+            loaded = self._table.loaded(topic_id)
+            if loaded is None:
+                loaded = self.cursors(topic_id, ledgers)
+            if name in loaded:
+                return loaded[name]
+            task = asyncio.create_task(self._create(key, mark_delete, properties, ledgers))
+            self._creating[key] = task
+            task.add_done_callback(lambda _: self._creating.pop(key))
+        return await asyncio.shield(self._creating[key])
+
+    async def _create(
+        self,
+        key: tuple[str, str],
+        mark_delete: Position,
+        properties: Mapping[str, str],
+        ledgers: Ledgers,
+    ) -> Cursor:
+        identity = self._table.new_identity(*key, self._clock.now_ms())
+        state = CursorState(ledgers, mark_delete)
+        cursor = Cursor(identity, state, properties, self._clock, self)
+        cursor.durable_mark_delete = EARLIEST
+        cursor.unknown_to_log = True
+        self._table.add(cursor)
+        future, done = _future()
+        self.changed(cursor, done)
+        try:
+            await future
+        except StorageError:
+            self._forget(*key)
+            raise
+        return cursor
+
+    async def delete(self, topic_id: str, name: str) -> None:
+        """Delete a subscription's cursor, durably; no error if there is none.
+
+        After a ``StorageError`` it is gone here, but may be there again after a crash: call
+        this again.
+        """
+        creating = self._creating.get((topic_id, name))
+        if creating is not None:
+            await asyncio.wait((creating,))
+        self._forget(topic_id, name)
+        await self.sync()
+
+    async def delete_topic(self, topic_id: str) -> None:
+        """Delete all cursors of a topic, durably."""
+        for name in self.subscriptions(topic_id):
+            self._forget(topic_id, name)
+        await self.sync()
+
+    def _forget(self, topic_id: str, name: str) -> None:
+        cursor = (self._table.loaded(topic_id) or {}).get(name)
+        if cursor is not None:
+            self._dirty.pop(cursor.identity.cursor_id, None)
+            cursor.detach()
+        cursor_id = self._table.remove(topic_id, name)
+        if cursor_id is not None:
+            self._deleted.append(cursor_id)
+            self._flush_later()
+
+    # -- group commit ------------------------------------------------------------------------
+
+    def changed(self, cursor: Cursor, done: Done | None) -> None:
+        """A cursor changed. Without ``done`` it is written within the flush interval."""
+        self._dirty[cursor.identity.cursor_id] = cursor
+        if done is None:
+            self._flush_later()
+        else:
+            self._dones.append(done)
+            self._flush_soon()
+
+    async def sync(self) -> None:
+        """Return once everything that happened so far is durable; raises ``StorageError``."""
+        future, done = _future()
+        self._dones.append(done)
+        self._flush_soon()
+        await future
+
+    async def close(self) -> None:
+        """Write what is unwritten and close the ledger. The log cannot be used afterwards."""
+        if self.failed is None:
+            try:
+                await self.sync()
+            except StorageError as error:
+                log.warning("%s: unanswered acknowledgements may be lost: %s", self.bundle, error)
+        await self._writer.close()
+        self._flush()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush_later(self) -> None:
+        if self._timer is None and self.failed is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._config.flush_interval_ms / 1000, self._flush)
+
+    def _flush(self) -> None:
+        """Give everything unwritten to the writer, as one group."""
+        self._flush_scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        dones, self._dones = self._dones, []
+        records = [pb.Record(cursor_id=i, deleted=True) for i in self._deleted]
+        marks = []
+        for cursor in self._dirty.values():
+            records += _changes_of(cursor)
+            marks.append((cursor, cursor.mark_delete))
+        self._deleted = []
+        self._dirty = {}
+        self._writer.submit(records, dones, marks)
+
+
+async def _read_ledger(manager: LedgerManager, ledger_id: int, replay: Replay) -> None:
+    """Fence the ledger and read all of it."""
+    last = (await manager.recover(ledger_id)).last_entry_id
+    position = 0
+    while position <= last:
+        entries = await manager.read(ledger_id, position, last, _READ_BYTES)
+        for _, entry in entries:
+            replay.read(entry)
+        position = entries[-1][0] + 1
+        await asyncio.sleep(0)
+    if not replay.complete:
+        raise StorageError(f"Cursor ledger {ledger_id} does not begin with a whole snapshot")
+
+
+def _changes_of(cursor: Cursor) -> list[pb.Record]:
+    """What the log has not been told of a cursor."""
+    state = cursor.state
+    if cursor.unknown_to_log:
+        cursor.unknown_to_log = cursor.properties_changed = False
+        state.take_unsaved()
+        return list(snapshot_records(cursor.identity, cursor.properties, state.copy()))
+    records: list[pb.Record] = []
+    if cursor.properties_changed:
+        cursor.properties_changed = False
+        records.append(property_record(cursor.identity.cursor_id, cursor.properties))
+    if state.changed:
+        records += ack_records(cursor.identity.cursor_id, state.take_unsaved())
+    return records
+
+
+def _future() -> tuple[asyncio.Future[None], Done]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return future, done
