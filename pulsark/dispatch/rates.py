@@ -1,0 +1,154 @@
+"""Rates per second from counters that only grow.
+
+Topics, subscriptions, producers and consumers count; nothing else happens per message. Once a
+period the counters of all loaded topics are noted, and a rate is the difference to a note that
+is one to two periods old. Something younger than the note is averaged over its whole life.
+
+Notes are kept by name, never by object: a rate must not keep a closed connection alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.consumer import Consumer
+    from pulsark.dispatch.producer import Producer
+    from pulsark.dispatch.subscription import Subscription
+    from pulsark.dispatch.topic import Topic
+
+
+class Counters(NamedTuple):
+    """Counts since the object was made; rates have the same shape, per second."""
+
+    messages: float = 0
+    bytes: float = 0
+    entries: float = 0
+    redelivered: float = 0
+    acked: float = 0
+
+    def since(self, earlier: Counters, seconds: float) -> Counters:
+        """The rates of the time between two states."""
+        return Counters(*((now - then) / seconds for now, then in zip(self, earlier, strict=True)))
+
+
+_NOTHING = Counters()
+_SHORTEST_SECONDS = 1.0
+"""What is younger is taken to be this old, so that a first message is not a huge rate."""
+
+Notes = dict[Hashable, Counters]
+
+
+class Rates:
+    """The rates of one broker's topics. All on the event loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._period_s = broker.settings.statsUpdateFrequencyInSecs
+        now = broker.clock.monotonic()
+        self._older: tuple[float, Notes] = (now, {})
+        self._newer: tuple[float, Notes] = (now, {})
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Note the counters once a period from now on."""
+        self._timer = asyncio.get_running_loop().call_later(self._period_s, self._tick)
+
+    def close(self) -> None:
+        """Stop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def topic_in(self, topic: Topic) -> Counters:
+        """What is published to a topic."""
+        return self._rate(_topic_key(topic), _topic_in(topic), topic.created_ms)
+
+    def subscription(self, subscription: Subscription) -> Counters:
+        """What a subscription delivers."""
+        created_ms = subscription.topic.created_ms
+        return self._rate(_subscription_key(subscription), _outgoing(subscription), created_ms)
+
+    def producer(self, producer: Producer) -> Counters:
+        """What a producer publishes."""
+        now = Counters(producer.messages_in, producer.bytes_in)
+        return self._rate(_producer_key(producer), now, producer.connected_since_ms)
+
+    def consumer(self, consumer: Consumer) -> Counters:
+        """What a consumer receives."""
+        created_ms = consumer.connected_since_ms
+        return self._rate(_consumer_key(consumer), _outgoing(consumer), created_ms)
+
+    def _rate(self, key: Hashable, now: Counters, created_ms: int) -> Counters:
+        clock = self._broker.clock
+        noted_at, notes = self._older
+        before = notes.get(key)
+        if before is not None and before <= now:
+            return now.since(before, max(clock.monotonic() - noted_at, _SHORTEST_SECONDS))
+        age_s = (clock.now_ms() - created_ms) / 1000
+        return now.since(_NOTHING, max(age_s, _SHORTEST_SECONDS))
+
+    def _tick(self) -> None:
+        self.note()
+        self.start()
+
+    def note(self) -> None:
+        """Note all counters."""
+        notes: Notes = {}
+        for topic in self._broker.loaded_topics():
+            notes.update(_counters_of(topic))
+        self._older = self._newer
+        self._newer = (self._broker.clock.monotonic(), notes)
+
+
+def _counters_of(topic: Topic) -> Iterator[tuple[Hashable, Counters]]:
+    yield _topic_key(topic), _topic_in(topic)
+    for producer in topic.producers.values():
+        yield _producer_key(producer), Counters(producer.messages_in, producer.bytes_in)
+    for subscription in topic.subscriptions.values():
+        yield _subscription_key(subscription), _outgoing(subscription)
+        for consumer in subscription.consumers:
+            yield _consumer_key(consumer), _outgoing(consumer)
+
+
+def _topic_in(topic: Topic) -> Counters:
+    return Counters(topic.messages_in, topic.bytes_in, topic.entries_in)
+
+
+def _outgoing(receiver: Subscription | Consumer) -> Counters:
+    return Counters(
+        receiver.messages_out,
+        receiver.bytes_out,
+        receiver.entries_out,
+        receiver.messages_redelivered,
+        receiver.messages_acked,
+    )
+
+
+def _topic_key(topic: Topic) -> Hashable:
+    return str(topic.name), topic.created_ms
+
+
+def _subscription_key(subscription: Subscription) -> Hashable:
+    return _topic_key(subscription.topic), subscription.name
+
+
+def _producer_key(producer: Producer) -> Hashable:
+    return (
+        _topic_key(producer.topic),
+        producer.name,
+        producer.connection.address,
+        producer.connected_since_ms,
+    )
+
+
+def _consumer_key(consumer: Consumer) -> Hashable:
+    return (
+        _subscription_key(consumer.subscription),
+        consumer.consumer_id,
+        consumer.connection.address,
+        consumer.connected_since_ms,
+    )

@@ -1,0 +1,383 @@
+"""What the admin API says of a live topic: the JSON objects of ``stats`` and ``internalStats``.
+
+Names and types are Pulsar's: rates and averages are floats, everything that counts is an
+integer (clients in Go refuse ``5.0``), and each field is there whether or not it has a value.
+Optional fields are absent when they have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pulsark.dispatch.rates import Rates
+from pulsark.dispatch.subscription_type import SubType
+from pulsark.storage.position import Position
+from pulsark.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.consumer import Consumer
+    from pulsark.dispatch.producer import Producer
+    from pulsark.dispatch.subscription import Subscription
+    from pulsark.dispatch.topic import Topic
+
+Json = dict[str, Any]
+
+_RANGES_SHOWN_MAX = 1000
+"""Acknowledged ranges that internalStats spells out; the rest is counted."""
+
+
+class Stats:
+    """Builds the statistics of one broker's topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.rates = Rates(broker)
+        self._broker = broker
+
+    # -- topics ----------------------------------------------------------------------------
+
+    def topic(
+        self, topic: Topic, *, with_publishers: bool = True, with_consumers: bool = True
+    ) -> Json:
+        """TopicStats of one topic or partition."""
+        subscriptions = {
+            name: self.subscription(subscription, with_consumers=with_consumers)
+            for name, subscription in topic.subscriptions.items()
+        }
+        rate_in = self.rates.topic_in(topic)
+        publishers = [self.publisher(p) for p in topic.producers.values()]
+        parts = list(subscriptions.values())
+        return {
+            "msgRateIn": rate_in.messages,
+            "msgThroughputIn": rate_in.bytes,
+            "msgRateOut": float(sum(s["msgRateOut"] for s in parts)),
+            "msgThroughputOut": float(sum(s["msgThroughputOut"] for s in parts)),
+            "bytesInCounter": topic.bytes_in,
+            "msgInCounter": topic.messages_in,
+            "systemTopicBytesInCounter": 0,
+            "bytesOutCounter": sum(s["bytesOutCounter"] for s in parts),
+            "msgOutCounter": sum(s["msgOutCounter"] for s in parts),
+            "bytesOutInternalCounter": 0,
+            "averageMsgSize": _ratio(rate_in.bytes, rate_in.messages),
+            "msgChunkPublished": False,
+            "storageSize": topic.ledger.total_size,
+            "backlogSize": max((s["backlogSize"] for s in parts), default=0),
+            "backlogQuotaLimitSize": -1,
+            "backlogQuotaLimitTime": -1,
+            "oldestBacklogMessageAgeSeconds": -1,
+            "earliestMsgPublishTimeInBacklogs": 0,
+            "offloadedStorageSize": 0,
+            "lastOffloadLedgerId": 0,
+            "lastOffloadSuccessTimeStamp": 0,
+            "lastOffloadFailureTimeStamp": 0,
+            "publishRateLimitedTimes": 0,
+            "ongoingTxnCount": 0,
+            "abortedTxnCount": 0,
+            "committedTxnCount": 0,
+            "publishers": publishers if with_publishers else [],
+            "waitingPublishers": 0,
+            "subscriptions": subscriptions,
+            "replication": {},
+            "deduplicationStatus": "Disabled",
+            "nonContiguousDeletedMessagesRanges": sum(
+                s["nonContiguousDeletedMessagesRanges"] for s in parts
+            ),
+            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            "delayedMessageIndexSizeInBytes": 0,
+            "compaction": {
+                "lastCompactionRemovedEventCount": 0,
+                "lastCompactionSucceedTimestamp": 0,
+                "lastCompactionFailedTimestamp": 0,
+                "lastCompactionDurationTimeInMills": 0,
+            },
+            "ownerBroker": urlsplit(self._broker.web_url).netloc,
+        }
+
+    def publisher(self, producer: Producer) -> Json:
+        """PublisherStats."""
+        rate = self.rates.producer(producer)
+        return {
+            "accessMode": pb.ProducerAccessMode.Name(pb.Shared),
+            "msgRateIn": rate.messages,
+            "msgThroughputIn": rate.bytes,
+            "averageMsgSize": _ratio(rate.bytes, rate.messages),
+            "chunkedMessageRate": 0.0,
+            "producerId": producer.producer_id,
+            "supportsPartialProducer": False,
+            "producerName": producer.name,
+            "address": producer.connection.address,
+            "connectedSince": self._broker.iso_time(producer.connected_since_ms),
+            "clientVersion": producer.connection.client_version,
+            "metadata": dict(producer.metadata),
+        }
+
+    def subscription(self, subscription: Subscription, *, with_consumers: bool = True) -> Json:
+        """SubscriptionStats."""
+        rate = self.rates.subscription(subscription)
+        cursor = subscription.cursor
+        backlog = cursor.backlog()
+        stats: Json = {
+            "msgRateOut": rate.messages,
+            "msgThroughputOut": rate.bytes,
+            "bytesOutCounter": subscription.bytes_out,
+            "msgOutCounter": subscription.messages_out,
+            "msgRateRedeliver": rate.redelivered,
+            "messageAckRate": rate.acked,
+            "chunkedMessageRate": 0.0,
+            "backlogSize": _backlog_size(subscription.topic, backlog),
+            "earliestMsgPublishTimeInBacklog": 0,
+            "msgBacklog": backlog,
+            "msgBacklogNoDelayed": backlog,
+            "blockedSubscriptionOnUnackedMsgs": subscription.blocked_on_unacked,
+            "msgDelayed": 0,
+            "msgInReplay": subscription.replay_count,
+            "unackedMessages": sum(c.unacked for c in subscription.consumers),
+            "type": subscription.type.sub_type.name if subscription.had_consumer else "None",
+            "msgRateExpired": 0.0,
+            "totalMsgExpired": 0,
+            "lastExpireTimestamp": 0,
+            "lastConsumedFlowTimestamp": subscription.last_flow_ms,
+            "lastConsumedTimestamp": subscription.last_consumed_ms,
+            "lastAckedTimestamp": subscription.last_acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": cursor.last_mark_delete_ms,
+            "consumers": [self.consumer(c) for c in subscription.consumers] * with_consumers,
+            "isDurable": cursor.durable,
+            "durable": cursor.durable,
+            "isReplicated": False,
+            "replicated": False,
+            "allowOutOfOrderDelivery": False,
+            "consumersAfterMarkDeletePosition": {},
+            "drainingHashesCount": 0,
+            "drainingHashesClearedTotal": 0,
+            "drainingHashesUnackedMessages": 0,
+            "nonContiguousDeletedMessagesRanges": _acked_range_count(subscription),
+            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            "delayedMessageIndexSizeInBytes": 0,
+            "subscriptionProperties": dict(cursor.properties),
+            "filterProcessedMsgCount": 0,
+            "filterAcceptedMsgCount": 0,
+            "filterRejectedMsgCount": 0,
+            "filterRescheduledMsgCount": 0,
+            **{
+                f"dispatchThrottled{what}EventsBy{whose}Limit": 0
+                for what in ("Msg", "Bytes")
+                for whose in ("Subscription", "Topic", "Broker")
+            },
+        }
+        active = subscription.type.active
+        if active is not None and subscription.type.sub_type in (
+            SubType.Exclusive,
+            SubType.Failover,
+        ):
+            stats["activeConsumerName"] = active.name
+        return stats
+
+    def consumer(self, consumer: Consumer) -> Json:
+        """ConsumerStats."""
+        rate = self.rates.consumer(consumer)
+        iso = self._broker.iso_time
+        return {
+            "msgRateOut": rate.messages,
+            "msgThroughputOut": rate.bytes,
+            "bytesOutCounter": consumer.bytes_out,
+            "msgOutCounter": consumer.messages_out,
+            "msgRateRedeliver": rate.redelivered,
+            "messageAckRate": rate.acked,
+            "chunkedMessageRate": 0.0,
+            "consumerName": consumer.name,
+            "availablePermits": consumer.permits,
+            "unackedMessages": consumer.unacked,
+            "avgMessagesPerEntry": round(_ratio(consumer.messages_out, consumer.entries_out)),
+            "blockedConsumerOnUnackedMsgs": consumer.blocked,
+            "address": consumer.connection.address,
+            "connectedSince": iso(consumer.connected_since_ms),
+            "clientVersion": consumer.connection.client_version,
+            "lastAckedTimestamp": consumer.last_acked_ms,
+            "lastConsumedTimestamp": consumer.last_consumed_ms,
+            "lastConsumedFlowTimestamp": consumer.last_flow_ms,
+            "lastAckedTime": iso(consumer.last_acked_ms),
+            "lastConsumedTime": iso(consumer.last_consumed_ms),
+            "metadata": dict(consumer.metadata),
+            "drainingHashesCount": 0,
+            "drainingHashesClearedTotal": 0,
+            "drainingHashesUnackedMessages": 0,
+        }
+
+    # -- partitioned topics ------------------------------------------------------------------
+
+    def partitioned(self, parts: dict[str, Json], partitions: int, *, per_partition: bool) -> Json:
+        """PartitionedTopicStats from the TopicStats of each partition."""
+        total: Json = merge(parts.values())
+        total.pop("ownerBroker", None)
+        total["metadata"] = {"partitions": partitions, "deleted": False}
+        total["partitions"] = parts if per_partition else {}
+        return total
+
+    # -- inside a topic ------------------------------------------------------------------------
+
+    def internal(self, topic: Topic, *, with_metadata: bool = False) -> Json:
+        """PersistentTopicInternalStats. The open ledger shows 0 entries, as in Pulsar."""
+        ledger = topic.ledger
+        ledgers = ledger.ledgers()
+        iso = self._broker.iso_time
+        last = ledgers[-1] if ledgers else None
+        return {
+            "entriesAddedCounter": topic.entries_in,
+            "numberOfEntries": ledger.entries,
+            "totalSize": ledger.total_size,
+            "currentLedgerEntries": last.entries if last else 0,
+            "currentLedgerSize": last.size if last else 0,
+            "lastLedgerCreatedTimestamp": iso(last.timestamp_ms if last else topic.created_ms),
+            "waitingCursorsCount": 0,
+            "pendingAddEntriesCount": 0,
+            "lastConfirmedEntry": str(ledger.last_confirmed),
+            "state": "Terminated" if ledger.is_terminated else "LedgerOpened",
+            "ledgers": [
+                {
+                    "ledgerId": info.ledger_id,
+                    "entries": 0 if info.open else info.entries,
+                    "size": 0 if info.open else info.size,
+                    "offloaded": False,
+                    "underReplicated": False,
+                    **({"metadata": ""} if with_metadata else {}),
+                }
+                for info in ledgers
+            ],
+            "cursors": {
+                name: self._internal_cursor(subscription)
+                for name, subscription in topic.subscriptions.items()
+            },
+            "schemaLedgers": [],
+            "compactedLedger": {
+                "ledgerId": -1,
+                "entries": -1,
+                "size": -1,
+                "offloaded": False,
+                "underReplicated": False,
+            },
+        }
+
+    def _internal_cursor(self, subscription: Subscription) -> Json:
+        cursor = subscription.cursor
+        ranges = islice(_acked_ranges(subscription), _RANGES_SHOWN_MAX)
+        return {
+            "markDeletePosition": str(cursor.mark_delete),
+            "readPosition": str(subscription.read_position),
+            "waitingReadOp": False,
+            "pendingReadOps": 0,
+            "messagesConsumedCounter": subscription.entries_out,
+            "cursorLedger": -1,
+            "cursorLedgerLastEntry": -1,
+            "individuallyDeletedMessages": "["
+            + ",".join(f"({low}..{high}]" for low, high in ranges)
+            + "]",
+            "lastLedgerSwitchTimestamp": self._broker.iso_time(subscription.topic.created_ms),
+            "state": "Open" if cursor.durable else "NoLedger",
+            "active": bool(subscription.consumers),
+            "numberOfEntriesSinceFirstNotAckedMessage": _entries_since(subscription),
+            "totalNonContiguousDeletedMessagesRange": _acked_range_count(subscription),
+            "subscriptionHavePendingRead": False,
+            "subscriptionHavePendingReplayRead": False,
+            "properties": {},
+        }
+
+
+def merge(parts: Iterable[Json]) -> Json:
+    """The sum of statistics of equal shape, for a topic of several partitions.
+
+    Numbers add up, but the latest of times counts, and -1 ("none") gives way to any value.
+    Publishers and consumers merge by position and keep only their numbers, because who they
+    are differs. A flag is set if one is. Of texts the first stays.
+    """
+    total: Json = {}
+    for part in parts:
+        for key, value in part.items():
+            total[key] = _merged(key, total[key], value) if key in total else _first(value)
+    if "publishers" in total:
+        total["averageMsgSize"] = _ratio(total["msgThroughputIn"], total["msgRateIn"])
+    return total
+
+
+_OF_ONE_CLIENT = frozenset(
+    {
+        "producerName",
+        "producerId",
+        "consumerName",
+        "address",
+        "connectedSince",
+        "clientVersion",
+        "lastAckedTime",
+        "lastConsumedTime",
+    }
+)
+
+
+def _first(value: Any) -> Any:
+    """A value as it enters a sum: clients lose what only one of them can have."""
+    match value:
+        case list():
+            return [{k: v for k, v in item.items() if k not in _OF_ONE_CLIENT} for item in value]
+        case dict() if _is_stats(value):
+            return merge([value])
+    return value
+
+
+def _merged(key: str, before: Any, value: Any) -> Any:
+    match before, value:
+        case bool(), bool():
+            return before or value
+        case ((int() | float()), (int() | float())):
+            latest = key.startswith(("last", "avg")) or -1 in (before, value)
+            return max(before, value) if latest else before + value
+        case dict(), dict():
+            return (
+                merge([before, value])
+                if _is_stats(before) or _is_stats(value)
+                else {**value, **before}
+            )
+        case list(), list():
+            longer, shorter = sorted((before, _first(value)), key=len, reverse=True)
+            pairs = [merge([a, b]) for a, b in zip(longer, shorter, strict=False)]
+            return pairs + longer[len(shorter) :]
+    return before
+
+
+def _is_stats(value: Json) -> bool:
+    """Whether an object holds statistics and not only texts, as properties do."""
+    return any(not isinstance(item, str) for item in value.values())
+
+
+def _ratio(amount: float, count: float) -> float:
+    return amount / count if count else 0.0
+
+
+def _backlog_size(topic: Topic, backlog: int) -> int:
+    """Bytes of a backlog, taking entries to be of average size."""
+    entries = topic.ledger.entries
+    return round(topic.ledger.total_size * backlog / entries) if entries else 0
+
+
+def _entries_since(subscription: Subscription) -> int:
+    ledger = subscription.topic.ledger
+    before = subscription.read_position
+    read = Position(before.ledger_id, before.entry_id - 1)
+    return ledger.entries_between(subscription.cursor.mark_delete, read)
+
+
+def _acked_range_count(subscription: Subscription) -> int:
+    """How many ranges ``_acked_ranges`` would give, without making them."""
+    return sum(
+        len(entries) - entries.intersection_cardinality(entries.shift(1))
+        for entries in subscription.cursor.state.acked.values()
+    )
+
+
+def _acked_ranges(subscription: Subscription) -> Iterator[tuple[Position, Position]]:
+    """Acknowledged ranges above mark-delete, ``(low, high]``, within one ledger each."""
+    for ledger_id, entries in sorted(subscription.cursor.state.acked.items()):
+        firsts, lasts = entries - entries.shift(1), entries - entries.shift(-1)
+        for first, last in zip(firsts, lasts, strict=True):
+            yield Position(ledger_id, first - 1), Position(ledger_id, last)
