@@ -27,7 +27,7 @@ from pulsark.limits import PENDING_PUBLISH_BYTES_MAX
 from pulsark.metadata.resources import AlreadyExistsError, InUseError, Namespace, Resources
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
-from pulsark.storage.cursor_log import CursorLog
+from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from pulsark.storage.position import EARLIEST, LATEST, Position
@@ -185,7 +185,13 @@ class Broker:
     async def _cursor_log(self, bundle: str) -> CursorLog:
         if bundle not in self._cursor_logs:
             self._cursor_logs[bundle] = asyncio.create_task(
-                CursorLog.open(bundle, self.ledgers, self.metadata, self.settings, self.runtime)
+                CursorLog.open(
+                    bundle,
+                    self.ledgers,
+                    self.metadata,
+                    CursorLogConfig.from_settings(self.settings),
+                    self.runtime,
+                )
             )
         try:
             return await asyncio.shield(self._cursor_logs[bundle])

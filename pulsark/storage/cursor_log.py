@@ -256,6 +256,8 @@ async def _read_ledger(manager: LedgerManager, ledger_id: int, replay: Replay) -
     position = 0
     while position <= last:
         entries = await manager.read(ledger_id, position, last, _READ_BYTES)
+        if not entries:
+            raise StorageError(f"Cursor ledger {ledger_id} ends at {position}, not at {last}")
         for _, entry in entries:
             replay.read(entry)
         position = entries[-1][0] + 1
