@@ -22,7 +22,7 @@ from pulsark.wire.frames import FrameDecoder, encode_command, send_frame, split_
 from tests.support.wire_frames import entry_of, send_command
 
 LIMIT = 1 << 16
-fuzz = settings(max_examples=5 * settings.default.max_examples)
+fuzz = settings(max_examples=5 * settings().max_examples)
 Events = tuple[list[tuple[bytes, bytes | None]], bool]
 
 
@@ -45,7 +45,7 @@ def decoded(pieces: list[bytes]) -> Events:
 def assert_usable(command: pb.BaseCommand) -> None:
     """A command that comes out has its content, and its strings are strings."""
     field = next(f for f in command.DESCRIPTOR.fields if f.number == command.type)
-    assert command.HasField(field.name)  # type: ignore[arg-type]
+    assert command.HasField(field.name)
     assert_text(getattr(command, field.name))
 
 

@@ -22,7 +22,9 @@ def test_every_type_has_the_sub_message_of_its_number() -> None:
 
 @pytest.mark.parametrize(("name", "number"), sorted(TYPES.items()))
 def test_sub_messages_are_named_after_the_type(name: str, number: int) -> None:
-    words = FIELDS[number].message_type.name.removeprefix("Command").lower()
+    message = FIELDS[number].message_type
+    assert message is not None
+    words = message.name.removeprefix("Command").lower()
     words = words.replace("partitionedtopicmetadata", "partitionedmetadata")
     assert words.replace("lookuptopic", "lookup") == name.replace("_", "").lower()
 
