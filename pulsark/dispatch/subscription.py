@@ -357,8 +357,10 @@ class Subscription:
             if not entries:
                 entries = self.topic.read_cached(self.read_position, READ_ENTRIES, READ_BYTES)
                 if entries is None:
-                    self._read_ahead()
-                    return
+                    if not self._skip_gap():
+                        self._read_ahead()
+                        return
+                    continue
                 if not entries:
                     return
             if not self._dispatch(entries):
@@ -453,6 +455,14 @@ class Subscription:
         self.read_position = self.topic.ledger.valid_position_at_or_after(
             self.topic.ledger.next_position(self.cursor.state.mark_delete)
         )
+
+    def _skip_gap(self) -> bool:
+        """Move the read position to an entry that exists; whether that changed it."""
+        position = self.topic.ledger.valid_position_at_or_after(self.read_position)
+        if position == self.read_position:
+            return False
+        self.read_position = position
+        return True
 
     def _read_ahead(self) -> None:
         self._reading = asyncio.get_running_loop().create_task(self._fill_ahead())

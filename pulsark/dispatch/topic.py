@@ -114,6 +114,12 @@ class Topic:
         for producer in closing.values():
             producer.connection.close_producer(producer)
 
+    def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
+        """Entries whose appends were reported as failed exist after all."""
+        self._cache.clear()  # they are missing in its window
+        for subscription in self.subscriptions.values():
+            subscription.schedule_pump()
+
     # -- producers ---
 
     async def add_producer(self, producer: Producer) -> None:
@@ -277,6 +283,7 @@ class Topic:
         """Unload: durable state is on disk when this returns."""
         self.disconnect()
         await self.ledger.close()
+        self._cursors.unload(self.ledger.topic_id)
         self._cache.clear()
 
     async def delete(self) -> None:
