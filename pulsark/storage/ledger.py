@@ -75,7 +75,7 @@ class LedgerManager:
         return writer
 
     async def open(self, ledger_id: int) -> LedgerMetadata:
-        """The ledger as the metadata store knows it; ``NoSuchLedgerError`` if it does not."""
+        """A ledger as the metadata store knows it; ``NoSuchLedgerError`` if it does not."""
         cached = self._closed.get(ledger_id)
         if cached is not None:
             return cached
@@ -89,15 +89,20 @@ class LedgerManager:
         self._forget(ledger_id)
         return self._remember(await recover_ledger(ledger_id, self._store, self._bookies))
 
-    async def read(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Entries:
+    async def read(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, confirmed: int = -1
+    ) -> Entries:
         """Entries from ``first`` on, without gaps, up to ``last``, the ledger's end or its LAC.
+
+        ``confirmed``: the caller knows that entries up to this one are confirmed; without it,
+        of a ledger that another process writes only those are read that its bookies know of.
 
         At least one if there is one at ``first``, further ones up to about ``max_bytes``; it may
         end earlier. Any copy serves. Errors, if none does: ``EntrySealedError``,
         ``CorruptEntryError`` (a copy is damaged), ``NoSuchEntryError`` (all are sure),
         ``NoSuchLedgerError``, ``StorageError``.
         """
-        metadata, end = await self._readable(ledger_id)
+        metadata, end = await self._readable(ledger_id, confirmed)
         last = min(last, end)
         if first > last or first < 0:
             return []
@@ -148,7 +153,7 @@ class LedgerManager:
             self._closed[metadata.ledger_id] = metadata
         return metadata
 
-    async def _readable(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+    async def _readable(self, ledger_id: int, confirmed: int) -> tuple[LedgerMetadata, int]:
         """A ledger, and the last entry of it that exists."""
         metadata = self._closed.get(ledger_id)
         if metadata is None:
@@ -157,11 +162,11 @@ class LedgerManager:
                 self._remember(writer.metadata)
                 return writer.metadata, writer.last_confirmed
             metadata = await self.open(ledger_id)
-            if not metadata.is_closed:
-                return metadata, await self._stored_last_confirmed(metadata)
-        return metadata, metadata.last_entry_id
+        if metadata.is_closed:
+            return metadata, metadata.last_entry_id
+        return metadata, confirmed if confirmed >= 0 else await self._stored_end(metadata)
 
-    async def _stored_last_confirmed(self, metadata: LedgerMetadata) -> int:
+    async def _stored_end(self, metadata: LedgerMetadata) -> int:
         """What another owner's open ledger has confirmed, as far as its bookies know."""
         ensemble = metadata.ensembles[-1]
         confirmed, errors = ensemble.first_entry_id - 1, []

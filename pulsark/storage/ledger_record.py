@@ -1,0 +1,126 @@
+"""A managed ledger's record in the metadata store. ``docs/formats/ledger.md`` has the JSON.
+
+The record is what makes ledgers part of a topic: whoever changes it by compare-and-set owns
+the topic.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from pulsark.errors import MetadataError
+from pulsark.metadata.store import MetadataStore
+from pulsark.storage.ledger_list import LedgerInfo, LedgerList
+from pulsark.storage.ledger_metadata import check_version
+from pulsark.storage.position import EARLIEST, Position
+
+FORMAT_VERSION = 1
+
+
+class TopicState(StrEnum):
+    """What may still happen to a managed ledger."""
+
+    OPEN = "OPEN"
+    TERMINATED = "TERMINATED"
+    """Nothing is appended any more; it can be read."""
+    DELETING = "DELETING"
+    """It exists for nobody; its ledgers are being removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerRecord:
+    """The durable state of a managed ledger; also a read-only view of one that is not loaded.
+
+    Of an open ledger it does not know the entries: it shows 0.
+    """
+
+    topic_id: str
+    """Chosen at creation and never used again: a topic created anew has another."""
+    created_ms: int
+    state: TopicState = TopicState.OPEN
+    ledgers: tuple[LedgerInfo, ...] = ()
+    trimmed: Position = EARLIEST
+    """The last entry that was trimmed."""
+    removing: tuple[int, ...] = ()
+    """Ledgers that are no longer part of it, but perhaps still on bookies."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def ledger_list(self) -> LedgerList:
+        """For arithmetic with positions."""
+        return LedgerList(self.ledgers, self.trimmed)
+
+    def with_ledger(self, info: LedgerInfo) -> ManagedLedgerRecord:
+        """With one ledger added at the end, or replaced."""
+        others = tuple(i for i in self.ledgers if i.ledger_id != info.ledger_id)
+        return replace(self, ledgers=tuple(sorted((*others, info))))
+
+    def without_ledgers(self, ledger_ids: set[int]) -> ManagedLedgerRecord:
+        """With ledgers taken out and marked for removal."""
+        return replace(
+            self,
+            ledgers=tuple(i for i in self.ledgers if i.ledger_id not in ledger_ids),
+            removing=tuple(sorted({*self.removing, *ledger_ids})),
+        )
+
+    def encode(self) -> bytes:
+        """The stored JSON."""
+        return json.dumps(
+            {
+                "version": FORMAT_VERSION,
+                "topicId": self.topic_id,
+                "createdMs": self.created_ms,
+                "state": self.state.value,
+                "ledgers": [
+                    [i.ledger_id, None, None, i.timestamp_ms] if i.open else list(i[:4])
+                    for i in self.ledgers
+                ],
+                "trimmed": list(self.trimmed),
+                "removing": list(self.removing),
+                "properties": dict(self.properties),
+            },
+            separators=(",", ":"),
+        ).encode()
+
+
+def decode_record(path: str, value: bytes) -> ManagedLedgerRecord:
+    """The inverse of ``encode``; raises ``MetadataError``."""
+    try:
+        document = json.loads(value)
+        check_version(document, FORMAT_VERSION)
+        return _from_document(document)
+    except (KeyError, TypeError, ValueError) as e:
+        raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+
+
+async def read_record(path: str, metadata: MetadataStore) -> ManagedLedgerRecord | None:
+    """The record at a path, without opening it; ``None`` if there is none that exists."""
+    found = await metadata.get(path)
+    if found is None:
+        return None
+    record = decode_record(path, found.value)
+    return None if record.state is TopicState.DELETING else record
+
+
+def _from_document(document: dict[str, Any]) -> ManagedLedgerRecord:
+    ledgers = tuple(
+        LedgerInfo(int(i), 0, 0, int(timestamp), open=True)
+        if entries is None
+        else LedgerInfo(int(i), int(entries), int(size), int(timestamp))
+        for i, entries, size, timestamp in document["ledgers"]
+    )
+    ids = [info.ledger_id for info in ledgers]
+    if ids != sorted(set(ids)):
+        raise ValueError(f"ledger ids do not rise: {ids}")
+    return ManagedLedgerRecord(
+        str(document["topicId"]),
+        int(document["createdMs"]),
+        TopicState(document["state"]),
+        ledgers,
+        Position(*map(int, document["trimmed"])),
+        tuple(map(int, document["removing"])),
+        {str(key): str(value) for key, value in document["properties"].items()},
+    )
