@@ -122,6 +122,7 @@ class BookieIndex:
         self.segments: dict[int, SegmentState] = {}
         self.max_ledger_id = -1
         """Highest ledger id seen in the whole life of the journal."""
+        self._checkpointed = 0
 
     # Applying the journal.
 
@@ -257,9 +258,18 @@ class BookieIndex:
             self.release(ledger_id, released)
 
     def segment_removed(self, segment_id: int) -> None:
-        """The segment is gone, or may go: forget it and the tombstones that it needed."""
+        """The segment is gone, or may go."""
         self.segments.pop(segment_id, None)
-        oldest = min(self.segments, default=0)
+        self._forget_tombstones()
+
+    def checkpoint_written(self, segment_id: int) -> None:
+        """A checkpoint of a place in this segment is durable: older ones are never loaded."""
+        self._checkpointed = segment_id
+        self._forget_tombstones()
+
+    def _forget_tombstones(self) -> None:
+        """Drop tombstones of which neither a segment nor a checkpoint holds an entry."""
+        oldest = min(self._checkpointed, min(self.segments, default=0))
         for ledger_id in [k for k, newest in self.tombstones.items() if newest < oldest]:
             del self.tombstones[ledger_id]
 

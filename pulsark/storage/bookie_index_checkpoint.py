@@ -148,6 +148,7 @@ def _decode(data: bytes) -> Checkpoint:
     position += 8 * removing
     for _ in range(ledgers):
         position = _decode_ledger(index, data, position)
+    index.checkpoint_written(segment_id)
     return Checkpoint(Place(segment_id, offset), index, going)
 
 

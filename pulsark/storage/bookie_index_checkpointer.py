@@ -64,7 +64,8 @@ class Checkpointer:
         Ledgers are encoded in slices, so that the loop is never held up for long.
         """
         self._bytes = self._records = 0
-        draft = CheckpointDraft(self._index, self._place, self._instance_id, self._removing)
+        place = self._place
+        draft = CheckpointDraft(self._index, place, self._instance_id, self._removing)
         ids = list(self._index.ledgers)
         for start in range(0, len(ids), LEDGERS_A_TURN):
             if start:
@@ -76,3 +77,5 @@ class Checkpointer:
             await run_in_worker(worker, lambda: self._disk.write_atomic(self._path, draft.finish()))
         except OSError as e:
             log.warning("checkpoint %s could not be written: %s", self._path, e)
+            return
+        self._index.checkpoint_written(place.segment_id)

@@ -26,7 +26,6 @@ from pulsark.storage.segment_window import SegmentFiles
 log = logging.getLogger(__name__)
 
 COPY_BYTES = MIB
-SMALL_BYTES = MIB
 LEDGERS_A_TURN = 2048
 
 CopyEntries = Callable[[LedgerState, int, list[bytes]], Awaitable[bool]]
@@ -73,7 +72,9 @@ class SegmentCollector:
     def _mostly_dead(self, segment: SegmentState) -> bool:
         if segment.damaged:
             return False
-        return segment.live < max(SMALL_BYTES, self._settings.compact_below * segment.size)
+        return segment.live < max(
+            self._settings.compact_bytes, self._settings.compact_below * segment.size
+        )
 
     def _damage_matters(self, segment: SegmentState) -> bool:
         return any(ledger_id <= segment.damage_bound for ledger_id in self._index.ledgers)

@@ -10,6 +10,7 @@ from pulsark.storage.bookie_index_checkpoint import CHECKPOINT_NAME, Checkpoint,
 from pulsark.storage.journal_format import (
     SEGMENT_HEAD_SIZE,
     Kind,
+    Snapshot,
     decode_snapshot,
     segment_id_of,
     segment_name,
@@ -186,14 +187,21 @@ class _Recovery:
         elif head.kind == Kind.DELETE:
             index.delete(head.ledger_id, segment_id)
         elif head.kind == Kind.SNAPSHOT:
-            snapshot = decode_snapshot(record.body)
-            self.listed = {number: (epoch, size) for number, epoch, size in snapshot.segments}
-            self.highest = max([self.highest, *self.listed])
-            index.merge(snapshot)
+            self.apply_snapshot(segment_id, decode_snapshot(record.body))
         elif head.kind == Kind.SEGMENT_REMOVED:
             self.removing.add(head.first)
             self.highest = max(self.highest, head.first)
             self.listed.pop(head.first, None)
+
+    def apply_snapshot(self, segment_id: int, snapshot: Snapshot) -> None:
+        self.listed = {number: (epoch, size) for number, epoch, size in snapshot.segments}
+        self.highest = max([self.highest, *self.listed])
+        self.index.merge(snapshot)
+        for older in self.segments():
+            number = older.segment_id
+            if number < segment_id and number not in self.listed and number not in self.on_disk:
+                # Its removal was recorded in a segment that has been removed since.
+                self.index.segment_removed(number)
 
     def check_listed(self) -> None:
         """Files that were lost or cut while the bookie was down are damage, not absence."""

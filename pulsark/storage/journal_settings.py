@@ -9,6 +9,8 @@ MIB = 1 << 20
 MAX_SEGMENT_BYTES = 3 << 30
 """The index keeps offsets in 32 bits; a segment ends at this size whatever is configured."""
 
+MIN_SEGMENT_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
@@ -26,10 +28,14 @@ class JournalSettings:
     """Free space kept for cursors, fences and deletes, or 5 % of the disk if that is less."""
     compact_below: float = 0.2
     """A segment whose live part is below this is emptied by copying the live entries forward."""
+    compact_bytes: int = MIB
+    """So is one whose live entries take less than this, as many restarts leave them behind."""
 
     def segment_limit(self, disk_bytes: int) -> int:
         """Bytes at which a segment ends on a disk of this size."""
-        return max(MIB, min(self.journal_max_size, MAX_SEGMENT_BYTES, disk_bytes // 10))
+        return max(
+            MIN_SEGMENT_BYTES, min(self.journal_max_size, MAX_SEGMENT_BYTES, disk_bytes // 10)
+        )
 
     def reserve(self, disk_bytes: int) -> int:
         """Bytes kept back on a disk of this size."""

@@ -68,6 +68,8 @@ class _Group:
     """Where in the file the first record is whose head or table is bad."""
     whole: bool
     """Whether every byte of the group is right."""
+    corrupt: int = 0
+    """Entries in ``records`` whose payload fails its checksum."""
 
 
 class SegmentScan:
@@ -115,6 +117,7 @@ class SegmentScan:
             if not group.whole and follower >= self.size:
                 yield Damage(position, self.size, tail=True)
                 return
+            self.corrupt_payloads += group.corrupt
             yield from group.records
             if group.broken_at is not None:
                 yield Damage(group.broken_at, follower, tail=False)
@@ -127,6 +130,7 @@ class SegmentScan:
             yield Damage(position, self.size, tail=False)
             return
         group = self._group(position, head)
+        self.corrupt_payloads += group.corrupt
         yield from group.records
         if group.broken_at is not None:
             yield Damage(group.broken_at, self.size, tail=False)
@@ -172,19 +176,18 @@ class SegmentScan:
                 records.append(ScannedRecord(record, start + at, payload))
                 at += record.size
         except BadRecordError:
-            return _Group(records, start + at, whole=False)
+            return _Group(records, start + at, False, corrupt)
         complete = (
             at == head.body_size
             and len(records) == head.records
             and _crc32c(b"".join(metas)) == head.records_crc
         )
         if at < head.body_size:
-            return _Group(records, start + at, whole=False)
+            return _Group(records, start + at, False, corrupt)
         if not complete:
             # Whole records of another group in this one's place: none of them can be believed.
-            return _Group([], start, whole=False)
-        self.corrupt_payloads += corrupt
-        return _Group(records, None, whole=not corrupt)
+            return _Group([], start, False)
+        return _Group(records, None, not corrupt, corrupt)
 
 
 def _body(data: bytes, position: int, head: RecordHead) -> bytes:

@@ -105,6 +105,8 @@ class SimDisk:
 
         self.crash_at = 0
         """The step before which the process dies; 0 = never."""
+        self.before_step: Callable[[], None] = lambda: None
+        """Called before each step, for instance to keep a ``survivor`` of every moment."""
         self.capacity: int | None = None
         """Size of the disk in bytes; writes beyond it are cut short with ENOSPC."""
         self.write_errno = 0
@@ -209,6 +211,10 @@ class SimDisk:
     def after_crash(self, survival: Survival, rng: random.Random) -> SimDisk:
         """The disk that the next process finds. Without faults; the capacity stays."""
         self.dead = True
+        return self.survivor(survival, rng)
+
+    def survivor(self, survival: Survival, rng: random.Random) -> SimDisk:
+        """The disk that a process would find if this one crashed now; this one lives on."""
         disk = SimDisk()
         disk.capacity = self.capacity
         names = dict(self._durable_names)
@@ -262,6 +268,7 @@ class SimDisk:
 
     def _step(self, what: str, path: str) -> None:
         self._check_alive()
+        self.before_step()
         self.steps += 1
         self.trace.append(f"{self.steps} {what} {path}")
         if self.steps == self.crash_at:

@@ -1,0 +1,300 @@
+"""The bookie crashes before every disk step of a scripted run, in three ways each.
+
+After each crash it recovers, and is held to what it had answered: acknowledged entries are
+there with their bytes, fences hold, released is sealed, deleted is gone, and nothing exists
+that was never sent. A crash must never look like damage either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pytest
+
+from pulsark.errors import (
+    EntrySealedError,
+    LedgerFencedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    StorageError,
+)
+from pulsark.storage.bookie import EntryRun
+from pulsark.storage.bookie_index_checkpoint import CHECKPOINT_NAME
+from pulsark.storage.embedded_bookie import EmbeddedBookie
+from pulsark.storage.journal_settings import JournalSettings
+from tests.sim.disk import SURVIVALS, SimDisk, Survival
+from tests.sim.simulation import Simulation
+
+T = TypeVar("T")
+
+SETTINGS = JournalSettings(
+    journal_max_size=6000,
+    checkpoint_bytes=4000,
+    compact_bytes=600,
+    compact_below=0.4,
+    max_group_bytes=3000,
+)
+SEED = int(os.environ.get("SEED", "1"))
+LEDGERS = 6
+ROUNDS = 70
+CHECKPOINT = f"/b/ledgers/{CHECKPOINT_NAME}"
+
+
+@dataclass
+class Promises:
+    """What was asked of the bookie, and what it answered."""
+
+    sent: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    acked: set[tuple[int, int]] = field(default_factory=set)
+    fenced: set[int] = field(default_factory=set)
+    asked_release: dict[int, int] = field(default_factory=dict)
+    released: dict[int, int] = field(default_factory=dict)
+    asked_delete: set[int] = field(default_factory=set)
+    deleted: set[int] = field(default_factory=set)
+    lac: dict[int, int] = field(default_factory=dict)
+
+    def copy(self) -> Promises:
+        return replace(
+            self,
+            sent=dict(self.sent),
+            acked=set(self.acked),
+            fenced=set(self.fenced),
+            asked_release=dict(self.asked_release),
+            released=dict(self.released),
+            asked_delete=set(self.asked_delete),
+            deleted=set(self.deleted),
+            lac=dict(self.lac),
+        )
+
+
+async def open_bookie(sim: Simulation, disk: SimDisk) -> EmbeddedBookie:
+    return await EmbeddedBookie.open("b", "/b/journal", "/b/ledgers", SETTINGS, sim.runtime(disk))
+
+
+class Script:
+    """A random but repeatable run: appends by live writers, fences, releases, deletes."""
+
+    def __init__(self, promises: Promises, rng: random.Random) -> None:
+        self.promises = promises
+        self.rng = rng
+        self.next_entry: dict[int, int] = {}
+        self.next_ledger = 0
+        self.open: list[int] = []
+
+    async def run(self, bookie: EmbeddedBookie, rounds: int) -> None:
+        for _ in range(rounds):
+            await asyncio.gather(*(self.step(bookie) for _ in range(self.rng.randint(1, 4))))
+
+    async def step(self, bookie: EmbeddedBookie) -> None:
+        while len(self.open) < LEDGERS:
+            self.open.append(self.next_ledger)
+            self.next_ledger += 1
+        ledger_id = self.rng.choice(self.open)
+        dice = self.rng.random()
+        if dice < 0.76:
+            await self.append(bookie, ledger_id)
+        elif dice < 0.82:
+            await self.fence(bookie, ledger_id)
+        elif dice < 0.88:
+            await self.release(bookie, ledger_id)
+        else:
+            await self.delete(bookie, ledger_id)
+
+    async def append(self, bookie: EmbeddedBookie, ledger_id: int) -> None:
+        first = self.next_entry.get(ledger_id, 0)
+        count = self.rng.randint(1, 4)
+        self.next_entry[ledger_id] = first + count
+        payloads = [
+            b"%d:%d/" % (ledger_id, first + n) * self.rng.randint(1, 60) for n in range(count)
+        ]
+        ids = [(ledger_id, first + n) for n in range(count)]
+        self.promises.sent.update(zip(ids, payloads, strict=True))
+        future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        run = EntryRun(ledger_id, first, first - 1, payloads)
+        bookie.append(run, future.set_result)
+        error = await future
+        if error is None:
+            self.promises.acked.update(ids)
+            self.promises.lac[ledger_id] = max(first - 1, self.promises.lac.get(ledger_id, -1))
+        else:
+            assert isinstance(error, StorageError)
+
+    async def fence(self, bookie: EmbeddedBookie, ledger_id: int) -> None:
+        if ledger_id in self.open and self.rng.random() < 0.5:
+            self.open.remove(ledger_id)
+        await bookie.tail(ledger_id, fence=True)
+        self.promises.fenced.add(ledger_id)
+
+    async def release(self, bookie: EmbeddedBookie, ledger_id: int) -> None:
+        through = self.rng.randint(0, self.next_entry.get(ledger_id, 0))
+        asked, given = self.promises.asked_release, self.promises.released
+        asked[ledger_id] = max(through, asked.get(ledger_id, -1))
+        await bookie.release(ledger_id, through)
+        given[ledger_id] = max(through, given.get(ledger_id, -1))
+
+    async def delete(self, bookie: EmbeddedBookie, ledger_id: int) -> None:
+        if self.rng.random() < 0.5:
+            known = {ledger for ledger, _ in self.promises.sent}
+            ledger_id = min(known - self.promises.asked_delete, default=ledger_id)
+        if ledger_id in self.open:
+            self.open.remove(ledger_id)
+        self.promises.asked_delete.add(ledger_id)
+        await bookie.delete(ledger_id)
+        self.promises.deleted.add(ledger_id)
+
+
+async def check(bookie: EmbeddedBookie, promises: Promises) -> None:
+    """Everything that was answered still holds."""
+    report = bookie.recovery
+    assert not report.damaged, str(report)
+    assert not report.corrupt_entries
+    for ledger_id in {ledger for ledger, _ in promises.sent}:
+        held = await read_all(bookie, ledger_id, promises)
+        for (ledger, entry_id), payload in promises.sent.items():
+            if ledger == ledger_id:
+                check_entry(promises, (ledger, entry_id), payload, held)
+        if ledger_id not in promises.asked_delete:
+            tail = await bookie.tail(ledger_id, fence=False)
+            assert tail.last_confirmed >= promises.lac.get(ledger_id, -1)
+            acked = max((e for ledger, e in promises.acked if ledger == ledger_id), default=-1)
+            assert tail.last_entry_id >= acked
+    for ledger_id in promises.fenced - promises.asked_delete:
+        with pytest.raises(LedgerFencedError):
+            await settled(bookie, EntryRun(ledger_id, 10_000, -1, [b"zombie"]))
+
+
+def check_entry(
+    promises: Promises, key: tuple[int, int], payload: bytes, held: dict[int, bytes] | None
+) -> None:
+    ledger_id, entry_id = key
+    if held is None:
+        assert ledger_id in promises.asked_delete or not any(
+            ledger == ledger_id for ledger, _ in promises.acked
+        )
+        return
+    assert ledger_id not in promises.deleted
+    if entry_id in held:
+        assert held[entry_id] == payload
+    else:
+        may_be_released = entry_id <= promises.asked_release.get(ledger_id, -1)
+        assert key not in promises.acked or may_be_released
+    assert entry_id > promises.released.get(ledger_id, -1) or entry_id not in held
+
+
+async def read_all(
+    bookie: EmbeddedBookie, ledger_id: int, promises: Promises
+) -> dict[int, bytes] | None:
+    """Entries held by the bookie; ``None`` if it does not know the ledger."""
+    first = 0
+    while True:
+        try:
+            held = dict(await bookie.read(ledger_id, first, 1 << 40, 1 << 30))
+        except EntrySealedError:
+            assert first <= promises.asked_release.get(ledger_id, -1)
+            first += 1
+        except NoSuchEntryError:
+            return {}
+        except NoSuchLedgerError:
+            return None
+        else:
+            assert {(ledger_id, e) for e in held} <= set(promises.sent)
+            return held
+
+
+async def settled(bookie: EmbeddedBookie, run: EntryRun) -> None:
+    future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    bookie.append(run, future.set_result)
+    error = await future
+    if error is not None:
+        raise error
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The disk as a crash before one step would leave it, and what had been answered by then."""
+
+    step: str
+    survival: Survival
+    disk: SimDisk
+    promises: Promises
+
+
+def moments(seed: int) -> list[Moment]:
+    """One run of the script (two lives of the bookie), with a crash at every step."""
+    disk, promises, rng = SimDisk(), Promises(), random.Random(seed)
+    found: list[Moment] = []
+
+    def keep() -> None:
+        step = f"{disk.steps + 1} after {disk.trace[-1] if disk.trace else 'nothing'}"
+        now = promises.copy()
+        for survival in SURVIVALS:
+            found.append(Moment(step, survival, disk.survivor(survival, rng), now))
+
+    disk.before_step = keep
+    script = Script(promises, random.Random(seed))
+    with Simulation(seed) as sim:
+
+        async def life(rounds: int) -> None:
+            bookie = await open_bookie(sim, disk)
+            await script.run(bookie, rounds)
+            await bookie.close()
+
+        sim.run(life(ROUNDS))
+        sim.run(life(ROUNDS // 4))
+    keep()
+    return found
+
+
+def recovered(seed: int, disk: SimDisk, promises: Promises) -> None:
+    """Recover, check, go on working, restart, check again."""
+    if random.Random(disk.used()).random() < 0.4 and CHECKPOINT in disk.files():
+        disk.discard(CHECKPOINT)
+    with Simulation(seed) as sim:
+
+        async def main() -> None:
+            bookie = await open_bookie(sim, disk)
+            await check(bookie, promises)
+            script = Script(promises, random.Random(seed))
+            script.next_ledger = 1000
+            await script.run(bookie, 3)
+            await bookie.close()
+            bookie = await open_bookie(sim, disk)
+            await check(bookie, promises)
+            await bookie.close()
+
+        sim.run(main())
+
+
+def test_a_crash_before_any_step_loses_nothing() -> None:
+    print(f"SEED={SEED}")
+    found = moments(SEED)
+    for moment in found:
+        try:
+            recovered(SEED, moment.disk, moment.promises.copy())
+        except BaseException:
+            print(f"crash before step {moment.step}, {moment.survival} of the unsynced survived")
+            raise
+    steps = {word for moment in found for word in moment.step.split()}
+    assert {"create", "write", "sync", "rename", "unlink", "mkdir"} <= steps
+    assert len(found) > 600
+
+
+def test_a_crash_in_recovery_loses_nothing() -> None:
+    rng = random.Random(SEED)
+    print(f"SEED={SEED}")
+    for moment in moments(SEED)[2::15]:
+        disk = moment.disk
+        for again in range(2):
+            disk.crash_at = disk.steps + rng.randint(1, 12)
+            with Simulation(SEED + again) as sim:
+                sim.run_until_crash(open_bookie(sim, disk))
+            disk = disk.after_crash("random", rng)
+        try:
+            recovered(SEED, disk, moment.promises.copy())
+        except BaseException:
+            print(f"crash before step {moment.step}, then two in recovery")
+            raise
