@@ -293,21 +293,28 @@ class Subscription:
     async def seek(self, position: Position, ack_set: list[int] | None = None) -> None:
         """Move the cursor so that ``position`` is delivered next. Consumers are closed first.
 
-        Clients subscribe again by themselves; they wait on ``changing`` until it is done.
+        A position without an entry stands for the next one that has or will have one. Clients
+        subscribe again by themselves; they wait on ``changing`` until it is done.
         """
         async with self.changing:
             with self.hold():
                 single = self.type.active
                 for consumer in [single] if single is not None else self.consumers:
                     consumer.connection.close_consumer(consumer)
-                loop = asyncio.get_running_loop()
-                done: asyncio.Future[None] = loop.create_future()
-                self.cursor.reset(position, ack_set, _resolve(done))
-                await done
-                self._rewind()
+                await self._move_cursor(position, ack_set)
         if not self.cursor.durable:
             # The reader is expected back; if it stays away, nobody else will clean up.
+            loop = asyncio.get_running_loop()
             loop.call_later(READER_GRACE_SECONDS, self._drop_if_abandoned)
+
+    async def _move_cursor(self, position: Position, ack_set: list[int] | None) -> None:
+        target = self.topic.ledger.valid_position_at_or_after(position)
+        if target != position:
+            ack_set = None
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.cursor.reset(target, ack_set, _resolve(done))
+        await done
+        self._rewind()
 
     def _drop_if_abandoned(self) -> None:
         if not self.consumers:
@@ -316,10 +323,7 @@ class Subscription:
     async def rollback(self, position: Position) -> None:
         """Move the cursor back under connected consumers, so that ``position`` comes next."""
         with self.hold():
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.cursor.reset(position, None, _resolve(done))
-            await done
-            self._rewind()
+            await self._move_cursor(position, None)
 
     def close_consumers(self) -> None:
         """Ask all consumers to connect anew: the topic goes away from here."""

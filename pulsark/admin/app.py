@@ -1,0 +1,125 @@
+"""The application: routes, and what is the same for every request."""
+
+from __future__ import annotations
+
+import re
+from email.utils import formatdate
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pulsark import __version__
+from pulsark.admin import (
+    brokers,
+    clusters,
+    errors,
+    lookup,
+    metrics,
+    namespaces,
+    partitioned,
+    reserved,
+    segments,
+    subscriptions,
+    tenants,
+    topics,
+)
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.stats import Stats
+from pulsark.limits import HTTP_TARGET_BYTES_MAX
+from pulsark.runtime import Clock
+
+
+class _Domain(Convertor[str]):
+    """``persistent`` or ``non-persistent``."""
+
+    regex = "persistent|non-persistent"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+class _Bundle(_Domain):
+    """A range of hashes."""
+
+    regex = "0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"
+
+
+def build_app(broker: Broker, stats: Stats) -> ASGIApp:
+    """The ASGI application of one broker."""
+    register_url_convertor("domain", _Domain())
+    register_url_convertor("bundle", _Bundle())
+    app = FastAPI(
+        title="Pulsark admin API",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/admin/openapi.json",
+        redirect_slashes=False,
+    )
+    app.state.broker = broker
+    app.state.stats = stats
+    errors.install(app)
+    for module in (
+        clusters,
+        tenants,
+        namespaces,
+        partitioned,
+        topics,
+        subscriptions,
+        segments,
+        lookup,
+        brokers,
+        metrics,
+        reserved,
+    ):
+        app.include_router(module.router)
+    return RawPaths(app, broker.clock)
+
+
+class RawPaths:
+    """Routes by the path as it was sent, still encoded, and dates every response.
+
+    A name may hold an encoded slash, which a decoded path would show as one more segment.
+    """
+
+    def __init__(self, app: ASGIApp, clock: Clock) -> None:
+        self._app = app
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+
+        async def send_dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                date = formatdate(self._clock.now_ms() / 1000, usegmt=True)
+                message["headers"] = [*message.get("headers", ()), (b"date", date.encode())]
+            await send(message)
+
+        raw: bytes = scope["raw_path"]
+        if len(raw) + len(scope["query_string"]) > HTTP_TARGET_BYTES_MAX:
+            await _refuse(send_dated, 414, b"The request target is too long")
+            return
+        path = raw.decode("latin-1")
+        changed: dict[str, Any] = {"path": path.removesuffix("/") or "/", "root_path": ""}
+        if scope["method"] == "HEAD":
+            changed["method"] = "GET"  # uvicorn leaves the body out
+        await self._app({**scope, **changed}, receive, send_dated)
+
+
+async def _refuse(send: Send, status: int, reason: bytes) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(b"content-type", b"application/json"), (b"connection", b"close")],
+        }
+    )
+    body = b'{"reason":"' + re.sub(rb'[\\"]', b"", reason) + b'"}'
+    await send({"type": "http.response.body", "body": body})

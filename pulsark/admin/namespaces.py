@@ -1,0 +1,213 @@
+"""``/admin/v2/namespaces``: create, list, delete, policies, bundles, topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.errors import fail
+from pulsark.admin.requests import (
+    BrokerOf,
+    NamespaceOf,
+    done,
+    flag,
+    integer,
+    json_object,
+    name_part,
+    strings,
+    value,
+)
+from pulsark.dispatch.broker import Broker
+from pulsark.metadata.resources import Namespace, check_boundaries, even_boundaries
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
+
+_MODES = ("PERSISTENT", "NON_PERSISTENT", "ALL")
+_POLICIES_SET_BY_CLIENTS = frozenset({"bundles", "replication_clusters"})
+
+
+@router.get("/{tenant}")
+async def list_namespaces(tenant: str, broker: BrokerOf) -> Response:
+    """Names of a tenant's namespaces."""
+    name = name_part("tenant", tenant)
+    if await broker.resources.tenants.get(name) is None:
+        raise fail(404, "Tenant does not exist")
+    return value(await broker.resources.namespaces.list(name))
+
+
+@router.get("/{tenant}/{namespace}")
+async def get_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """A namespace's policies."""
+    return value(_policies(await _existing(broker, name)))
+
+
+@router.put("/{tenant}/{namespace}")
+async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
+    """Add a namespace; the body may say how many bundles it has and where it is replicated."""
+    given = await json_object(request)
+    tenant_name, _, _ = name.partition("/")
+    tenant = await broker.resources.tenants.get(tenant_name)
+    if tenant is None:
+        raise fail(404, "Tenant does not exist")
+    clusters = strings(given.get("replication_clusters"), "replication_clusters")
+    foreign = sorted(set(clusters) - set(tenant.allowed_clusters))
+    if foreign:
+        raise fail(403, f"Tenant {tenant_name} is not allowed in {', '.join(foreign)[:200]}")
+    policies = {
+        key: item
+        for key, item in given.items()
+        if key not in _POLICIES_SET_BY_CLIENTS and item is not None
+    }
+    if policies:
+        raise fail(
+            501, f"Namespace policies are not implemented yet: {', '.join(sorted(policies))[:200]}"
+        )
+    await broker.resources.namespaces.create(
+        name,
+        boundaries=_boundaries(given.get("bundles"), broker),
+        replication_clusters=clusters or [broker.settings.clusterName],
+    )
+    return done()
+
+
+@router.delete("/{tenant}/{namespace}")
+async def delete_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
+    """Remove a namespace; with ``force`` also its topics."""
+    await _existing(broker, name)
+    if flag(request, "force"):
+        if not broker.settings.forceDeleteNamespaceAllowed:
+            raise fail(405, "Deleting a namespace by force is not allowed on this broker")
+        await delete_namespace_with_topics(broker, name)
+        return done()
+    if await broker.list_topics(name):
+        raise fail(409, "Cannot delete a namespace that has topics")
+    await delete_namespace_with_topics(broker, name)
+    return done()
+
+
+async def delete_namespace_with_topics(broker: Broker, name: str) -> None:
+    """Hide a namespace, delete the topics in it, remove it."""
+    topics = await broker.list_topics(name, include_system=True)
+    partitioned = await broker.resources.partitioned_topics.list(name)
+    for base in partitioned:
+        await broker.delete_partitioned_topic(base, force=True)
+    for topic in map(TopicName.parse, topics):
+        if topic.base not in partitioned:
+            await broker.delete_topic(topic, force=True)
+    await broker.resources.namespaces.begin_delete(name)
+    await broker.resources.namespaces.finish_delete(name)
+
+
+@router.get("/{tenant}/{namespace}/topics")
+async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
+    """Full names of a namespace's topics, each partition by itself."""
+    mode = request.query_params.get("mode", "PERSISTENT")
+    if mode not in _MODES:
+        raise fail(404, f"mode is one of {', '.join(_MODES)}")
+    await _existing(broker, name)
+    if mode == "NON_PERSISTENT":
+        return value([])
+    include_system = flag(request, "includeSystemTopic")
+    return value(await broker.list_topics(name, include_system=include_system))
+
+
+@router.get("/{tenant}/{namespace}/bundles")
+async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """The ranges of hashes that a namespace is cut in."""
+    return value(_bundles(await _existing(broker, name)))
+
+
+@router.get("/{tenant}/{namespace}/replication")
+async def get_replication(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """The clusters a namespace is in."""
+    return value(list((await _existing(broker, name)).replication_clusters))
+
+
+@router.get("/{tenant}/{namespace}/permissions")
+async def get_permissions(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """What each role may do: nothing is granted while there is no authorization."""
+    await _existing(broker, name)
+    return value({})
+
+
+@router.put("/{tenant}/{namespace}/unload")
+async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """Close the namespace's topics; clients connect anew and load them again."""
+    await _existing(broker, name)
+    for topic in broker.loaded_topics():
+        if topic.name.namespace_name == name:
+            await broker.unload_topic(topic.name)
+    return done()
+
+
+@router.put("/{tenant}/{namespace}/{bundle:bundle}/unload")
+async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
+    """Close the topics of one bundle."""
+    if bundle.lower() not in (await _existing(broker, name)).bundles:
+        raise fail(412, f"{bundle} is not a bundle of {name}")
+    for topic in broker.loaded_topics():
+        if (
+            topic.name.namespace_name == name
+            and await broker.bundle_of(topic.name) == bundle.lower()
+        ):
+            await broker.unload_topic(topic.name)
+    return done()
+
+
+async def _existing(broker: Broker, name: str) -> Namespace:
+    found = await broker.resources.namespaces.get(name)
+    if found is None:
+        raise fail(404, "Namespace does not exist")
+    return found
+
+
+def _boundaries(given: Any, broker: Broker) -> tuple[str, ...]:
+    """Bundle boundaries from a request: spelled out, a number, or the default number."""
+    if given is not None and not isinstance(given, dict):
+        raise fail(400, "bundles has boundaries or numBundles")
+    spelled = strings((given or {}).get("boundaries"), "boundaries")
+    if spelled:
+        return check_boundaries(spelled)
+    count = integer((given or {}).get("numBundles"), "numBundles", 0)
+    return even_boundaries(count if count > 0 else broker.settings.defaultNumberOfNamespaceBundles)
+
+
+def _bundles(namespace: Namespace) -> dict[str, Any]:
+    edges = list(namespace.bundle_boundaries)
+    return {"boundaries": edges, "numBundles": len(edges) - 1}
+
+
+def _policies(namespace: Namespace) -> dict[str, Any]:
+    return {
+        "auth_policies": {
+            "namespace_auth": {},
+            "destination_auth": {},
+            "subscription_auth_roles": {},
+        },
+        "replication_clusters": list(namespace.replication_clusters),
+        "allowed_clusters": [],
+        "bundles": _bundles(namespace),
+        "backlog_quota_map": {},
+        "clusterDispatchRate": {},
+        "topicDispatchRate": {},
+        "subscriptionDispatchRate": {},
+        "replicatorDispatchRate": {},
+        "clusterSubscribeRate": {},
+        "publishMaxMessageRate": {},
+        "latency_stats_sample_rate": {},
+        "deleted": False,
+        "encryption_required": False,
+        "subscription_auth_mode": "None",
+        "offload_threshold": -1,
+        "offload_threshold_in_seconds": -1,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "is_allow_auto_update_schema": True,
+        "schema_validation_enforced": False,
+        "subscription_types_enabled": [],
+        "properties": {},
+        "migrated": False,
+        **namespace.policies,
+    }

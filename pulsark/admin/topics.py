@@ -1,0 +1,256 @@
+"""Single topics and partitions: create, list, delete, statistics, unload, terminate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.errors import fail
+from pulsark.admin.partitioned import existing, is_there, is_used, leaves, parts_of
+from pulsark.admin.requests import (
+    BrokerOf,
+    NamespaceOf,
+    StatsOf,
+    TopicOf,
+    done,
+    flag,
+    json_body,
+    number,
+    string_map,
+    value,
+)
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.topic import Topic
+from pulsark.limits import TOPIC_PROPERTIES_MAX
+from pulsark.storage.position import Position
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix="/admin/v2/{domain:domain}/{tenant}/{namespace}", tags=["topics"])
+
+
+@router.get("")
+async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
+    """Full names of a namespace's topics, each partition by itself."""
+    if request.path_params["domain"] != "persistent":
+        if await broker.resources.namespaces.get(name) is None:
+            raise fail(404, "Namespace does not exist")
+        return value([])
+    topics = await broker.list_topics(name, include_system=flag(request, "includeSystemTopic"))
+    bundle = request.query_params.get("bundle")
+    if bundle:
+        topics = [t for t in topics if await broker.bundle_of(TopicName.parse(t)) == bundle]
+    return value(topics)
+
+
+@router.put("/{topic}")
+async def create_topic(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Create a topic without partitions."""
+    body = await json_body(request)
+    properties = string_map(body, "properties", TOPIC_PROPERTIES_MAX)
+    if await broker.resources.namespaces.get(topic.namespace_name) is None:
+        raise fail(404, "Namespace does not exist")
+    if topic.partition >= 0:
+        parent = await broker.resources.partitioned_topics.get(topic.base)
+        if parent is None or topic.partition >= parent.partitions:
+            raise fail(412, "The name is one of a partition that no partitioned topic has")
+        if await broker.exists(topic):
+            raise fail(409, "This topic already exists")
+    elif await is_there(broker, topic):
+        raise fail(409, "This topic already exists")
+    await broker.create_topic(topic, properties)
+    return done()
+
+
+@router.delete("/{topic}")
+async def delete_topic(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Delete a topic with its messages and subscriptions."""
+    if await broker.resources.partitioned_topics.get(topic) is not None:
+        raise fail(409, "Topic is partitioned; delete it with its partitions")
+    if not await broker.exists(topic):
+        raise fail(404, "Topic does not exist")
+    force = flag(request, "force")
+    if not force and is_used(broker, topic):
+        raise fail(412, "Topic has connected producers or consumers")
+    await broker.delete_topic(topic, force=force)
+    return done()
+
+
+@router.get("/{topic}/stats")
+async def topic_stats(
+    topic: TopicOf, request: Request, broker: BrokerOf, stats: StatsOf
+) -> Response:
+    """Statistics of a topic."""
+    return value(
+        stats.topic(
+            await broker.topic(topic),
+            with_publishers=not flag(request, "excludePublishers"),
+            with_consumers=not flag(request, "excludeConsumers"),
+        )
+    )
+
+
+@router.get("/{topic}/internalStats")
+async def internal_stats(
+    topic: TopicOf, request: Request, broker: BrokerOf, stats: StatsOf
+) -> Response:
+    """What is inside a topic: ledgers and cursors."""
+    with_metadata = flag(request, "metadata")
+    return value(stats.internal(await broker.topic(topic), with_metadata=with_metadata))
+
+
+@router.get("/{topic}/internal-info")
+async def internal_info(topic: TopicOf, broker: BrokerOf) -> Response:
+    """The ledgers and cursors of a topic as they are stored."""
+    found = await broker.resources.partitioned_topics.get(topic)
+    if found is None:
+        return value(_ledger_info(broker, await broker.topic(topic)))
+    parts = {
+        str(part): _ledger_info(broker, await broker.topic(part, create=True))
+        for part in parts_of(topic, found)
+    }
+    return value({"version": 0, "partitions": parts})
+
+
+@router.get("/{topic}/lastMessageId")
+async def last_message_id(topic: TopicOf, broker: BrokerOf) -> Response:
+    """The id of the last message."""
+    last = await broker.last_message_id(await broker.topic(topic))
+    return value(message_id(last.position, topic.partition, last.batch_index))
+
+
+@router.get("/{topic}/messageid/{timestamp}")
+async def message_id_by_time(topic: TopicOf, timestamp: str, broker: BrokerOf) -> Response:
+    """The id of the first message published at or after a time."""
+    await _refuse_base(broker, topic)
+    loaded = await broker.topic(topic)
+    position = await loaded.ledger.find_by_publish_time(number(timestamp))
+    return value(message_id(position, topic.partition))
+
+
+@router.put("/{topic}/unload")
+async def unload_topic(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Close a topic; clients connect anew and load it again."""
+    for leaf in await leaves(broker, topic):
+        await broker.unload_topic(leaf)
+    return done()
+
+
+@router.post("/{topic}/terminate")
+async def terminate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Accept no more messages, for ever; answers the id of the last one."""
+    await _refuse_base(broker, topic)
+    loaded = await broker.topic(topic)
+    return value(message_id(await loaded.terminate(), topic.partition))
+
+
+@router.post("/{topic}/terminate/partitions")
+async def terminate_partitions(topic: TopicOf, broker: BrokerOf) -> Response:
+    """The same for each partition of a topic."""
+    if await broker.resources.partitioned_topics.get(topic) is None and await broker.exists(topic):
+        raise fail(405, "Topic is not partitioned")
+    ended: dict[str, Any] = {}
+    for part in parts_of(topic, await existing(broker, topic)):
+        loaded = await broker.topic(part, create=True)
+        ended[str(part.partition)] = message_id(await loaded.terminate(), part.partition)
+    return value(ended)
+
+
+@router.get("/{topic}/properties")
+async def get_properties(topic: TopicOf, broker: BrokerOf) -> Response:
+    """A topic's properties."""
+    found = await broker.resources.partitioned_topics.get(topic)
+    if found is not None:
+        return value(dict(found.properties))
+    return value(dict((await broker.topic(topic)).ledger.properties))
+
+
+@router.put("/{topic}/properties")
+async def set_properties(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Add to a topic's properties."""
+    given = string_map(await json_body(request), "properties", TOPIC_PROPERTIES_MAX)
+    await _change_properties(broker, topic, given, remove="")
+    return done()
+
+
+@router.delete("/{topic}/properties")
+async def delete_property(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Remove one of a topic's properties."""
+    await _change_properties(broker, topic, {}, remove=request.query_params.get("key", ""))
+    return done()
+
+
+@router.get("/{topic}/permissions")
+async def get_permissions(topic: TopicOf, broker: BrokerOf) -> Response:
+    """What each role may do: nothing is granted while there is no authorization."""
+    await leaves(broker, topic)
+    return value({})
+
+
+def message_id(position: Position, partition: int, batch_index: int = -1) -> dict[str, int]:
+    """A message id in JSON."""
+    return {
+        "ledgerId": position.ledger_id,
+        "entryId": position.entry_id,
+        "partitionIndex": partition,
+        "batchIndex": batch_index,
+        "batchSize": 0,
+    }
+
+
+async def _refuse_base(broker: Broker, topic: TopicName) -> None:
+    if await broker.resources.partitioned_topics.get(topic) is not None:
+        raise fail(405, "This is done on a partition, not on a partitioned topic")
+
+
+async def _change_properties(
+    broker: Broker, topic: TopicName, given: dict[str, str], *, remove: str
+) -> None:
+    topics = broker.resources.partitioned_topics
+    found = await topics.get(topic)
+    loaded = None if found is not None else await broker.topic(topic)
+    before = found.properties if found is not None else loaded.ledger.properties  # type: ignore[union-attr]
+    after = {key: item for key, item in {**before, **given}.items() if key != remove or not remove}
+    if len(after) > TOPIC_PROPERTIES_MAX:
+        raise fail(412, f"At most {TOPIC_PROPERTIES_MAX} properties are allowed")
+    if loaded is not None:
+        await loaded.ledger.set_properties(after)
+    else:
+        await topics.set_properties(topic, after)
+
+
+def _ledger_info(broker: Broker, topic: Topic) -> dict[str, Any]:
+    created = broker.iso_time(topic.created_ms)
+    info: dict[str, Any] = {
+        "version": 0,
+        "creationDate": created,
+        "modificationDate": created,
+        "ledgers": [
+            {
+                "ledgerId": ledger.ledger_id,
+                **({} if ledger.open else {"entries": ledger.entries, "size": ledger.size}),
+                "timestamp": ledger.timestamp_ms,
+                "isOffloaded": False,
+            }
+            for ledger in topic.ledger.ledgers()
+        ],
+        "cursors": {
+            name: {
+                "version": 0,
+                "creationDate": created,
+                "modificationDate": created,
+                "cursorsLedgerId": -1,
+                "markDelete": {
+                    "ledgerId": subscription.cursor.mark_delete.ledger_id,
+                    "entryId": subscription.cursor.mark_delete.entry_id,
+                },
+            }
+            for name, subscription in topic.subscriptions.items()
+            if subscription.cursor.durable
+        },
+    }
+    if topic.ledger.is_terminated:
+        last = topic.ledger.last_confirmed
+        info["terminatedPosition"] = {"ledgerId": last.ledger_id, "entryId": last.entry_id}
+    return info

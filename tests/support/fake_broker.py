@@ -1,0 +1,220 @@
+"""A broker's admin API and Flight port over topics in memory, for tests of the data source."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import uuid
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+from pulsark.dispatch.flight import FlightListener, TopicRange
+from pulsark.errors import ClientError, ServerError
+from pulsark.storage.position import Position
+
+
+@dataclass
+class FakePartition:
+    """One topic partition: ledgers of entries, and subscriptions with their position."""
+
+    ledgers: dict[int, list[bytes]] = field(default_factory=dict)
+    topic_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Position:
+        """The last entry, (-1, -1) if there is none."""
+        for ledger_id, entries in sorted(self.ledgers.items(), reverse=True):
+            if entries:
+                return Position(ledger_id, len(entries) - 1)
+        return Position(-1, -1)
+
+    @property
+    def first(self) -> Position:
+        """Where a reader from the beginning starts."""
+        return Position(min(self.ledgers), 0) if self.ledgers else Position(-1, -1)
+
+
+class FakeBroker:
+    """Topics by full name; a context manager that serves while it is open."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, dict[int, FakePartition]] = {}
+        self.requests: list[str] = []
+        self.reads = 0
+        self.fail_reads = 0
+        self.hide_from: Position | None = None
+        self._next_ledger = 0
+
+    # -- what tests do ---------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int = 0) -> str:
+        """A topic; ``partitions`` 0 for one without any. Returns the full name."""
+        full = topic if "://" in topic else f"persistent://public/default/{topic}"
+        numbers = range(partitions) if partitions else [-1]
+        self.topics[full] = {number: FakePartition() for number in numbers}
+        return full
+
+    def publish(self, topic: str, entries: list[bytes], partition: int = -1) -> None:
+        """Append entries to the open ledger of a partition."""
+        held = self.topics[topic][partition].ledgers
+        if not held:
+            self.roll(topic, partition)
+        held[max(held)].extend(entries)
+
+    def roll(self, topic: str, partition: int = -1) -> None:
+        """Open another ledger."""
+        self._next_ledger += 1
+        self.topics[topic][partition].ledgers[self._next_ledger] = []
+
+    def partition(self, name: str) -> FakePartition:
+        """A partition by its own name."""
+        for topic, partitions in self.topics.items():
+            for number, held in partitions.items():
+                if name == (topic if number < 0 else f"{topic}-partition-{number}"):
+                    return held
+        raise KeyError(name)
+
+    # -- serving ---------------------------------------------------------------------------
+
+    def __enter__(self) -> FakeBroker:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._flight = FlightListener(self)
+        flight_port = self._run(self._flight.listen("127.0.0.1", 0))
+        self.flight_url = f"grpc://127.0.0.1:{flight_port}"
+        broker = self
+
+        class Handler(_Handler):
+            fake = broker
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+        self.admin_url = f"http://127.0.0.1:{self._http.server_port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._run(self._flight.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self, call: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    async def topic_range(self, topic: str) -> TopicRange:
+        try:
+            held = self.partition(topic)
+        except KeyError:
+            raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist") from None
+        return TopicRange(held.topic_id, held.first, held.last)
+
+    async def read_entries(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        self.reads += 1
+        if self.fail_reads:
+            self.fail_reads -= 1
+            raise ClientError(ServerError.ServiceNotReady, "not ready yet")
+        found: list[tuple[Position, bytes]] = []
+        size = 0
+        for ledger_id, entries in sorted(self.partition(topic).ledgers.items()):
+            for entry_id, entry in enumerate(entries):
+                position = Position(ledger_id, entry_id)
+                if not first <= position <= last or (found and size >= max_bytes):
+                    continue
+                if self.hide_from is not None and position >= self.hide_from:
+                    continue
+                found.append((position, entry))
+                size += len(entry)
+        return found
+
+    def plan(self, topic: str) -> dict[str, Any]:
+        """The answer of the ``segments`` endpoint."""
+        return {
+            "topic": topic,
+            "topicId": "base",
+            "flightUrl": self.flight_url,
+            "partitions": [
+                {
+                    "partition": number,
+                    "name": topic if number < 0 else f"{topic}-partition-{number}",
+                    "topicId": held.topic_id,
+                    "first": _id(held.first),
+                    "last": _id(held.last),
+                    "ledgers": [
+                        {
+                            "ledgerId": ledger_id,
+                            "entries": len(entries),
+                            "size": sum(map(len, entries)),
+                            "open": ledger_id == max(held.ledgers),
+                        }
+                        for ledger_id, entries in sorted(held.ledgers.items())
+                    ],
+                }
+                for number, held in self.topics[topic].items()
+            ],
+        }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    fake: FakeBroker
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Stay silent."""
+
+    def do_GET(self) -> None:
+        self._serve(None)
+
+    def do_PUT(self) -> None:
+        self._serve(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    do_POST = do_PUT
+
+    def _serve(self, body: Any) -> None:
+        path = unquote(self.path)
+        self.fake.requests.append(f"{self.command} {path}")
+        parts = path.removeprefix("/admin/v2/persistent/").split("/")
+        try:
+            status, answer = self._route(parts, body)
+        except KeyError as error:
+            status, answer = 404, {"reason": f"{error} not found"}
+        data = json.dumps(answer).encode() if answer is not None else b""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _route(self, parts: list[str], body: Any) -> tuple[int, Any]:
+        fake = self.fake
+        if len(parts) < 3 or parts[2:] == ["partitioned"]:
+            prefix = f"persistent://{parts[0]}/{parts[1]}/"
+            here = {name: held for name, held in fake.topics.items() if name.startswith(prefix)}
+            if len(parts) == 3:
+                return 200, [name for name, held in here.items() if -1 not in held]
+            return 200, [
+                name if number < 0 else f"{name}-partition-{number}"
+                for name, held in here.items()
+                for number in held
+            ]
+        name = f"persistent://{parts[0]}/{parts[1]}/{parts[2]}"
+        if parts[3] == "segments":
+            return 200, fake.plan(name)
+        held, subscription = fake.partition(name), parts[4]
+        place = (body["ledgerId"], body["entryId"])
+        if parts[5:] == ["acknowledge"]:
+            held.subscriptions[subscription] = max(held.subscriptions[subscription], place)
+            return 204, None
+        if subscription in held.subscriptions:
+            return 409, {"reason": "Subscription already exists"}
+        held.subscriptions[subscription] = (place[0], place[1] - 1)
+        return 204, None
+
+
+def _id(position: Position) -> dict[str, int]:
+    return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
