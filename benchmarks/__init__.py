@@ -1,0 +1,1 @@
+"""Measurements: Pulsark beside Apache Pulsar, and its parts alone."""

@@ -1,0 +1,145 @@
+"""The two brokers that are compared: each one process over a data directory of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from benchmarks.maven import class_path, java
+
+PEER = Path(__file__).parent / "peer"
+STOP_SECONDS = 30
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on. It stays free only as long as nobody else takes it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Broker(ABC):
+    """A broker process on ports of its own, started over an empty directory."""
+
+    name: str
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} does not run")
+        return self._process.pid
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Fetch what the command needs; not part of any measurement."""
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """The command line, after the home directory was emptied."""
+
+    def start(self) -> None:
+        """Empty the home directory and start. Returns at once; the broker is not yet ready."""
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.home.mkdir(parents=True)
+        command = self._command()
+        with (self.home / "broker.log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.home)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL for one that does not end; the data directory is removed."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def check(self) -> None:
+        """Raise ``RuntimeError`` with the end of its log if the process has ended."""
+        if self._process is None or self._process.poll() is None:
+            return
+        log = (self.home / "broker.log").read_text(errors="replace")
+        raise RuntimeError(f"{self.name} ended with {self._process.returncode}:\n{log[-3000:]}")
+
+
+class Pulsark(Broker):
+    """`pulsark standalone` of this repository."""
+
+    name = "Pulsark"
+
+    def prepare(self) -> None:
+        """Nothing to fetch."""
+
+    def _command(self) -> list[str]:
+        ports = ["--broker-port", str(self.port), "--web-port", "0", "--flight-port", "0"]
+        data = str(self.home / "data")
+        return [sys.executable, "-m", "pulsark", "standalone", "--data-dir", data, *ports]
+
+
+class Pulsar(Broker):
+    """Apache Pulsar 4.0.7's standalone from Maven Central, with its journal synced."""
+
+    name = "Pulsar"
+    LOCK = PEER / "pulsar-broker-4.0.7.lock"
+
+    # The memory that its distribution's script gives it. That script also chooses ZGC and touches
+    # all of the heap at the start, which is slower on few cores and makes 2.3 GB of an idle
+    # broker: G1 without it is the stronger opponent in every row.
+    MEMORY = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=4g", "-XX:+UseG1GC")
+    OPENS = ("java.io", "java.util.zip", "java.nio", "jdk.internal.misc", "sun.net")
+    PROPERTIES = {
+        "java.net.preferIPv4Stack": "true",
+        "io.netty.tryReflectionSetAccessible": "true",
+        "io.netty.recycler.maxCapacityPerThread": "4096",
+        "log4j2.is.webapp": "false",
+        "log4j.shutdownHookEnabled": "false",
+        "bookkeeper.metadata.bookie.drivers": (
+            "org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver"
+        ),
+        "bookkeeper.metadata.client.drivers": (
+            "org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver"
+        ),
+    }
+
+    def prepare(self) -> None:
+        class_path(self.LOCK)
+
+    def _command(self) -> list[str]:
+        conf = self.home / "standalone.conf"
+        conf.write_text((PEER / "standalone.conf").read_text() + self._addresses())
+        options = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in self.OPENS]
+        options += ["--add-opens=java.management/sun.management=ALL-UNNAMED"]
+        options += [f"-D{key}={value}" for key, value in self.PROPERTIES.items()]
+        options += [f"-Dlog4j.configurationFile={PEER / 'log4j2.xml'}", *self.MEMORY]
+        jars = class_path(self.LOCK).split(os.pathsep)
+        path = os.pathsep.join(jar for jar in jars if not jar.endswith("-tests.jar"))
+        arguments = ["--config", str(conf), "--no-functions-worker", "--no-stream-storage"]
+        arguments += ["--num-bookies", "1", "--bookkeeper-port", str(free_port())]
+        arguments += ["--metadata-dir", str(self.home / "metadata")]
+        arguments += ["--bookkeeper-dir", str(self.home / "bookkeeper")]
+        main = "org.apache.pulsar.PulsarStandaloneStarter"
+        return [java(), *options, "-cp", path, main, *arguments]
+
+    def _addresses(self) -> str:
+        return (
+            "\nbindAddress=127.0.0.1\nadvertisedAddress=127.0.0.1\n"
+            f"brokerServicePort={self.port}\nwebServicePort={free_port()}\n"
+        )

@@ -1,0 +1,196 @@
+"""Pulsark beside Apache Pulsar: the same client, the same settings, alternately.
+
+``python -m benchmarks.compare`` (or ``make bench``) starts both brokers over empty directories,
+warms both, and takes every measure in alternation; the median counts. ``--check`` exits 1 when a
+ratio misses its threshold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.brokers import Broker, Pulsar, Pulsark
+from benchmarks.load import LoadClient
+from benchmarks.report import Row, machine, resources, table
+from benchmarks.scenarios import NAMES, SCENARIOS, START, Scenario
+from benchmarks.usage import Meter, Usage, resident_bytes
+
+FIRST_ACK_SECONDS = 60.0
+SETTLE_SECONDS = 4.0
+"""After this long idle, the memory of either broker moves by less than 2 %."""
+
+
+def _progress(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+class Comparison:
+    """The run of one command line: both brokers, the load client, and the rows so far."""
+
+    def __init__(self, arguments: argparse.Namespace, home: Path) -> None:
+        self._arguments = arguments
+        self._home = home
+        sides: dict[str, Broker] = {
+            "pulsark": Pulsark(home / "pulsark"),
+            "pulsar": Pulsar(home / "pulsar"),
+        }
+        self._brokers = [b for name, b in sides.items() if arguments.side in ("both", name)]
+        self._load = LoadClient()
+        self._topics = 0
+        self.rows: list[Row] = []
+
+    def run(self) -> None:
+        """Measure everything that was asked for."""
+        for broker in self._brokers:
+            broker.prepare()
+        self._warm_client()
+        if "start" in self._arguments.only:
+            self._measure_starts()
+        chosen = [scenario for scenario in SCENARIOS if scenario.name in self._arguments.only]
+        if chosen:
+            for broker in self._brokers:
+                self._start(broker)
+            for scenario in chosen:
+                self._measure(scenario)
+
+    def close(self) -> None:
+        """Stop all processes and remove their data."""
+        for broker in self._brokers:
+            broker.stop()
+        self._load.close()
+
+    def _topic(self) -> str:
+        self._topics += 1
+        return f"persistent://public/default/bench-{self._topics}"
+
+    def _start(self, broker: Broker) -> float:
+        """Start a broker; seconds until a message was acknowledged."""
+        begun = time.monotonic()
+        broker.start()
+        limit = FIRST_ACK_SECONDS
+        self._load.begin("first", url=broker.url, topic=self._topic(), seconds=limit)
+        try:
+            self._load.end()
+        except Exception:
+            broker.check()
+            raise
+        return time.monotonic() - begun
+
+    def _warm_client(self) -> None:
+        """Let the client's JVM load and compile its classes before a start is timed."""
+        if "start" in self._arguments.only:
+            broker = self._brokers[0]
+            self._start(broker)
+            for _ in range(5):
+                url, topic = broker.url, self._topic()
+                self._load.call("first", url=url, topic=topic, seconds=FIRST_ACK_SECONDS)
+            broker.stop()
+
+    def _measure_starts(self) -> None:
+        rows = [Row(measure) for measure in START]
+        for round_number in range(self._arguments.rounds):
+            for broker in self._brokers:
+                os.sync()
+                first = self._start(broker)
+                time.sleep(SETTLE_SECONDS)
+                memory = resident_bytes(broker.pid)
+                broker.stop()
+                answer = {"first": first, "memory": float(memory)}
+                for row in rows:
+                    row.add(broker.name, row.measure.value(answer))
+                numbers = f"first ack {first:.2f} s, idle memory {memory / 1e6:.0f} MB"
+                _progress(f"start {round_number + 1} {broker.name}: {numbers}")
+        self.rows += rows
+
+    def _measure(self, scenario: Scenario) -> None:
+        rows = [Row(measure) for measure in scenario.measures]
+        options = {**scenario.options, **(scenario.quick if self._arguments.quick else {})}
+        topics = {broker.name: self._topic() for broker in self._brokers}
+        for broker in self._brokers:
+            if scenario.prepare:
+                size, count = 1024, options["count"]
+                where = {"url": broker.url, "topic": topics[broker.name]}
+                self._load.call(scenario.prepare, **where, size=size, count=count)
+        warm_up = self._arguments.warm_up
+        for round_number in range(warm_up + self._arguments.rounds):
+            for broker in self._brokers:
+                topic = topics[broker.name] if scenario.prepare else self._topic()
+                answer, usage = self._run_once(scenario, broker, topic, options, round_number)
+                if round_number >= warm_up:
+                    for row in rows:
+                        row.add(broker.name, row.measure.value(answer), usage)
+                kind = "warm-up" if round_number < warm_up else "run"
+                values = [f"{m.label} {m.value(answer):.3g} {m.unit}" for m in scenario.measures]
+                _progress(f"{kind} {broker.name}: {', '.join(values)} ({usage.limit})")
+        self.rows += rows
+
+    def _run_once(
+        self,
+        scenario: Scenario,
+        broker: Broker,
+        topic: str,
+        options: dict[str, object],
+        round_number: int,
+    ) -> tuple[dict[str, float], Usage]:
+        os.sync()  # so that a run does not pay for what the one before left in the page cache
+        extra = {"subscription": f"s{round_number}"} if scenario.subscription else {}
+        meter = Meter(broker.pid, self._load.pid, broker.home)
+        try:
+            answer = self._load.call(
+                scenario.command, url=broker.url, topic=topic, **options, **extra
+            )
+        except Exception:
+            broker.check()
+            raise
+        return answer, meter.read()
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="exit 1 below a threshold")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
+    parser.add_argument("--only", action="append", choices=NAMES, help="one scenario; repeatable")
+    parser.add_argument("--side", choices=("both", "pulsark", "pulsar"), default="both")
+    parser.add_argument("--rounds", type=int, help="alternations that count (5; quick: 2)")
+    parser.add_argument("--warm-up", type=int, help="alternations before them (3; quick: 1)")
+    parser.add_argument("--data-dir", type=Path, help="where the brokers write (a temporary one)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples")
+    parsed = parser.parse_args(arguments)
+    parsed.only = parsed.only or list(NAMES)
+    parsed.rounds = parsed.rounds or (2 if parsed.quick else 5)
+    if parsed.warm_up is None:
+        parsed.warm_up = 1 if parsed.quick else 3
+    return parsed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison; the exit code."""
+    parsed = _parse(arguments)
+    with tempfile.TemporaryDirectory(prefix="pulsark-bench-", dir=parsed.data_dir) as directory:
+        home = Path(directory)
+        comparison = Comparison(parsed, home)
+        try:
+            comparison.run()
+        finally:
+            comparison.close()
+        where = machine(home)
+    rows = comparison.rows
+    print(f"\n{where}; {parsed.rounds} alternations\n\n{table(rows)}\n\n{resources(rows)}")
+    if parsed.json:
+        document = {"machine": where, "rows": [row.as_json() for row in rows]}
+        parsed.json.write_text(json.dumps(document, indent=1) + "\n")
+    missed = [row.measure.label for row in rows if not row.passed]
+    if missed:
+        print(f"\nbelow the threshold: {', '.join(missed)}")
+    return 1 if missed and parsed.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Medians, spreads and ratios, as a table of at most 80 columns and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.scenarios import Measure
+from benchmarks.usage import Usage, file_system
+
+
+@dataclass(slots=True)
+class Row:
+    """All runs of one measure; the samples of both sides were taken alternately."""
+
+    measure: Measure
+    pulsark: list[float] = field(default_factory=list)
+    pulsar: list[float] = field(default_factory=list)
+    usage: dict[str, list[Usage]] = field(default_factory=lambda: {"Pulsark": [], "Pulsar": []})
+
+    def add(self, broker: str, value: float, usage: Usage | None = None) -> None:
+        """Take one sample of ``Pulsark`` or ``Pulsar``."""
+        (self.pulsark if broker == "Pulsark" else self.pulsar).append(value)
+        if usage is not None:
+            self.usage[broker].append(usage)
+
+    @property
+    def ratio(self) -> float | None:
+        """Median of Pulsark over median of Pulsar; ``None`` if a side was not measured."""
+        if not self.pulsark or not self.pulsar:
+            return None
+        return statistics.median(self.pulsark) / statistics.median(self.pulsar)
+
+    @property
+    def passed(self) -> bool:
+        return self.ratio is None or self.measure.holds(self.ratio)
+
+    def limit(self, broker: str) -> str:
+        """What most runs of a side were limited by."""
+        limits = Counter(usage.limit for usage in self.usage[broker])
+        return limits.most_common(1)[0][0] if limits else ""
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "measure": self.measure.label,
+            "unit": self.measure.unit,
+            "better": self.measure.better,
+            "pulsark": self.pulsark,
+            "pulsar": self.pulsar,
+            "ratio": self.ratio,
+            "threshold": self.measure.threshold,
+            "passed": self.passed,
+            "usage": {
+                broker: [
+                    {name: round(getattr(usage, name), 3) for name in Usage.__slots__}
+                    | {"limit": usage.limit}
+                    for usage in usages
+                ]
+                for broker, usages in self.usage.items()
+            },
+        }
+
+
+def machine(data: Path) -> str:
+    """One line about where the numbers were taken."""
+    model = "unknown CPU"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    python = platform.python_version()
+    return f"{os.cpu_count()} cores, {model}, {file_system(data)}, Python {python}"
+
+
+def table(rows: list[Row]) -> str:
+    """The comparison: medians, half of the spread in percent, ratio and what is needed."""
+    header = (
+        f"{'median (spread)':<25}{'Pulsark':>13}{'Pulsar':>13}      {'ratio':>6}  {'needed':<8}"
+    )
+    lines = [header, "-" * 80]
+    for row in rows:
+        verdict = "" if row.measure.threshold is None or row.ratio is None else _mark(row.passed)
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        numbers = f"{_cell(row.pulsark):>13}{_cell(row.pulsar):>13} {row.measure.unit:<4}"
+        line = f"{row.measure.label:<25}{numbers} {ratio:>6}  {row.measure.needed:<8} {verdict}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def resources(rows: list[Row]) -> str:
+    """Who used what in each scenario, in cores: a median a column, and what limited most runs."""
+    names = ("broker", "broker_thread", "client", "others", "disk")
+    lines = [
+        f"{'cores used':<18}{'':<8}{'broker':>7}{'thread':>7}{'client':>7}{'others':>7}{'disk':>6}"
+        "  limited by",
+        "-" * 80,
+    ]
+    for row in rows:
+        if row.measure.secondary:
+            continue
+        for broker, usages in row.usage.items():
+            if not usages:
+                continue
+            columns = [
+                statistics.median(getattr(usage, name) for usage in usages) for name in names
+            ]
+            numbers = "".join(f"{value:>7.2f}" for value in columns[:4])
+            label = row.measure.label.removeprefix("publish ").removesuffix(", p50")
+            line = f"{label:<18}{broker:<8}{numbers}{columns[4]:>6.0%}  {row.limit(broker)}"
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _mark(passed: bool) -> str:
+    return "ok" if passed else "FAIL"
+
+
+def _cell(samples: list[float]) -> str:
+    """Median and half the distance of the extremes, in percent of the median."""
+    if not samples:
+        return "-"
+    median = statistics.median(samples)
+    text = f"{median:.0f}" if median >= 100 else f"{median:.3g}"
+    if len(samples) == 1:
+        return text
+    spread = (max(samples) - min(samples)) / 2 / median if median else 0.0
+    return f"{text} ±{spread:.0%}"

@@ -1,0 +1,117 @@
+"""What is measured: each scenario is one command to the load client, and what its answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of a scenario's answer. ``threshold`` bounds the ratio Pulsark / Pulsar.
+
+    ``secondary``: another number of the same runs as the measure before it.
+    """
+
+    label: str
+    unit: str
+    better: Better
+    value: Callable[[dict[str, float]], float]
+    threshold: float | None = None
+    secondary: bool = False
+
+    def holds(self, ratio: float) -> bool:
+        """Whether the ratio meets the threshold."""
+        if self.threshold is None:
+            return True
+        return ratio >= self.threshold if self.better == "higher" else ratio <= self.threshold
+
+    @property
+    def needed(self) -> str:
+        if self.threshold is None:
+            return ""
+        return f"{'>=' if self.better == 'higher' else '<='} {self.threshold:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One kind of load on a running broker.
+
+    ``prepare`` runs once a broker, before the warm-up; ``quick`` overrides ``options``.
+    """
+
+    name: str
+    command: str
+    options: dict[str, object]
+    measures: tuple[Measure, ...]
+    quick: dict[str, object]
+    prepare: str | None = None
+    subscription: bool = False
+
+
+def _rate(answer: dict[str, float]) -> float:
+    return answer["messages"] / answer["seconds"] / 1e3
+
+
+def _milliseconds(key: str) -> Callable[[dict[str, float]], float]:
+    return lambda answer: answer[key] * 1e3
+
+
+def _publish(name: str, label: str, batching: bool, size: int, threshold: float) -> Scenario:
+    # Unbatched, the client's queue of 1000 (the default of the other official clients) serves
+    # Pulsar best; batched, the 64 MB of this client's default do.
+    pending = 0 if batching else 1000
+    return Scenario(
+        name,
+        "publish",
+        {"batching": batching, "pending": pending, "size": size, "seconds": 2.0},
+        (Measure(label, "k/s", "higher", _rate, threshold),),
+        {"seconds": 1.0},
+    )
+
+
+SCENARIOS = (
+    _publish("batched-1k", "publish batched, 1 KiB", True, 1024, 1.2),
+    _publish("batched-100", "publish batched, 100 B", True, 100, 1.2),
+    _publish("unbatched", "publish unbatched, 1 KiB", False, 1024, 1.2),
+    Scenario(
+        "lone",
+        "lone",
+        {"size": 1024, "count": 1000},
+        (
+            Measure("lone publish, p50", "ms", "lower", _milliseconds("p50"), 0.7),
+            Measure("lone publish, p99", "ms", "lower", _milliseconds("p99"), secondary=True),
+        ),
+        {"count": 300},
+    ),
+    Scenario(
+        "endtoend",
+        "endtoend",
+        {"size": 1024, "count": 1000, "rate": 500.0},
+        (
+            Measure("end to end, p50", "ms", "lower", _milliseconds("p50")),
+            Measure("end to end, p99", "ms", "lower", _milliseconds("p99"), secondary=True),
+        ),
+        {"count": 300},
+    ),
+    Scenario(
+        "catchup",
+        "catchup",
+        {"count": 300_000},
+        (Measure("catch-up read, 1 KiB", "k/s", "higher", _rate),),
+        {"count": 100_000},
+        prepare="backlog",
+        subscription=True,
+    ),
+)
+
+START = (
+    Measure("start to first ack", "s", "lower", lambda answer: answer["first"], 0.3),
+    Measure("idle memory", "MB", "lower", lambda answer: answer["memory"] / 1e6, 0.15),
+)
+"""Measured on fresh processes, not by the load client alone."""
+
+NAMES = ("start", *(scenario.name for scenario in SCENARIOS))

@@ -1,0 +1,109 @@
+"""What a measured run used: CPU of broker and client, the machine, the disk. Linux only."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+BUSY = 0.85
+"""A thread, or the disk, that is busy for this share of a run is taken for its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Shares of a run: 1.0 is one core (or the disk) for all of it.
+
+    ``*_thread`` is the busiest single thread, ``idle`` what all cores together had left, and
+    ``others`` what processes outside of the measurement took, with the kernel's own work.
+    """
+
+    broker: float
+    broker_thread: float
+    client: float
+    client_thread: float
+    idle: float
+    others: float
+    disk: float
+
+    @property
+    def limit(self) -> str:
+        """The resource that held the run back."""
+        if self.broker_thread >= BUSY:
+            return "broker thread"
+        if self.idle <= 0.1 * (os.cpu_count() or 1):
+            return "all cores"
+        if self.client_thread >= BUSY:
+            return "client thread"
+        if self.disk >= BUSY:
+            return "disk"
+        return "waiting"
+
+
+class Meter:
+    """Samples ``/proc`` when created; ``read`` gives the usage since then."""
+
+    def __init__(self, broker: int, client: int, data: Path) -> None:
+        self._pids = (broker, client)
+        self._device = _device_of(data)
+        self._start = time.monotonic()
+        self._threads = [_thread_seconds(pid) for pid in self._pids]
+        self._idle = _idle_seconds()
+        self._disk = _disk_seconds(self._device)
+
+    def read(self) -> Usage:
+        elapsed = time.monotonic() - self._start
+        shares = []
+        for pid, before in zip(self._pids, self._threads, strict=True):
+            now = _thread_seconds(pid)
+            spent = [seconds - before.get(thread, 0.0) for thread, seconds in now.items()]
+            shares += [sum(spent) / elapsed, max(spent, default=0.0) / elapsed]
+        idle = (_idle_seconds() - self._idle) / elapsed
+        disk = (_disk_seconds(self._device) - self._disk) / elapsed
+        others = max(0.0, (os.cpu_count() or 1) - idle - shares[0] - shares[2])
+        return Usage(shares[0], shares[1], shares[2], shares[3], idle, others, disk)
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory (RSS) of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def file_system(path: Path) -> str:
+    """Type of the file system that holds ``path``."""
+    best = ("", "unknown")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind = line.split()[:3]
+        inside = str(path.resolve()).startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) > len(best[0]):
+            best = (mount, kind)
+    return best[1]
+
+
+def _thread_seconds(pid: int) -> dict[str, float]:
+    seconds = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue  # the thread ended meanwhile
+        seconds[task.name] = (int(fields[11]) + int(fields[12])) / _TICKS
+    return seconds
+
+
+def _idle_seconds() -> float:
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return (int(fields[4]) + int(fields[5])) / _TICKS
+
+
+def _device_of(path: Path) -> str:
+    number = os.stat(path).st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+def _disk_seconds(device: str) -> float:
+    stat = Path(f"/sys/dev/block/{device}/stat")
+    return int(stat.read_text().split()[9]) / 1000 if stat.exists() else 0.0
