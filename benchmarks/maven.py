@@ -2,8 +2,8 @@
 
 A lock file has one ``group:artifact:version[:classifier]`` a line and is the *whole* list, as
 Maven resolves it: no POM is read here, so a machine needs nothing but Java, and gets the same
-class path everywhere. Ivy checks each jar against the repository's SHA-1. To make a lock anew, next to a
-POM with the one dependency::
+class path everywhere. Ivy checks each jar against the repository's SHA-1. To make a lock anew,
+next to a POM with the one dependency::
 
     mvn dependency:list -DincludeScope=runtime -Dsort=true -DoutputFile=list.txt
     python -m benchmarks.maven list.txt > some.lock
