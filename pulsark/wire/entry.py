@@ -56,7 +56,8 @@ class EntryHeader(NamedTuple):
 
 def parse_entry(entry: bytes) -> EntryHeader:
     """Read the head of an entry; ``ProtocolError`` if consumers could not read it."""
-    metadata, payload_offset = _split(entry)
+    start, payload_offset = _bounds(entry)
+    metadata = _parse_metadata(entry[start:payload_offset])
     if not metadata.IsInitialized():
         raise ProtocolError("Message metadata that lack a required field")
     messages = metadata.num_messages_in_batch
@@ -85,31 +86,29 @@ def _check_batch_size(metadata: pb.MessageMetadata, messages: int, payload_size:
 
 def entry_metadata(entry: bytes) -> pb.MessageMetadata:
     """The metadata of an entry."""
-    return _split(entry)[0]
+    start, payload_offset = _bounds(entry)
+    return _parse_metadata(entry[start:payload_offset])
 
 
 def entry_payload(entry: bytes) -> bytes:
     """The payload of an entry: maybe a batch, compressed, encrypted."""
-    return entry[_payload_offset(entry) :]
+    return entry[_bounds(entry)[1] :]
 
 
-def _payload_offset(entry: bytes) -> int:
-    start = CHECKSUM_END if entry[:2] == MAGIC else 0
-    metadata_start = start + _metadata_size.size
-    if len(entry) < metadata_start:
-        raise ProtocolError(f"An entry of {len(entry)} bytes")
-    (size,) = _metadata_size.unpack_from(entry, start)
-    payload_offset: int = metadata_start + size
-    if payload_offset > len(entry) or size > MESSAGE_METADATA_BYTES_MAX:
-        raise ProtocolError(f"Message metadata of {size} bytes in an entry of {len(entry)}")
-    return payload_offset
-
-
-def _split(entry: bytes) -> tuple[pb.MessageMetadata, int]:
-    payload_offset = _payload_offset(entry)
+def _bounds(entry: bytes) -> tuple[int, int]:
+    """Where the metadata begin, and where they end and the payload begins."""
     start = CHECKSUM_END + 4 if entry[:2] == MAGIC else 4
+    if len(entry) < start:
+        raise ProtocolError(f"An entry of {len(entry)} bytes")
+    size: int = _metadata_size.unpack_from(entry, start - 4)[0]
+    if start + size > len(entry) or size > MESSAGE_METADATA_BYTES_MAX:
+        raise ProtocolError(f"Message metadata of {size} bytes in an entry of {len(entry)}")
+    return start, start + size
+
+
+def _parse_metadata(data: bytes) -> pb.MessageMetadata:
     try:
-        return pb.MessageMetadata.FromString(entry[start:payload_offset]), payload_offset
+        return pb.MessageMetadata.FromString(data)
     except DecodeError:
         raise ProtocolError("Message metadata that cannot be parsed") from None
 

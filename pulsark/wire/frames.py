@@ -27,7 +27,10 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.text_fields import has_broken_text, text_plan
 
 RECEIVE_BYTES = 256 * 1024
-"""Most that one read of a socket takes."""
+"""Most that one read of a socket takes, large frames apart."""
+
+LARGE_REST_BYTES = 64 * 1024
+"""A frame of which so much is missing is received in place."""
 
 _sizes = struct.Struct(">II")
 _block_head = struct.Struct(">HI")
@@ -42,6 +45,7 @@ _MESSAGE = pb.BaseCommand.MESSAGE
 # reads, because a transport calls get_buffer, reads, and calls buffer_updated in one go.
 _received = memoryview(bytearray(RECEIVE_BYTES))
 
+_from_bytes = pb.BaseCommand.FromString
 _field_of_type = {
     field.number: field.name
     for field in pb.BaseCommand.DESCRIPTOR.fields
@@ -61,19 +65,32 @@ class FrameDecoder:
     from the next frame on. After a ``ProtocolError`` the decoder must not be used any more.
     """
 
-    __slots__ = ("_partial", "_wanted", "max_frame_size")
+    __slots__ = ("_chunks", "_partial", "_room", "_wanted", "max_frame_size")
 
     def __init__(self, max_frame_size: int) -> None:
         self.max_frame_size = max_frame_size
         self._partial = bytearray()  # an unfinished frame from its first byte on
         self._wanted = 0  # length of _partial with which the work can go on
+        # The rest of a large frame is received where it stays: in chunks after _partial, each
+        # as long as all before it, so that a peer is never given more than twice what it sent.
+        self._chunks: list[bytearray] = []
+        self._room: memoryview | None = None  # what is free in the last chunk
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the transport puts what it reads next, for ``asyncio.BufferedProtocol``.
 
-        Shared by all decoders of the process: only for transports of one event loop.
+        Mostly a buffer that all decoders of the process share: only for one event loop.
         """
-        return _received
+        missing = self._wanted - len(self._partial)
+        if missing < LARGE_REST_BYTES:
+            return _received
+        if not self._room:
+            chunks = self._chunks
+            present = len(self._partial) + sum(map(len, chunks))
+            size = min(self._wanted - present, max(present, LARGE_REST_BYTES))
+            chunks.append(bytearray(size))
+            self._room = memoryview(chunks[-1])
+        return self._room
 
     def buffer_updated(self, nbytes: int) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         """Commands in the ``nbytes`` just read, each with its entry or ``None``.
@@ -81,11 +98,29 @@ class FrameDecoder:
         The iterator must be used up before the next read. It raises ``ProtocolError`` at the
         first frame that is wrong, after all frames before it.
         """
-        return self._decode(_received[:nbytes])
+        if self._room is None:
+            return self._decode(_received[:nbytes])
+        self._room = self._room[nbytes:]
+        if self._room or len(self._partial) + sum(map(len, self._chunks)) < self._wanted:
+            return iter(())
+        return iter((self._large_frame(),))
 
     def receive(self, data: bytes) -> list[tuple[pb.BaseCommand, bytes | None]]:
-        """The same for bytes that were read elsewhere."""
+        """The same for bytes that were read elsewhere, in any thread."""
         return list(self._decode(memoryview(data)))
+
+    def _large_frame(self) -> tuple[pb.BaseCommand, bytes | None]:
+        """The frame that has just become complete; its entry is copied once."""
+        first = memoryview(bytes(self._partial))
+        chunks = self._chunks
+        self._partial, self._chunks, self._room, self._wanted = bytearray(), [], None, 0
+        _, command_size = _sizes.unpack_from(first)
+        command_end = _HEAD_BYTES + command_size
+        if command_end > len(first):
+            first = memoryview(b"".join((first, *chunks)))
+            chunks = []
+        entry = b"".join((first[command_end:], *chunks))
+        return _parse(bytes(first[_HEAD_BYTES:command_end]), has_entry=bool(entry)), entry or None
 
     def _decode(self, received: memoryview) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         partial = self._partial
@@ -95,10 +130,11 @@ class FrameDecoder:
                 return
             data = bytes(partial)
             partial.clear()
+            self._wanted = 0
         else:
             data = bytes(received)
         unpack_sizes = _sizes.unpack_from
-        parse = pb.BaseCommand.FromString
+        parse = _parse
         position = 0
         end = len(data)
         while end - position >= _HEAD_BYTES:
@@ -112,19 +148,8 @@ class FrameDecoder:
                 raise ProtocolError(f"A command of {command_size} bytes in {total_size} bytes")
             if stop > end:
                 break
-            try:
-                command = parse(data[body:command_end])
-            except DecodeError:
-                raise ProtocolError("A command that cannot be parsed") from None
-            # A SEND that lacks a number reads as 0: only its own producer is affected, so the
-            # most frequent command is spared the check for required fields.
-            if command.type == _SEND:
-                if command_end == stop or not command.HasField("send"):
-                    raise ProtocolError("A SEND without its parts")
-                yield command, data[command_end:stop]
-            else:
-                _check(command, has_entry=command_end < stop)
-                yield command, data[command_end:stop] or None
+            command = parse(data[body:command_end], has_entry=command_end < stop)
+            yield command, data[command_end:stop] or None
             position = stop
         if position < end:
             self._keep(data, position)
@@ -143,21 +168,28 @@ class FrameDecoder:
         self._partial += rest
 
 
-def _check(command: pb.BaseCommand, *, has_entry: bool) -> None:
-    """Raise unless a command other than SEND is complete."""
+def _parse(body: bytes, *, has_entry: bool) -> pb.BaseCommand:
+    """A complete command that an entry follows or does not."""
+    try:
+        command = _from_bytes(body)
+    except DecodeError:
+        raise ProtocolError("A command that cannot be parsed") from None
     kind = command.type
+    # A SEND that lacks a number reads as 0: only its own producer is affected, so the most
+    # frequent command is spared the check for required fields.
+    if kind == _SEND:
+        if not has_entry or not command.HasField("send"):
+            raise ProtocolError("A SEND without its parts")
+        return command
     field = _field_of_type.get(kind)
-    if field is None or not command.HasField("type"):
-        raise ProtocolError("A command without a known type")
-    if not command.HasField(field):
-        raise ProtocolError(f"A command of type {kind} without its content")
-    if not command.IsInitialized():
-        raise ProtocolError(f"A command of type {kind} lacks a required field")
+    if field is None or not command.HasField(field) or not command.IsInitialized():
+        raise ProtocolError(f"A command of type {kind} that is unknown or incomplete")
     if has_entry != (kind == _MESSAGE):
         raise ProtocolError(f"A command of type {kind} with too many or too few bytes")
     plan = _text_plan_of_type[kind]
     if plan and has_broken_text(getattr(command, field), plan):
         raise ProtocolError(f"A command of type {kind} with text that is not UTF-8")
+    return command
 
 
 def encode_command(command: pb.BaseCommand) -> bytes:

@@ -33,14 +33,13 @@ def has_broken_text(message: Any, plan: TextPlan) -> bool:
     for name, repeated, inner in plan:
         if inner is None:
             value = getattr(message, name)
-            if repeated:
-                if not all(isinstance(item, str) for item in value):
+            for text in value if repeated else (value,):
+                if not isinstance(text, str):
                     return True
-            elif not isinstance(value, str):
-                return True
         elif repeated:
-            if any(has_broken_text(item, inner) for item in getattr(message, name)):
-                return True
+            for item in getattr(message, name):
+                if has_broken_text(item, inner):
+                    return True
         elif message.HasField(name) and has_broken_text(getattr(message, name), inner):
             return True
     return False

@@ -11,6 +11,7 @@ from pulsark.errors import ProtocolError
 from pulsark.limits import COMMAND_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import (
+    LARGE_REST_BYTES,
     RECEIVE_BYTES,
     FrameDecoder,
     encode_command,
@@ -85,12 +86,42 @@ def test_a_stream_byte_by_byte() -> None:
     assert [(c.type, e) for c, e in byte_by_byte(data)] == expected
 
 
-def test_entries_larger_than_the_buffer() -> None:
-    large = entry_of(bytes(range(256)) * (3 * RECEIVE_BYTES // 256))
-    data = PING + send_frame(send_command(1, 0), large) + PING
-    found = feed(FrameDecoder(6 << 20), data)
-    assert [(c.type, e) for c, e in found] == [(18, None), (6, large), (18, None)]
+@pytest.mark.parametrize("read", [1000, LARGE_REST_BYTES - 1, RECEIVE_BYTES, 1 << 30])
+@pytest.mark.parametrize("size", [LARGE_REST_BYTES, RECEIVE_BYTES, 3 * RECEIVE_BYTES + 5])
+def test_large_entries(size: int, read: int) -> None:
+    large = entry_of(bytes(range(256)) * (size // 256))
+    data = PING + send_frame(send_command(1, 0), large) * 2 + PING
+    decoder = FrameDecoder(6 << 20)
+    found = [p for i in range(0, len(data), read) for p in feed(decoder, data[i : i + read])]
+    assert [(c.type, e) for c, e in found] == [(18, None), (6, large), (6, large), (18, None)]
     assert type(found[1][1]) is bytes
+    assert decode_all(data) == found
+
+
+@pytest.mark.parametrize("read", [9, 1000, RECEIVE_BYTES])
+def test_large_commands(read: int) -> None:
+    command = Command(type=Command.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    redeliver = command.redeliverUnacknowledgedMessages
+    redeliver.consumer_id = 1
+    for i in range(30_000):
+        redeliver.message_ids.add(ledgerId=2**40, entryId=i)
+    data = encode_command(command) + PING
+    assert LARGE_REST_BYTES < len(data) < COMMAND_BYTES_MAX
+    decoder = FrameDecoder(1 << 20)
+    found = feed(decoder, data[:read]) + feed(decoder, data[read:])
+    assert found[0] == (command, None)
+    assert found[1][0].type == Command.PING
+
+
+def test_a_large_frame_that_is_wrong() -> None:
+    body = bytes(LARGE_REST_BYTES * 2)
+    for data in (frame(body), frame(PING[8:], body)):
+        with pytest.raises(ProtocolError):
+            feed(FrameDecoder(1 << 20), data)
+        decoder = FrameDecoder(1 << 20)
+        assert feed(decoder, data[:100]) == []
+        with pytest.raises(ProtocolError):
+            feed(decoder, data[100:])
 
 
 def test_decoders_share_the_buffer_and_nothing_else() -> None:
