@@ -38,12 +38,18 @@ class LedgerList:
         self._ids = [info.ledger_id for info in self._ledgers]
         self._counts = [info.entries for info in self._ledgers]
         self._starts = [0, *accumulate(self._counts)][: len(self._counts)]
+        self._closed_bytes = sum([info.size for info in self._ledgers])
         self._trimmed = trimmed if trimmed is not None else Position(-1, -1)
         assert self._ids == sorted(set(self._ids)), "ledger ids must rise"
 
     def grow(self, entries: int) -> None:
         """Set the number of entries of the last ledger."""
         self._counts[-1] = entries
+
+    @property
+    def closed_bytes(self) -> int:
+        """Bytes of all ledgers that are closed."""
+        return self._closed_bytes
 
     @property
     def entries(self) -> int:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from pulsark.errors import MetadataError
-from pulsark.metadata.store import MetadataStore
+from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.runtime import Runtime
 from pulsark.storage.ledger_list import LedgerInfo, LedgerList
-from pulsark.storage.ledger_metadata import check_version
+from pulsark.storage.ledger_metadata import LedgerMetadata, check_version
 from pulsark.storage.position import EARLIEST, Position
 
 FORMAT_VERSION = 1
@@ -58,6 +59,14 @@ class ManagedLedgerRecord:
         others = tuple(i for i in self.ledgers if i.ledger_id != info.ledger_id)
         return replace(self, ledgers=tuple(sorted((*others, info))))
 
+    def with_closed(self, metadata: LedgerMetadata, now_ms: int) -> ManagedLedgerRecord:
+        """With the final size of a ledger that was closed; one without entries goes."""
+        if metadata.last_entry_id < 0:
+            return self.without_ledgers({metadata.ledger_id})
+        return self.with_ledger(
+            LedgerInfo(metadata.ledger_id, metadata.last_entry_id + 1, metadata.length, now_ms)
+        )
+
     def without_ledgers(self, ledger_ids: set[int]) -> ManagedLedgerRecord:
         """With ledgers taken out and marked for removal."""
         return replace(
@@ -94,6 +103,24 @@ def decode_record(path: str, value: bytes) -> ManagedLedgerRecord:
         return _from_document(document)
     except (KeyError, TypeError, ValueError) as e:
         raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+
+
+async def load_or_create(
+    path: str, metadata: MetadataStore, runtime: Runtime, properties: Mapping[str, str] | None
+) -> tuple[ManagedLedgerRecord, int]:
+    """The record at a path and its version, made with a new topic id if there is none."""
+    while True:
+        found = await metadata.get(path)
+        if found is not None:
+            return decode_record(path, found.value), found.version
+        topic_id = f"{runtime.rng.getrandbits(128):032x}"
+        record = ManagedLedgerRecord(
+            topic_id, runtime.clock.now_ms(), properties=dict(properties or {})
+        )
+        try:
+            return record, await metadata.put(path, record.encode(), ABSENT)
+        except BadVersionError:
+            continue  # created by somebody else just now
 
 
 async def read_record(path: str, metadata: MetadataStore) -> ManagedLedgerRecord | None:

@@ -1,0 +1,102 @@
+"""The entries of a managed ledger, in one sequence: positions and reads.
+
+A position need not exist: it may be trimmed, or not written yet. A read begins with the first
+entry at or after it, and never goes beyond the last confirmed one.
+"""
+
+from __future__ import annotations
+
+from pulsark.errors import NoSuchLedgerError, StorageError
+from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.ledger_list import LedgerInfo, LedgerList
+from pulsark.storage.ledger_search import find_by_publish_time
+from pulsark.storage.position import EARLIEST, Position
+
+
+class LedgerView:
+    """What a list of ledgers holds. The managed ledger's is live; another one stays as it was.
+
+    A view of a topic that is not loaded is made from its record; of a ledger that the record
+    shows as open it has no entries.
+    """
+
+    def __init__(self, ledgers: LedgerList, manager: LedgerManager) -> None:
+        self._manager = manager
+        self._ledgers = ledgers
+        self.last_confirmed = ledgers.last()
+        """The last entry; of an empty topic the last one trimmed, or (-1, -1)."""
+
+    async def read(
+        self, position: Position, max_entries: int, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        """Confirmed entries from ``position`` on, over the borders of ledgers.
+
+        At least one if there is one, whatever ``max_bytes``. Raises ``StorageError`` if the
+        first cannot be read now, ``EntrySealedError`` if it lives in the table.
+        """
+        result: list[tuple[Position, bytes]] = []
+        size = 0
+        while len(result) < max_entries and (size < max_bytes or not result):
+            ledger_id, first = position = self._ledgers.at_or_after(position)
+            if position > self.last_confirmed:
+                break
+            end = self._ledgers.count_of(ledger_id) - 1
+            last = min(end, first + max_entries - len(result) - 1)
+            try:
+                found = await self._manager.read(
+                    ledger_id, first, last, max_bytes - size, confirmed=end
+                )
+            except StorageError as e:
+                if isinstance(e, NoSuchLedgerError) and self._ledgers.index_of(ledger_id) is None:
+                    continue  # trimmed meanwhile
+                if result:
+                    break  # the next call meets the error as its first entry
+                raise
+            if not found:
+                break
+            result += [(Position(ledger_id, entry_id), entry) for entry_id, entry in found]
+            size += sum([len(entry) for _, entry in found])
+            position = Position(ledger_id, found[-1][0] + 1)
+        return result
+
+    async def find_by_publish_time(self, ms: int) -> Position:
+        """The first entry published at ``ms`` (epoch) or later, or the place after the last."""
+        return await find_by_publish_time(self._ledgers, self.read, ms)
+
+    def first_position(self) -> Position:
+        """The first entry; of an empty topic, the place where one can come."""
+        return self._ledgers.at_or_after(EARLIEST)
+
+    def next_position(self, position: Position) -> Position:
+        """The first entry after ``position``; or else the place after the last entry."""
+        last_ledger, last_entry = self.last_confirmed
+        ledger_id, entry_id = position
+        if ledger_id == last_ledger and -1 <= entry_id < last_entry:
+            return Position(ledger_id, entry_id + 1)
+        return self._ledgers.after(position)
+
+    def previous_position(self, position: Position) -> Position:
+        """The last entry before ``position``; or else the last that was trimmed, or (-1, -1)."""
+        return self._ledgers.before(position)
+
+    def valid_position_at_or_after(self, position: Position) -> Position:
+        """The first entry that is not before ``position``; or else the place after the last."""
+        return self._ledgers.at_or_after(position)
+
+    def entries_between(self, after: Position, through: Position) -> int:
+        """Entries after ``after`` and up to ``through``."""
+        return self._ledgers.between(after, through)
+
+    def ledgers(self) -> list[LedgerInfo]:
+        """The ledgers, oldest first."""
+        return self._ledgers.infos()
+
+    @property
+    def entries(self) -> int:
+        """Entries that can be read."""
+        return self._ledgers.entries
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all closed ledgers."""
+        return self._ledgers.closed_bytes

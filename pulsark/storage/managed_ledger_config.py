@@ -1,0 +1,71 @@
+"""How a managed ledger stores entries, and whom it tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pulsark.storage.ledger import LedgerConfig
+
+if TYPE_CHECKING:
+    from pulsark.config import Settings
+
+
+class ManagedLedgerListener(Protocol):
+    """Whom a managed ledger tells. Called on the event loop, never from inside ``append``."""
+
+    def entries_confirmed(
+        self, ledger_id: int, first_entry_id: int, entries: list[bytes], contexts: list[Any]
+    ) -> None:
+        """Consecutive entries are durable, and exist from now on."""
+
+    def append_failed(self, contexts: list[Any], error: Exception) -> None:
+        """Appends that were not confirmed, in order. Unless ``error`` says more, they may exist.
+
+        ``StorageFullError``, ``LedgerFencedError`` (the topic has another owner; this managed
+        ledger is of no more use), other ``StorageError`` and ``MetadataError``;
+        ``ClientError`` with ``TopicTerminatedError``.
+        """
+
+    def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
+        """Entries exist, after all, whose appends were reported as failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerConfig:
+    """How entries are stored, and when a ledger is closed for the next one.
+
+    A ledger is full at ``max_entries``, ``max_bytes`` or ``max_age_ms``, but not before
+    ``min_age_ms``.
+    """
+
+    ensemble_size: int = 1
+    write_quorum: int = 1
+    ack_quorum: int = 1
+    max_entries: int = 50_000
+    max_bytes: int = 2048 << 20
+    min_age_ms: int = 10 * 60_000
+    max_age_ms: int = 240 * 60_000
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> ManagedLedgerConfig:
+        """As the operator set it."""
+        return cls(
+            settings.managedLedgerDefaultEnsembleSize,
+            settings.managedLedgerDefaultWriteQuorum,
+            settings.managedLedgerDefaultAckQuorum,
+            settings.managedLedgerMaxEntriesPerLedger,
+            settings.managedLedgerMaxSizePerLedgerMbytes << 20,
+            settings.managedLedgerMinLedgerRolloverTimeMinutes * 60_000,
+            settings.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000,
+        )
+
+    def ledger_config(self, owner: str) -> LedgerConfig:
+        """That of a new ledger of the managed ledger at ``owner``."""
+        return LedgerConfig(self.ensemble_size, self.write_quorum, self.ack_quorum, owner=owner)
+
+    def is_full(self, entries: int, size: int, age_ms: int) -> bool:
+        """Whether a ledger of so many entries, bytes and milliseconds is to be closed."""
+        return age_ms >= self.min_age_ms and (
+            entries >= self.max_entries or size >= self.max_bytes or age_ms >= self.max_age_ms
+        )
