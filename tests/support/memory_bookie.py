@@ -45,6 +45,8 @@ class MemoryBookie:
         self._bookie_id = bookie_id
         self._keeps_length = keeps_length
         self._ledgers: dict[int, _Ledger] = {}
+        self._deleted: set[int] = set()
+        """Of these nothing is stored any more: a stale writer must not begin them anew."""
         self._queue: deque[tuple[EntryRun, Done, bool, bool]] = deque()
         self._scheduled = False
         self.held = False
@@ -115,6 +117,7 @@ class MemoryBookie:
         await asyncio.sleep(0)
         self._check_up()
         self._ledgers.pop(ledger_id, None)
+        self._deleted.add(ledger_id)
 
     # For tests.
 
@@ -167,6 +170,8 @@ class MemoryBookie:
             return StorageError(f"{self._bookie_id} is down")
         if self.full and not reserve:
             return StorageFullError(f"{self._bookie_id} is full")
+        if run.ledger_id in self._deleted:
+            return NoSuchLedgerError(f"{self._bookie_id}: ledger {run.ledger_id} was deleted")
         ledger = self._ledgers.setdefault(run.ledger_id, _Ledger())
         if ledger.fenced and not recovery:
             return LedgerFencedError(f"{self._bookie_id}: ledger {run.ledger_id} is fenced")

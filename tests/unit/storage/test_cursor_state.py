@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,39 +15,13 @@ from pulsark.storage.cursor_state import (
     words_of_mask,
 )
 from pulsark.storage.position import EARLIEST, LATEST, Position
+from tests.support.cursors import TopicLedgers
 
 P = Position
 
 
-class FakeLedgers:
-    """Ledgers as a list of ``[ledger_id, entries]``; the last one is open."""
-
-    def __init__(self, *ledgers: tuple[int, int]) -> None:
-        self.ledgers = [list(ledger) for ledger in ledgers]
-
-    @property
-    def last_confirmed(self) -> Position:
-        return max(self.positions(), default=EARLIEST)
-
-    def next_position(self, position: Position) -> Position:
-        for ledger_id, entries in self.ledgers[:-1]:
-            if entries and position < (ledger_id, entries - 1):
-                return P(ledger_id, position.entry_id + 1 if ledger_id == position.ledger_id else 0)
-        open_id, entries = self.ledgers[-1]
-        if position.ledger_id >= open_id:
-            return P(open_id, min(position.entry_id + 1, entries))
-        return P(open_id, 0)
-
-    def entries_between(self, after: Position, last: Position) -> int:
-        positions = self.positions()
-        return max(0, bisect.bisect_right(positions, last) - bisect.bisect_right(positions, after))
-
-    def positions(self) -> list[Position]:
-        return [P(ledger_id, i) for ledger_id, n in self.ledgers for i in range(n)]
-
-
 def state_over(*ledgers: tuple[int, int], mark_delete: Position = EARLIEST) -> CursorState:
-    return CursorState(FakeLedgers(*ledgers), mark_delete)
+    return CursorState(TopicLedgers(*ledgers), mark_delete)
 
 
 def test_words_and_masks_are_inverse() -> None:
@@ -193,7 +165,7 @@ def test_reset_forgets_and_begins_an_era() -> None:
 
 
 def test_a_ledger_that_turns_out_empty_does_not_hold_the_mark() -> None:
-    ledgers = FakeLedgers((3, 1), (4, 1), (5, 2))
+    ledgers = TopicLedgers((3, 1), (4, 1), (5, 2))
     state = CursorState(ledgers)
     state.ack(P(3, 0))
     state.ack(P(5, 0))
@@ -206,7 +178,7 @@ def test_a_ledger_that_turns_out_empty_does_not_hold_the_mark() -> None:
 def test_a_saved_state_finds_its_ledgers_trimmed() -> None:
     saved = AckedSet(P(2, 9))
     saved.merge(state_with(P(5, 0), P(5, 1)))
-    state = CursorState.of(saved, FakeLedgers((5, 4)))
+    state = CursorState.of(saved, TopicLedgers((5, 4)))
     assert state.mark_delete == P(5, 1)
     assert state.backlog() == 2
 
@@ -254,7 +226,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledgers = FakeLedgers((1, 0))
+        self.ledgers = TopicLedgers((1, 0))
         self.state = CursorState(self.ledgers)
         self.acked: set[Position] = set()
         self.masks: dict[Position, int] = {}
