@@ -9,6 +9,7 @@ from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.bookie import Bookie
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
+from pulsark.storage.cursor_state import AckedSet
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.ledger_list import LedgerInfo, LedgerList
 from pulsark.storage.position import Position
@@ -37,6 +38,12 @@ class TopicLedgers:
 
     def _list(self) -> LedgerList:
         return LedgerList(LedgerInfo(ledger_id, n, 0, 0) for ledger_id, n in self.ledgers)
+
+
+def contents(acked: AckedSet) -> tuple[object, ...]:
+    """Everything that tells two sets apart, in a form that can be compared."""
+    sets = {ledger_id: list(entries) for ledger_id, entries in acked.acked.items()}
+    return acked.era, acked.mark_delete, sets, acked.masks, acked.count
 
 
 class Owner:

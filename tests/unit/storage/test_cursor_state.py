@@ -15,7 +15,7 @@ from pulsark.storage.cursor_state import (
     words_of_mask,
 )
 from pulsark.storage.position import EARLIEST, LATEST, Position
-from tests.support.cursors import TopicLedgers
+from tests.support.cursors import TopicLedgers, contents
 
 P = Position
 
@@ -208,11 +208,6 @@ def test_runs_of_a_range() -> None:
     ]
     assert state.acked_between(P(3, 3), P(3, 5)) == 2
     assert state.acked_between(EARLIEST, LATEST) == 3, "what mark-delete covers is not counted"
-
-
-def contents(acked: AckedSet) -> tuple[object, ...]:
-    sets = {ledger_id: list(entries) for ledger_id, entries in acked.acked.items()}
-    return acked.era, acked.mark_delete, sets, acked.masks, acked.count
 
 
 BATCH = 3
