@@ -52,6 +52,9 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 HTTP_HEAD_TIMEOUT_SECONDS = 30.0
 """A connection that has not sent its first request by then is closed."""
 
+HTTP_CLOSE_SECONDS = 2.0
+"""How long requests under way may take to end when the process stops."""
+
 JSON_DEPTH_MAX = 32
 """Deepest nesting of a request's JSON; the deepest that Pulsar's tools send is five."""
 

@@ -37,7 +37,7 @@ _STATUS_OF_CODE = {
     ServerError.ProducerBlockedQuotaExceededError: 507,
     ServerError.ProducerBlockedQuotaExceededException: 507,
 }
-_STATUS_OF_RESOURCE = {
+_STATUS_OF_RESOURCE: dict[type[PulsarkError], int] = {
     AlreadyExistsError: 409,
     DoesNotExistError: 404,
     InUseError: 409,
@@ -54,7 +54,7 @@ def status_of(error: PulsarkError) -> int:
     """The status with which an error is answered."""
     if isinstance(error, ClientError):
         return _STATUS_OF_CODE.get(error.code, 500)
-    return _STATUS_OF_RESOURCE.get(type(error), 500)  # type: ignore[call-overload, no-any-return]
+    return _STATUS_OF_RESOURCE.get(type(error), 500)
 
 
 def install(app: FastAPI) -> None:

@@ -128,9 +128,7 @@ async def partitioned_stats(
 
 
 @router.get("/{topic}/partitioned-internalStats")
-async def partitioned_internal_stats(
-    topic: TopicOf, broker: BrokerOf, stats: StatsOf
-) -> Response:
+async def partitioned_internal_stats(topic: TopicOf, broker: BrokerOf, stats: StatsOf) -> Response:
     """What is inside each partition."""
     found = await existing(broker, topic)
     parts = {

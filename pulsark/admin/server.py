@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from pulsark.dispatch.stats import Stats
@@ -28,9 +27,7 @@ log = logging.getLogger(__name__)
 
 _END_OF_HEAD = b"\r\n\r\n"
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-
-Factory = Callable[[], "H11Protocol"]
+_TOO_LARGE = _BUSY.replace(b"503 Service Unavailable", b"431 Request Header Fields Too Large")
 
 
 class AdminServer:

@@ -1,0 +1,194 @@
+"""``/admin/v2/brokers`` and ``/admin/v2/broker-stats``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from pulsark import __version__
+from pulsark.admin.errors import fail
+from pulsark.admin.requests import BrokerOf, StatsOf, name_part, text, value
+from pulsark.config import key_index
+from pulsark.dispatch.broker import Broker
+
+router = APIRouter(prefix="/admin/v2", tags=["brokers"])
+
+PULSAR_VERSION = "4.0.7"
+"""The version of Pulsar whose behaviour clients and tools find here."""
+
+
+@router.get("/brokers/health")
+async def health(broker: BrokerOf) -> Response:
+    """``ok`` when the metadata store answers."""
+    await broker.resources.clusters.list()
+    return text("ok")
+
+
+@router.get("/brokers/ready")
+async def ready(broker: BrokerOf) -> Response:
+    """``ok`` when the broker has started."""
+    if not broker.broker_url:
+        raise fail(500, "The broker is starting")
+    return text("ok")
+
+
+@router.get("/brokers/version")
+async def version() -> Response:
+    """The version that clients compare."""
+    return text(f"{PULSAR_VERSION}-pulsark-{__version__}")
+
+
+@router.get("/brokers")
+async def list_brokers(broker: BrokerOf) -> Response:
+    """All brokers as ``host:webport``."""
+    return value([_broker_id(broker)])
+
+
+@router.get("/brokers/leaderBroker")
+async def leader(broker: BrokerOf) -> Response:
+    """The broker that assigns bundles."""
+    return value({"serviceUrl": broker.web_url, "brokerId": _broker_id(broker)})
+
+
+@router.get("/brokers/internal-configuration")
+async def internal_configuration() -> Response:
+    """Where Pulsar's own parts would find the metadata store: there is none to share."""
+    return value(
+        {
+            "zookeeperServers": "",
+            "configurationStoreServers": "",
+            "metadataStoreUrl": "",
+            "configurationMetadataStoreUrl": "",
+            "ledgersRootPath": "/ledgers",
+        }
+    )
+
+
+@router.get("/brokers/configuration")
+async def dynamic_names() -> Response:
+    """Names of settings that can be changed while running: none."""
+    return value([])
+
+
+@router.get("/brokers/configuration/values")
+async def dynamic_values() -> Response:
+    """Settings that were changed while running: none."""
+    return value({})
+
+
+@router.get("/brokers/configuration/runtime")
+async def runtime_configuration(broker: BrokerOf) -> Response:
+    """All settings as text."""
+    keys = key_index()
+    return value(
+        {
+            name: keys[name].text(setting)
+            for name, setting in dataclasses.asdict(broker.settings).items()
+        }
+    )
+
+
+@router.get("/brokers/{cluster}")
+async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
+    """The brokers of a cluster."""
+    if name_part("cluster", cluster) != broker.settings.clusterName:
+        raise fail(404, "Cluster does not exist")
+    return value([_broker_id(broker)])
+
+
+@router.get("/broker-stats/topics")
+async def broker_topics(broker: BrokerOf, stats: StatsOf) -> Response:
+    """Statistics of all loaded topics, by namespace, bundle and domain."""
+    tree: dict[str, Any] = {}
+    for topic in broker.loaded_topics():
+        bundles = tree.setdefault(topic.name.namespace_name, {})
+        domains = bundles.setdefault(await broker.bundle_of(topic.name), {})
+        domains.setdefault(topic.name.domain, {})[str(topic.name)] = _broker_stats(
+            stats.topic(topic), stats.internal(topic)
+        )
+    return value(tree)
+
+
+@router.get("/broker-stats/metrics")
+async def broker_metrics() -> Response:
+    """Pulsar's older form of metrics; ``/metrics`` is the one that has them."""
+    return value([])
+
+
+@router.get("/broker-stats/load-report")
+async def load_report(broker: BrokerOf, stats: StatsOf) -> Response:
+    """How busy the broker is."""
+    topics = [stats.topic(topic) for topic in broker.loaded_topics()]
+    return value(
+        {
+            "webServiceUrl": broker.web_url,
+            "pulsarServiceUrl": broker.broker_url,
+            "msgRateIn": float(sum(t["msgRateIn"] for t in topics)),
+            "msgRateOut": float(sum(t["msgRateOut"] for t in topics)),
+            "msgThroughputIn": float(sum(t["msgThroughputIn"] for t in topics)),
+            "msgThroughputOut": float(sum(t["msgThroughputOut"] for t in topics)),
+            "numTopics": len(topics),
+            "numProducers": sum(len(t["publishers"]) for t in topics),
+            "numConsumers": sum(
+                len(s["consumers"]) for t in topics for s in t["subscriptions"].values()
+            ),
+            "brokerVersionString": PULSAR_VERSION,
+            "startTimestamp": broker.started_ms,
+            "loadReportType": "LocalBrokerData",
+        }
+    )
+
+
+def _broker_id(broker: Broker) -> str:
+    return urlsplit(broker.web_url).netloc
+
+
+def _broker_stats(stats: dict[str, Any], internal: dict[str, Any]) -> dict[str, Any]:
+    """The older shape of a topic's statistics."""
+    same = (
+        "publishers",
+        "replication",
+        "averageMsgSize",
+        "msgRateIn",
+        "msgRateOut",
+        "msgThroughputIn",
+        "msgThroughputOut",
+        "storageSize",
+        "backlogSize",
+    )
+    return {
+        **{key: stats[key] for key in same},
+        "subscriptions": {
+            name: _broker_subscription(found, internal["cursors"][name])
+            for name, found in stats["subscriptions"].items()
+        },
+        "producerCount": len(stats["publishers"]),
+        "msgInCount": stats["msgInCounter"],
+        "bytesInCount": stats["bytesInCounter"],
+        "msgOutCount": stats["msgOutCounter"],
+        "bytesOutCount": stats["bytesOutCounter"],
+        "pendingAddEntriesCount": internal["pendingAddEntriesCount"],
+        "filteredEntriesCount": 0,
+    }
+
+
+def _broker_subscription(found: dict[str, Any], cursor: dict[str, Any]) -> dict[str, Any]:
+    same = (
+        "consumers",
+        "msgBacklog",
+        "msgRateExpired",
+        "msgRateOut",
+        "msgThroughputOut",
+        "messageAckRate",
+        "msgRateRedeliver",
+        "type",
+    )
+    of_cursor = (
+        "numberOfEntriesSinceFirstNotAckedMessage",
+        "totalNonContiguousDeletedMessagesRange",
+    )
+    return {key: found[key] for key in same} | {key: cursor[key] for key in of_cursor}

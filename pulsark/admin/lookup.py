@@ -1,0 +1,77 @@
+"""``/lookup/v2`` and the schemas that clients read over HTTP."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.partitioned import is_there
+from pulsark.admin.requests import BrokerOf, TopicOf, number, text, topic_name, value
+from pulsark.dispatch.broker import Broker
+from pulsark.errors import ClientError, ServerError
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(tags=["lookup"])
+
+_TOPIC = "/lookup/v2/topic/{domain:domain}/{tenant}/{namespace}/{topic}"
+_OLD_TOPIC = "/lookup/v2/destination/{domain:domain}/{tenant}/{cluster}/{namespace}/{topic}"
+_SCHEMA = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+
+
+@router.get(_TOPIC)
+@router.get(_OLD_TOPIC, include_in_schema=False)
+async def lookup_topic(topic: TopicOf, broker: BrokerOf) -> Response:
+    """The broker that serves a topic. Never creates it."""
+    if not broker.settings.allowAutoTopicCreation and not await is_there(broker, topic):
+        raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
+    found = await broker.lookup(topic)
+    return value(
+        {
+            "brokerUrl": found.broker_url,
+            "httpUrl": found.http_url,
+            "nativeUrl": found.broker_url,
+            "brokerUrlSsl": "",
+        }
+    )
+
+
+@router.get(_TOPIC + "/bundle")
+@router.get(_OLD_TOPIC + "/bundle", include_in_schema=False)
+async def lookup_bundle(topic: TopicOf, broker: BrokerOf) -> Response:
+    """The bundle that a topic is in, as bare text."""
+    return text(await broker.bundle_of(topic))
+
+
+@router.get(_SCHEMA + "/schema")
+async def newest_schema(request: Request, broker: BrokerOf) -> Response:
+    """A topic's newest schema."""
+    return await _schema(broker, _topic(request), None)
+
+
+@router.get(_SCHEMA + "/schema/{version}")
+async def schema_version(request: Request, version: str, broker: BrokerOf) -> Response:
+    """One version of a topic's schema."""
+    return await _schema(broker, _topic(request), number(version).to_bytes(8, "big"))
+
+
+def _topic(request: Request) -> TopicName:
+    path = request.path_params
+    return topic_name("persistent", path["tenant"], path["namespace"], path["topic"])
+
+
+async def _schema(broker: Broker, topic: TopicName, version: bytes | None) -> Response:
+    schema, number_ = await broker.schemas.get(topic, version)
+    name = pb.Schema.Type.Name(schema.type).upper()
+    return value(
+        {
+            "version": int.from_bytes(number_, "big"),
+            "type": _TYPE_NAMES.get(name, name),
+            "timestamp": 0,
+            "data": schema.schema_data.decode("utf-8", "replace"),
+            "properties": {p.key: p.value for p in schema.properties},
+        }
+    )
+
+
+_TYPE_NAMES = {"KEYVALUE": "KEY_VALUE", "PROTOBUFNATIVE": "PROTOBUF_NATIVE"}

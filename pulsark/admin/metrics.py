@@ -1,0 +1,218 @@
+"""``/metrics``: Prometheus text with Pulsar's names, so that its dashboards work.
+
+``cluster`` is the first label of every series, and nearly everything is a gauge, also what is
+called ``_total``: that is how Pulsar has it. Series exist for topics that are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from pulsark import __version__
+from pulsark.admin.requests import BrokerOf, StatsOf
+from pulsark.config import Settings
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.stats import Stats
+from pulsark.dispatch.topic import Topic
+
+router = APIRouter(tags=["metrics"])
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[tuple[str, str], ...]
+Sample = tuple[str, Labels, float]
+
+
+@router.get("/metrics")
+async def metrics(broker: BrokerOf, stats: StatsOf) -> Response:
+    """All metrics of this broker."""
+    body = render(samples(broker, stats), broker.settings.clusterName) + _process_metrics()
+    return Response(body, media_type=CONTENT_TYPE)
+
+
+def render(found: Iterable[Sample], cluster: str) -> str:
+    """Samples as text, those of one name together."""
+    families: dict[str, list[str]] = {}
+    for name, labels, number in found:
+        inside = ",".join(
+            f'{key}="{_escaped(label)}"' for key, label in (("cluster", cluster), *labels)
+        )
+        families.setdefault(name, []).append(f"{name}{{{inside}}} {_number(number)}")
+    return "".join(
+        f"# TYPE {name} gauge\n" + "\n".join(lines) + "\n" for name, lines in families.items()
+    )
+
+
+def samples(broker: Broker, stats: Stats) -> Iterator[Sample]:
+    """The samples of one broker."""
+    settings = broker.settings
+    by_namespace: dict[str, list[dict[str, float]]] = {}
+    everything: list[dict[str, float]] = []
+    for topic in broker.loaded_topics():
+        found = stats.topic(topic)
+        sums = _topic_sums(topic, found, settings)
+        by_namespace.setdefault(topic.name.namespace_name, []).append(sums)
+        everything.append(sums)
+        if settings.exposeTopicLevelMetricsInPrometheus:
+            labels = _topic_labels(topic, settings)
+            yield from ((f"pulsar_{name}", labels, number) for name, number in sums.items())
+            yield from _subscriptions(found, labels, settings)
+            if settings.exposeProducerLevelMetricsInPrometheus:
+                yield from _producers(found, labels)
+    for namespace, topics in sorted(by_namespace.items()):
+        labels = (("namespace", namespace),)
+        yield "pulsar_topics_count", labels, len(topics)
+        if not settings.exposeTopicLevelMetricsInPrometheus:
+            for name, number in _added(topics).items():
+                remote = (("remote_cluster", "local"),) if name == "msg_backlog" else ()
+                yield f"pulsar_{name}", labels + remote, number
+    yield from _broker_samples(broker, _added(everything), len(everything))
+
+
+def _topic_labels(topic: Topic, settings: Settings) -> Labels:
+    name = topic.name
+    if settings.splitTopicAndPartitionLabelInPrometheus:
+        return (
+            ("namespace", name.namespace_name),
+            ("topic", str(name.base)),
+            ("partition", str(name.partition)),
+        )
+    return (("namespace", name.namespace_name), ("topic", str(name)))
+
+
+def _topic_sums(topic: Topic, found: dict[str, Any], settings: Settings) -> dict[str, float]:
+    subscriptions = list(found["subscriptions"].values())
+    copies = settings.managedLedgerDefaultWriteQuorum
+    return {
+        "rate_in": found["msgRateIn"],
+        "rate_out": found["msgRateOut"],
+        "throughput_in": found["msgThroughputIn"],
+        "throughput_out": found["msgThroughputOut"],
+        "msg_backlog": sum(s["msgBacklog"] for s in subscriptions),
+        "producers_count": len(topic.producers),
+        "consumers_count": sum(len(s["consumers"]) for s in subscriptions),
+        "subscriptions_count": len(subscriptions),
+        "storage_size": found["storageSize"] * copies,
+        "storage_logical_size": found["storageSize"],
+        "storage_backlog_size": found["backlogSize"],
+        "storage_offloaded_size": found["offloadedStorageSize"],
+        "in_bytes_total": found["bytesInCounter"],
+        "in_messages_total": found["msgInCounter"],
+        "average_msg_size": found["averageMsgSize"],
+    }
+
+
+def _added(topics: list[dict[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for sums in topics:
+        for name, number in sums.items():
+            total[name] = total.get(name, 0) + number
+    total.pop("average_msg_size", None)
+    return total
+
+
+_OF_SUBSCRIPTION = {
+    "subscription_back_log": "msgBacklog",
+    "subscription_back_log_no_delayed": "msgBacklogNoDelayed",
+    "subscription_delayed": "msgDelayed",
+    "subscription_in_replay": "msgInReplay",
+    "subscription_msg_rate_out": "msgRateOut",
+    "subscription_msg_throughput_out": "msgThroughputOut",
+    "subscription_msg_rate_redeliver": "msgRateRedeliver",
+    "subscription_msg_ack_rate": "messageAckRate",
+    "subscription_msg_rate_expired": "msgRateExpired",
+    "subscription_unacked_messages": "unackedMessages",
+    "subscription_blocked_on_unacked_messages": "blockedSubscriptionOnUnackedMsgs",
+    "subscription_total_msg_expired": "totalMsgExpired",
+    "subscription_last_acked_timestamp": "lastAckedTimestamp",
+    "subscription_last_consumed_timestamp": "lastConsumedTimestamp",
+    "subscription_last_consumed_flow_timestamp": "lastConsumedFlowTimestamp",
+    "subscription_last_expire_timestamp": "lastExpireTimestamp",
+    "subscription_last_mark_delete_advanced_timestamp": "lastMarkDeleteAdvancedTimestamp",
+    "out_bytes_total": "bytesOutCounter",
+    "out_messages_total": "msgOutCounter",
+}
+_OF_CONSUMER = {
+    "consumer_msg_rate_out": "msgRateOut",
+    "consumer_msg_throughput_out": "msgThroughputOut",
+    "consumer_msg_rate_redeliver": "msgRateRedeliver",
+    "consumer_msg_ack_rate": "messageAckRate",
+    "consumer_available_permits": "availablePermits",
+    "consumer_unacked_messages": "unackedMessages",
+    "consumer_blocked_on_unacked_messages": "blockedConsumerOnUnackedMsgs",
+}
+
+
+def _subscriptions(found: dict[str, Any], labels: Labels, settings: Settings) -> Iterator[Sample]:
+    for name, subscription in found["subscriptions"].items():
+        inner = (*labels, ("subscription", name))
+        for metric, key in _OF_SUBSCRIPTION.items():
+            yield f"pulsar_{metric}", inner, subscription[key]
+        yield "pulsar_subscription_consumers_count", inner, len(subscription["consumers"])
+        if settings.exposeConsumerLevelMetricsInPrometheus:
+            for number, consumer in enumerate(subscription["consumers"]):
+                one = (
+                    *inner,
+                    ("consumer_name", consumer["consumerName"]),
+                    ("consumer_id", str(number)),
+                )
+                for metric, key in _OF_CONSUMER.items():
+                    yield f"pulsar_{metric}", one, consumer[key]
+
+
+def _producers(found: dict[str, Any], labels: Labels) -> Iterator[Sample]:
+    for publisher in found["publishers"]:
+        one = (
+            *labels,
+            ("producer_name", publisher["producerName"]),
+            ("producer_id", str(publisher["producerId"])),
+        )
+        yield "pulsar_producer_msg_rate_in", one, publisher["msgRateIn"]
+        yield "pulsar_producer_msg_throughput_in", one, publisher["msgThroughputIn"]
+        yield "pulsar_producer_msg_average_Size", one, publisher["averageMsgSize"]
+
+
+_OF_BROKER = (
+    "rate_in",
+    "rate_out",
+    "throughput_in",
+    "throughput_out",
+    "msg_backlog",
+    "storage_size",
+    "storage_logical_size",
+    "producers_count",
+    "consumers_count",
+    "subscriptions_count",
+)
+
+
+def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Iterator[Sample]:
+    yield "pulsar_broker_topics_count", (), topics
+    for name in _OF_BROKER:
+        yield f"pulsar_broker_{name}", (), total.get(name, 0)
+    where = (("broker", broker.settings.advertisedAddress), ("metric", "broker_connection"))
+    yield "pulsar_active_connections", where, len(broker.connections)
+    health = (("broker", broker.settings.advertisedAddress), ("metric", "health"))
+    yield "pulsar_health", health, 1
+    yield "pulsar_version_info", (("version", __version__), ("commit", "")), 1
+
+
+def _process_metrics() -> str:
+    """Memory, processor time and descriptors of this process, in Prometheus' own names."""
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return generate_latest(registry).decode()
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(number: float) -> str:
+    return str(int(number)) if isinstance(number, bool) else repr(number)

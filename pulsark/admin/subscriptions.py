@@ -1,0 +1,228 @@
+"""Subscriptions of a topic: list, create, delete, skip, reset, acknowledge.
+
+On a topic with partitions each call goes to all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.errors import fail
+from pulsark.admin.partitioned import is_there, leaves
+from pulsark.admin.requests import (
+    BrokerOf,
+    SubscriptionOf,
+    TopicOf,
+    done,
+    flag,
+    json_body,
+    json_object,
+    number,
+    position,
+    string_map,
+    value,
+)
+from pulsark.dispatch.broker import Broker, check_subscription_name
+from pulsark.dispatch.subscription import Subscription
+from pulsark.dispatch.topic import Topic
+from pulsark.limits import TOPIC_PROPERTIES_MAX
+from pulsark.runtime import Done
+from pulsark.storage.position import LATEST, Position
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix="/admin/v2/{domain:domain}/{tenant}/{namespace}", tags=["subscriptions"])
+
+_ONE = "/{topic}/subscription/{subscription}"
+SKIP_MAX = 100_000_000
+
+
+@router.get("/{topic}/subscriptions")
+async def list_subscriptions(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Names of a topic's subscriptions."""
+    names: dict[str, None] = {}
+    for loaded in await _loaded(broker, topic):
+        names.update(dict.fromkeys(loaded.subscriptions))
+    return value(list(names))
+
+
+@router.put(_ONE)
+async def create_subscription(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Create a subscription; without a message id it starts with the next message."""
+    body = await json_body(request)
+    start, properties = LATEST, {}
+    if body is not None:
+        start = position(body)
+        given = body.get("properties")
+        properties = string_map(given, "properties", TOPIC_PROPERTIES_MAX)
+    check_subscription_name(name)
+    if not await is_there(broker, topic):
+        if not broker.settings.allowAutoTopicCreation:
+            raise fail(412, "Topic does not exist, and automatic creation is switched off")
+        if await broker.partition_count(topic, create=True) == 0:
+            await broker.topic_for_clients(topic)
+    targets = await _loaded(broker, topic)
+    if all(name in target.subscriptions for target in targets):
+        raise fail(409, "Subscription already exists for topic")
+    for target in targets:
+        if name not in target.subscriptions:
+            await target.create_subscription(name, start, properties, durable=True)
+    return done()
+
+
+@router.delete(_ONE)
+async def delete_subscription(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Delete a subscription without consumers, or any with ``force``."""
+    found = await _subscriptions(broker, topic, name)
+    if not flag(request, "force") and any(subscription.consumers for subscription in found):
+        raise fail(412, "Subscription has active connected consumers")
+    for subscription in found:
+        await subscription.topic.delete_subscription(subscription)
+    return done()
+
+
+@router.post(_ONE + "/skip_all")
+async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
+    """Acknowledge everything there is."""
+    for subscription in await _subscriptions(broker, topic, name):
+        last = subscription.topic.ledger.last_confirmed
+        await subscription.seek(Position(last.ledger_id, last.entry_id + 1))
+    return done()
+
+
+@router.post(_ONE + "/skip/{count}")
+async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerOf) -> Response:
+    """Acknowledge the next ``count`` entries."""
+    skipped = number(count, high=SKIP_MAX)
+    subscription = await _single(broker, topic, name)
+    target = _after_unacked(subscription, skipped)
+    if target is not None:
+        await _acknowledge(subscription, target)
+    return done()
+
+
+@router.post(_ONE + "/resetcursor/{timestamp}")
+async def reset_by_time(
+    topic: TopicOf, name: SubscriptionOf, timestamp: str, broker: BrokerOf
+) -> Response:
+    """Go on with the first message published at or after a time."""
+    published_ms = number(timestamp)
+    for subscription in await _subscriptions(broker, topic, name):
+        target = await subscription.topic.ledger.find_by_publish_time(published_ms)
+        await subscription.seek(target)
+    return done()
+
+
+@router.post(_ONE + "/resetcursor")
+async def reset_by_id(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Go on with a message, or with the one after it (``excluded``)."""
+    body = await json_object(request)
+    target = position(body)
+    subscription = await _single(broker, topic, name)
+    ledger = subscription.topic.ledger
+    last = ledger.last_confirmed
+    if target > last:
+        target = Position(last.ledger_id, last.entry_id + 1)
+    elif body.get("excluded") is True or body.get("isExcluded") is True:
+        target = ledger.next_position(target)
+    await subscription.seek(target)
+    return done()
+
+
+@router.post(_ONE + "/acknowledge")
+async def acknowledge(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Acknowledge everything up to a message, durably. Pulsark's own.
+
+    For subscriptions that move with a Spark query and have no consumers of their own.
+    """
+    target = position(await json_object(request))
+    subscription = await _single(broker, topic, name)
+    if subscription.consumers:
+        raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
+    await _acknowledge(subscription, min(target, subscription.topic.ledger.last_confirmed))
+    return done()
+
+
+@router.get(_ONE + "/properties")
+async def get_properties(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
+    """A subscription's properties."""
+    found = await _subscriptions(broker, topic, name)
+    return value(dict(found[0].cursor.properties))
+
+
+@router.put(_ONE + "/properties")
+async def set_properties(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Replace a subscription's properties."""
+    given = string_map(await json_body(request), "properties", TOPIC_PROPERTIES_MAX)
+    for subscription in await _subscriptions(broker, topic, name):
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        subscription.cursor.set_properties(given, _resolve(durable))
+        await durable
+    return done()
+
+
+async def _loaded(broker: Broker, topic: TopicName) -> list[Topic]:
+    return [await broker.topic(leaf, create=True) for leaf in await leaves(broker, topic)]
+
+
+async def _subscriptions(broker: Broker, topic: TopicName, name: str) -> list[Subscription]:
+    """The subscription on the topic, or on each partition that has it; 404 if none has."""
+    found = [
+        loaded.subscriptions[name]
+        for loaded in await _loaded(broker, topic)
+        if name in loaded.subscriptions
+    ]
+    if not found:
+        raise fail(404, "Subscription not found")
+    return found
+
+
+async def _single(broker: Broker, topic: TopicName, name: str) -> Subscription:
+    if await broker.resources.partitioned_topics.get(topic) is not None:
+        raise fail(405, "This is done on a partition, not on a partitioned topic")
+    (found,) = await _subscriptions(broker, topic, name)
+    return found
+
+
+def _after_unacked(subscription: Subscription, count: int) -> Position | None:
+    """The position of the ``count``-th unacknowledged entry, or of the last one before."""
+    state = subscription.cursor.state
+    target = None
+    for first, last in state.unacked_runs(state.mark_delete, LATEST):
+        if count <= 0:
+            break
+        taken = min(count, last.entry_id - first.entry_id + 1)
+        target = Position(first.ledger_id, first.entry_id + taken - 1)
+        count -= taken
+    return target
+
+
+async def _acknowledge(subscription: Subscription, target: Position) -> None:
+    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    subscription.cursor.ack_cumulative(target, done=_resolve(durable))
+    await durable
+    subscription.topic.acknowledged(subscription)
+
+
+def _resolve(future: asyncio.Future[None]) -> Done:
+    def resolve(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    return resolve
