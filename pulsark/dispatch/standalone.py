@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from pulsark.dispatch.server import Server
 from pulsark.errors import ConfigError
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.runtime import Runtime, lock_directory
-from pulsark.storage.embedded_bookie import EmbeddedBookie
+from pulsark.storage.bookie_fleet import BookieHome, open_fleet
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
 
@@ -56,10 +57,15 @@ class Standalone:
             )
         metadata = await SqliteMetadataStore.open(os.path.join(data_dir, "metadata.db"), runtime)
         self._cleanup.push_async_callback(metadata.close)
-        bookies = {}
-        for index in range(settings.bookies):
-            bookie = await self._open_bookie(f"bookie-{index + 1}", data_dir, index)
-            bookies[bookie.bookie_id] = bookie
+        bookies = await open_fleet(
+            self._bookie_homes(data_dir),
+            JournalSettings(journal_max_size=settings.journalMaxSizeMB << 20),
+            metadata,
+            runtime,
+        )
+        for bookie in bookies.values():
+            self._cleanup.push_async_callback(bookie.close)
+        settings = self._settings = within_fleet(settings, len(bookies))
         broker = Broker(settings, runtime, metadata, LedgerManager(metadata, bookies, runtime))
         self._cleanup.push_async_callback(broker.close)
         info = await self._serve(broker)
@@ -68,18 +74,18 @@ class Standalone:
         self._cleanup.callback(runtime.disk.remove, ready)
         return info
 
-    async def _open_bookie(self, name: str, data_dir: str, index: int) -> EmbeddedBookie:
-        home = os.path.join(data_dir, "bookies", name)
-        journals, roots = self._settings.journalDirectories, self._settings.ledgerDirectories
-        bookie = await EmbeddedBookie.open(
-            name,
-            journals[index] if journals else os.path.join(home, "journal"),
-            roots[index] if roots else os.path.join(home, "ledgers"),
-            JournalSettings(journal_max_size=self._settings.journalMaxSizeMB << 20),
-            self._runtime,
-        )
-        self._cleanup.push_async_callback(bookie.close)
-        return bookie
+    def _bookie_homes(self, data_dir: str) -> list[BookieHome]:
+        settings, homes = self._settings, []
+        for index in range(settings.bookies):
+            home = os.path.join(data_dir, "bookies", f"bookie-{index + 1}")
+            journals, roots = settings.journalDirectories, settings.ledgerDirectories
+            homes.append(
+                BookieHome(
+                    journals[index] if journals else os.path.join(home, "journal"),
+                    roots[index] if roots else os.path.join(home, "ledgers"),
+                )
+            )
+        return homes
 
     async def _serve(self, broker: Broker) -> dict[str, str]:
         from pulsark.admin.server import AdminServer
@@ -109,6 +115,23 @@ class Standalone:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def within_fleet(settings: Settings, bookies: int) -> Settings:
+    """Quorums that the bookies that are there can meet."""
+    if settings.managedLedgerDefaultEnsembleSize <= bookies:
+        return settings
+    log.error(
+        "only %d bookies are there for an ensemble of %d: new ledgers have fewer copies",
+        bookies,
+        settings.managedLedgerDefaultEnsembleSize,
+    )
+    return dataclasses.replace(
+        settings,
+        managedLedgerDefaultEnsembleSize=bookies,
+        managedLedgerDefaultWriteQuorum=min(settings.managedLedgerDefaultWriteQuorum, bookies),
+        managedLedgerDefaultAckQuorum=min(settings.managedLedgerDefaultAckQuorum, bookies),
+    )
 
 
 async def serve(settings: Settings, ready: asyncio.Future[dict[str, str]] | None = None) -> None:

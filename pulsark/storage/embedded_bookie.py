@@ -151,6 +151,11 @@ class EmbeddedBookie:
         self._collector.close()
 
     @property
+    def instance_id(self) -> bytes:
+        """Chosen at random when the directories were made: a wiped bookie has another."""
+        return self._identity.instance_id
+
+    @property
     def bookie_id(self) -> str:
         return self._identity.bookie_id
 
