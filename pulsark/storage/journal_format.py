@@ -22,17 +22,18 @@ FORMAT_VERSION = 1
 SEGMENT_MAGIC = b"PLSKJRNL"
 _SEGMENT_HEAD = struct.Struct("<8sHHIQQ16sqI")
 _CRC = struct.Struct("<I")
-SEGMENT_HEAD_SIZE = _SEGMENT_HEAD.size + _CRC.size
+CRC_SIZE = _CRC.size
+SEGMENT_HEAD_SIZE = _SEGMENT_HEAD.size + CRC_SIZE
 
 GROUP_MAGIC = b"\xf1GRP"
 _GROUP_HEAD = struct.Struct("<4sHHQQIII")
-GROUP_HEAD_SIZE = _GROUP_HEAD.size + _CRC.size
+GROUP_HEAD_SIZE = _GROUP_HEAD.size + CRC_SIZE
 
 RECORD_MAGIC = 0xE7C1
 _RECORD_HEAD = struct.Struct("<HBBIqqqI")
 _RECORD_HEAD_SIZE = _RECORD_HEAD.size
 _LONE_RECORD = struct.Struct("<HBBIqqqIII")
-RECORD_OVERHEAD = _RECORD_HEAD_SIZE + _CRC.size
+RECORD_OVERHEAD = _RECORD_HEAD_SIZE + CRC_SIZE
 """Bytes of a record beside its payloads and the eight bytes of table for each of them."""
 TABLE_ENTRY = 8
 
@@ -105,8 +106,8 @@ def decode_segment_head(data: bytes) -> tuple[int, SegmentHead] | None:
 class GroupHead(NamedTuple):
     """Frame of a group: its place, its size, and one checksum that binds the whole group.
 
-    ``records_crc`` covers head and table of every record; the tables hold a CRC32C of each
-    payload, so it covers every byte of the body.
+    ``records_crc`` covers the checksum of every record, which covers its head and table; the
+    tables hold a CRC32C of each payload. So it stands for every byte of the body.
     """
 
     version: int
@@ -143,7 +144,7 @@ def decode_group_head(
     end = position + GROUP_HEAD_SIZE
     if len(data) < end or not head.startswith(GROUP_MAGIC):
         return None
-    if _CRC.unpack_from(data, end - _CRC.size)[0] != _crc32c(head):
+    if _CRC.unpack_from(data, end - CRC_SIZE)[0] != _crc32c(head):
         return None
     _, version, _, its_epoch, its_offset, body_size, records, records_crc = _GROUP_HEAD.unpack(head)
     if its_offset != offset or (epoch is not None and its_epoch != epoch):
@@ -218,8 +219,8 @@ def decode_table(data: bytes, position: int, head: RecordHead) -> tuple[array[in
 
     ``data[position:]`` starts with the record's head. Raises ``BadRecordError``.
     """
-    end = position + head.meta_size - _CRC.size
-    if end + _CRC.size > len(data):
+    end = position + head.meta_size - CRC_SIZE
+    if end + CRC_SIZE > len(data):
         raise BadRecordError("record table is cut")
     meta = data[position:end]
     if _CRC.unpack_from(data, end)[0] != _crc32c(meta):
@@ -236,9 +237,19 @@ def decode_table(data: bytes, position: int, head: RecordHead) -> tuple[array[in
     return lengths, checksums
 
 
+def records_checksum(checksums: Sequence[bytes]) -> int:
+    """The checksum of a group from those of its records, as they are stored.
+
+    Not from the records with their checksums: bytes that are followed by their own CRC leave
+    the CRC in the same state whatever they are, so that would bind nothing.
+    """
+    checksum: int = _crc32c(b"".join(checksums))
+    return checksum
+
+
 def group_of(metas: Sequence[bytes], body_size: int, epoch: int, offset: int) -> bytes:
     """The group head for records with these metas."""
-    checksum = _crc32c(b"".join(metas))
+    checksum = records_checksum([meta[-CRC_SIZE:] for meta in metas])
     return GroupHead(FORMAT_VERSION, epoch, offset, body_size, len(metas), checksum).encode()
 
 

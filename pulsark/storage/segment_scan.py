@@ -19,6 +19,7 @@ import google_crc32c
 
 from pulsark.runtime import Disk
 from pulsark.storage.journal_format import (
+    CRC_SIZE,
     FORMAT_VERSION,
     GROUP_HEAD_SIZE,
     GROUP_MAGIC,
@@ -31,6 +32,7 @@ from pulsark.storage.journal_format import (
     decode_record_head,
     decode_segment_head,
     decode_table,
+    records_checksum,
 )
 from pulsark.storage.segment_window import Window
 
@@ -160,15 +162,16 @@ class SegmentScan:
         start = position + GROUP_HEAD_SIZE
         body = self._window.read(start, head.body_size)
         records: list[ScannedRecord] = []
-        metas: list[bytes] = []
+        record_crcs: list[bytes] = []
         corrupt = 0
         at = 0
         try:
             while at < len(body):
                 record = decode_record_head(body, at)
                 lengths, checksums = decode_table(body, at, record)
-                metas.append(body[at : at + record.meta_size])
-                bad = _bad_payloads(body, at + record.meta_size, lengths, checksums)
+                meta_end = at + record.meta_size
+                record_crcs.append(body[meta_end - CRC_SIZE : meta_end])
+                bad = _bad_payloads(body, meta_end, lengths, checksums)
                 corrupt += bad
                 payload = b"" if record.ledger_id >= 0 or bad else _body(body, at, record)
                 if record.ledger_id < 0 and bad:
@@ -180,7 +183,7 @@ class SegmentScan:
         complete = (
             at == head.body_size
             and len(records) == head.records
-            and _crc32c(b"".join(metas)) == head.records_crc
+            and records_checksum(record_crcs) == head.records_crc
         )
         if at < head.body_size:
             return _Group(records, start + at, False, corrupt)

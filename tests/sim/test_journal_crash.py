@@ -38,7 +38,7 @@ SETTINGS = JournalSettings(
     compact_below=0.4,
     max_group_bytes=3000,
 )
-SEED = int(os.environ.get("SEED", "1"))
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2]
 LEDGERS = 6
 ROUNDS = 70
 CHECKPOINT = f"/b/ledgers/{CHECKPOINT_NAME}"
@@ -269,12 +269,13 @@ def recovered(seed: int, disk: SimDisk, promises: Promises) -> None:
         sim.run(main())
 
 
-def test_a_crash_before_any_step_loses_nothing() -> None:
-    print(f"SEED={SEED}")
-    found = moments(SEED)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_before_any_step_loses_nothing(seed: int) -> None:
+    print(f"SEED={seed}")
+    found = moments(seed)
     for moment in found:
         try:
-            recovered(SEED, moment.disk, moment.promises.copy())
+            recovered(seed, moment.disk, moment.promises.copy())
         except BaseException:
             print(f"crash before step {moment.step}, {moment.survival} of the unsynced survived")
             raise
@@ -283,18 +284,19 @@ def test_a_crash_before_any_step_loses_nothing() -> None:
     assert len(found) > 600
 
 
-def test_a_crash_in_recovery_loses_nothing() -> None:
-    rng = random.Random(SEED)
-    print(f"SEED={SEED}")
-    for moment in moments(SEED)[2::15]:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_in_recovery_loses_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    print(f"SEED={seed}")
+    for moment in moments(seed)[2::7]:
         disk = moment.disk
         for again in range(2):
             disk.crash_at = disk.steps + rng.randint(1, 12)
-            with Simulation(SEED + again) as sim:
+            with Simulation(seed + again) as sim:
                 sim.run_until_crash(open_bookie(sim, disk))
             disk = disk.after_crash("random", rng)
         try:
-            recovered(SEED, disk, moment.promises.copy())
+            recovered(seed, disk, moment.promises.copy())
         except BaseException:
             print(f"crash before step {moment.step}, then two in recovery")
             raise
