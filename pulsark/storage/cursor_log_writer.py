@@ -70,7 +70,7 @@ class CursorLogConfig:
     write_quorum: int = 1
     ack_quorum: int = 1
     flush_interval_ms: int = 1000
-    roll_bytes: int = 4 << 20
+    roll_bytes: int = 2 << 20
     roll_ratio: float = 2.0
 
     @classmethod

@@ -78,12 +78,11 @@ def acked_of(acks: pb.Acks) -> AckedSet:
     """The value of one record, to be merged."""
     acked = AckedSet(Position(acks.ledger_id, acks.entry_id), acks.era)
     for part in acks.ledgers:
-        piece = AckedSet(acked.mark_delete, acks.era)
+        ledger_id = part.ledger_id
         if part.acked:
-            piece.acked[part.ledger_id] = decode_entries(part.acked)
+            acked.add_entries(ledger_id, decode_entries(part.acked))
         for entry_id, mask in zip(part.partial, part.masks, strict=True):
-            piece.masks[Position(part.ledger_id, entry_id)] = int.from_bytes(mask, "little")
-        acked.merge(piece)
+            acked.narrow(Position(ledger_id, entry_id), int.from_bytes(mask, "little"))
     return acked
 
 

@@ -101,10 +101,9 @@ class AckedSet:
         elif other.mark_delete > self.mark_delete:
             self._raise_mark_delete(other.mark_delete)
         for ledger_id, entries in other.acked.items():
-            self._add_entries(ledger_id, entries)
+            self.add_entries(ledger_id, entries)
         for position, mask in other.masks.items():
-            if not self.is_acked(position):
-                self._narrow(position, mask)
+            self.narrow(position, mask)
 
     def copy(self) -> AckedSet:
         """An independent copy."""
@@ -121,7 +120,7 @@ class AckedSet:
         self.masks = {}
         self.count = 0
 
-    def _add_entries(self, ledger_id: int, entries: BitMap) -> None:
+    def add_entries(self, ledger_id: int, entries: BitMap) -> None:
         """Add acknowledged entries, without those that the mark-delete position covers."""
         if ledger_id < self.mark_delete.ledger_id:
             return
@@ -146,13 +145,15 @@ class AckedSet:
                 p: m for p, m in self.masks.items() if p[0] != ledger_id or p[1] not in mine
             }
 
-    def _narrow(self, position: Position, mask: int) -> None:
-        """AND a mask onto an entry that is not acknowledged as a whole."""
+    def narrow(self, position: Position, mask: int) -> None:
+        """AND a mask onto an entry, unless it is acknowledged as a whole."""
+        if self.is_acked(position):
+            return
         rest = self.masks.get(position, mask) & mask
         if rest:
             self.masks[position] = rest
         else:
-            self._add_entries(position.ledger_id, BitMap([position.entry_id]))
+            self.add_entries(position.ledger_id, BitMap([position.entry_id]))
 
     def _raise_mark_delete(self, position: Position) -> None:
         """Move the mark-delete position up and forget what it covers now."""
@@ -320,7 +321,7 @@ class CursorState(AckedSet):
         else:
             unsaved = AckedSet(self.mark_delete, self.era)
             for ledger_id, entries in self._unsaved.items():
-                unsaved._add_entries(ledger_id, entries)
+                unsaved.add_entries(ledger_id, entries)
             unsaved.masks = {p: self.masks[p] for p in self._unsaved_masks if p in self.masks}
         self._unsaved = {}
         self._unsaved_masks = set()

@@ -442,7 +442,7 @@ def test_a_large_cursor_is_written_in_entries_of_bounded_size(world: World) -> N
         log = await world.open()
         cursor = await world.create(log)
         holes = BitMap(range(0, 4_000_000, 7))
-        cursor.state._add_entries(10, BitMap.flip(holes, 0, 4_000_000))
+        cursor.state.add_entries(10, BitMap.flip(holes, 0, 4_000_000))
         cursor.state._reborn = cursor.state.changed = True
         for entry_id in range(0, 70_000, 7):
             cursor.ack([(P(10, entry_id), [0b101 << entry_id % 100], 300)])

@@ -130,7 +130,7 @@ def test_large_cursors_are_cut() -> None:
     acked = AckedSet(P(1, 0))
     rng = random.Random(1)
     for ledger_id in range(1, 40):
-        acked._add_entries(ledger_id, BitMap(rng.sample(range(1, 50_000), 20_000)))
+        acked.add_entries(ledger_id, BitMap(rng.sample(range(1, 50_000), 20_000)))
     for ledger_id in range(50, 55):
         for entry_id in range(2000):
             acked.masks[P(ledger_id, entry_id)] = rng.getrandbits(300) | 1
