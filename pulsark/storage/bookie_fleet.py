@@ -84,7 +84,7 @@ async def _open(
     if record["instanceId"] is None:
         # The name is settled first: a crash in between finds it again, and no second one.
         version = await _put(metadata, path, record, version)
-    name = record["bookieId"]
+    name = str(record["bookieId"])
     bookie = await EmbeddedBookie.open(name, home.journal_dir, home.ledger_dir, settings, runtime)
     instance = bookie.instance_id.hex()
     if record["instanceId"] is None:

@@ -1,0 +1,89 @@
+"""What a broker has loaded after it started and stored its first message."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HEAVY = {
+    "deltalake",
+    "fastapi",
+    "fastavro",
+    "kazoo",
+    "numpy",
+    "pandas",
+    "prometheus_client",
+    "pyarrow",
+    "pydantic",
+    "pyspark",
+    "rich",
+    "starlette",
+    "typer",
+    "uvicorn",
+    "zstandard",
+}
+
+SCRIPT = """
+import asyncio, json, sys
+import uvloop
+from pulsark.config import Settings
+from pulsark.dispatch.standalone import Standalone
+from pulsark.runtime import Runtime
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.entry import build_entry
+from pulsark.wire.frames import FrameDecoder, encode_command, send_frame
+
+async def main():
+    settings = Settings(
+        dataDir=sys.argv[1], brokerServicePort=0, webServicePort=0, flightServicePort=0,
+        managedLedgerDefaultEnsembleSize=1, managedLedgerDefaultWriteQuorum=1,
+        managedLedgerDefaultAckQuorum=1,
+    )
+    standalone = Standalone(settings, Runtime())
+    info = await standalone.start()
+    port = int(info["brokerServiceUrl"].rsplit(":", 1)[1])
+    reader, writer = await asyncio.open_connection("localhost", port)
+    decoder = FrameDecoder(1 << 20)
+
+    async def ask(data):
+        writer.write(data)
+        while not (found := decoder.receive(await reader.read(65536))):
+            pass
+        return found[0][0]
+
+    command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+    command.connect.client_version = "test"
+    command.connect.protocol_version = 19
+    await ask(encode_command(command))
+    command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
+    command.producer.topic = "t"
+    command.producer.producer_id = command.producer.request_id = 1
+    await ask(encode_command(command))
+    command = pb.BaseCommand(type=pb.BaseCommand.SEND)
+    command.send.producer_id = command.send.sequence_id = 1
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    reply = await ask(send_frame(command, build_entry(metadata, b"x")))
+    assert reply.type == pb.BaseCommand.SEND_RECEIPT, reply
+    pages = int(open("/proc/self/statm").read().split()[1])
+    modules = sorted({name.split(".")[0] for name in sys.modules})
+    print(json.dumps({"modules": modules, "rss_mb": pages * 4096 / 1e6}))
+    await standalone.stop()
+
+uvloop.run(main())
+"""
+
+
+def test_an_idle_broker_is_small(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert HEAVY & set(found["modules"]) == set()
+    assert found["rss_mb"] < 65
