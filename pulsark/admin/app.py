@@ -7,7 +7,6 @@ from email.utils import formatdate
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsark import __version__
@@ -31,28 +30,8 @@ from pulsark.limits import HTTP_TARGET_BYTES_MAX
 from pulsark.runtime import Clock
 
 
-class _Domain(Convertor[str]):
-    """``persistent`` or ``non-persistent``."""
-
-    regex = "persistent|non-persistent"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
-
-
-class _Bundle(_Domain):
-    """A range of hashes."""
-
-    regex = "0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"
-
-
 def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     """The ASGI application of one broker."""
-    register_url_convertor("domain", _Domain())
-    register_url_convertor("bundle", _Bundle())
     app = FastAPI(
         title="Pulsark admin API",
         version=__version__,

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.partitioned import is_there
+from pulsark.admin.paths import LOOKUP, OLD_LOOKUP
 from pulsark.admin.requests import BrokerOf, TopicOf, number, text, topic_name, value
 from pulsark.dispatch.broker import Broker
 from pulsark.errors import ClientError, ServerError
@@ -14,13 +15,11 @@ from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(tags=["lookup"])
 
-_TOPIC = "/lookup/v2/topic/{domain:domain}/{tenant}/{namespace}/{topic}"
-_OLD_TOPIC = "/lookup/v2/destination/{domain:domain}/{tenant}/{cluster}/{namespace}/{topic}"
 _SCHEMA = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 
-@router.get(_TOPIC)
-@router.get(_OLD_TOPIC, include_in_schema=False)
+@router.get(LOOKUP)
+@router.get(OLD_LOOKUP, include_in_schema=False)
 async def lookup_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     """The broker that serves a topic. Never creates it."""
     if not broker.settings.allowAutoTopicCreation and not await is_there(broker, topic):
@@ -36,8 +35,8 @@ async def lookup_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     )
 
 
-@router.get(_TOPIC + "/bundle")
-@router.get(_OLD_TOPIC + "/bundle", include_in_schema=False)
+@router.get(LOOKUP + "/bundle")
+@router.get(OLD_LOOKUP + "/bundle", include_in_schema=False)
 async def lookup_bundle(topic: TopicOf, broker: BrokerOf) -> Response:
     """The bundle that a topic is in, as bare text."""
     return text(await broker.bundle_of(topic))

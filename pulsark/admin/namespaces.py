@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
+from pulsark.admin.paths import BUNDLE
 from pulsark.admin.requests import (
     BrokerOf,
     NamespaceOf,
@@ -143,7 +144,7 @@ async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.put("/{tenant}/{namespace}/{bundle:bundle}/unload")
+@router.put("/{tenant}/{namespace}" + BUNDLE + "/unload")
 async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Close the topics of one bundle."""
     if bundle.lower() not in (await _existing(broker, name)).bundles:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
+from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
     BrokerOf,
     NamespaceOf,
@@ -26,7 +27,7 @@ from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.resources import PartitionedTopic
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix="/admin/v2/{domain:domain}/{tenant}/{namespace}", tags=["topics"])
+router = APIRouter(prefix=TOPICS, tags=["topics"])
 
 
 @router.get("/partitioned")

@@ -13,11 +13,12 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from pulsark.admin.partitioned import leaves
+from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import BrokerOf, TopicOf, value
 from pulsark.dispatch.topic import Topic
 from pulsark.storage.position import Position
 
-router = APIRouter(prefix="/admin/v2/{domain:domain}/{tenant}/{namespace}", tags=["pulsark"])
+router = APIRouter(prefix=TOPICS, tags=["pulsark"])
 
 
 @router.get("/{topic}/segments")

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import is_there, leaves
+from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
     BrokerOf,
     SubscriptionOf,
@@ -33,7 +34,7 @@ from pulsark.runtime import Done
 from pulsark.storage.position import LATEST, Position
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix="/admin/v2/{domain:domain}/{tenant}/{namespace}", tags=["subscriptions"])
+router = APIRouter(prefix=TOPICS, tags=["subscriptions"])
 
 _ONE = "/{topic}/subscription/{subscription}"
 SKIP_MAX = 100_000_000

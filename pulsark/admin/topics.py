@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import existing, is_there, is_used, leaves, parts_of
+from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
     BrokerOf,
     NamespaceOf,
@@ -27,7 +28,7 @@ from pulsark.limits import TOPIC_PROPERTIES_MAX
 from pulsark.storage.position import Position
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix="/admin/v2/{domain:domain}/{tenant}/{namespace}", tags=["topics"])
+router = APIRouter(prefix=TOPICS, tags=["topics"])
 
 
 @router.get("")

@@ -92,7 +92,7 @@ def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
         client = pulsar.Client(
             service_url,
             operation_timeout_seconds=_CONNECT_TIMEOUT_SECONDS,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal),
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
     except (pulsar.PulsarException, ValueError) as error:
         raise CommandError(f"{service_url}: {error}") from error
