@@ -164,6 +164,7 @@ class FakeBroker:
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeBroker
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: object) -> None:
         """Stay silent."""

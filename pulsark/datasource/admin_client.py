@@ -1,0 +1,144 @@
+"""What the driver asks of the broker's admin API: plans, topic lists, subscriptions.
+
+One keep-alive connection and the standard library only: a streaming query asks every few
+milliseconds, and the planning process of each query pays for every import.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from pulsark.datasource.errors import DataSourceError, TopicNotFoundError, UnavailableError
+from pulsark.datasource.offsets import Place
+from pulsark.datasource.plan import PartitionState
+from pulsark.wire.topic_name import TopicName
+
+FIRST_CONTACT_SECONDS = 5.0
+_REQUEST_TIMEOUT_SECONDS = 30.0
+_PAUSE_SECONDS = 0.05
+_PAUSE_SECONDS_MAX = 1.0
+_PARTITION_SUFFIX = re.compile(r"-partition-\d+$")
+
+
+class AdminClient:
+    """Not for several threads. Survives restarts of the broker for ``patience_s`` seconds."""
+
+    def __init__(self, url: str, patience_s: float) -> None:
+        self._url = url
+        self._parts = urlsplit(url)
+        self._patience_s = patience_s
+        self._connection: http.client.HTTPConnection | None = None
+        self._answered = False
+
+    def partitions(self, topic: TopicName) -> list[PartitionState]:
+        """All partitions of a topic with their ledgers; ``TopicNotFoundError``."""
+        status, body = self._call("GET", f"{_path(topic)}/segments")
+        if status == 404:
+            raise TopicNotFoundError(f"topic {topic} does not exist at {self._url}")
+        plan = self._expect(status, body, f"the plan of {topic}")
+        return [
+            PartitionState.from_json(str(topic), plan["flightUrl"], item)
+            for item in sorted(plan["partitions"], key=lambda item: item["partition"])
+        ]
+
+    def topics(self, namespace: str) -> list[str]:
+        """Full names of all topics of ``tenant/namespace``, without partitions, sorted."""
+        base = f"/admin/v2/persistent/{namespace}"
+        status, body = self._call("GET", base)
+        if status == 404:
+            raise TopicNotFoundError(f"namespace {namespace} does not exist at {self._url}")
+        plain = self._expect(status, body, f"the topics of {namespace}")
+        status, body = self._call("GET", f"{base}/partitioned")
+        partitioned = self._expect(status, body, f"the partitioned topics of {namespace}")
+        parents = set(partitioned)
+        single = {name for name in plain if _PARTITION_SUFFIX.sub("", name) not in parents}
+        return sorted(parents | single)
+
+    def create_subscription(self, topic: str, subscription: str, first: Place) -> None:
+        """Create a durable subscription that receives ``first`` next; fine if it is there."""
+        path = f"{_path(TopicName.parse(topic))}/subscription/{quote(subscription, safe='')}"
+        status, body = self._call("PUT", path, _message_id(first))
+        if status != 409:
+            self._expect(status, body, f"subscription {subscription} of {topic}")
+
+    def acknowledge(self, topic: str, subscription: str, read: Place) -> bool:
+        """Acknowledge everything up to an entry; False if the subscription is not there."""
+        path = f"{_path(TopicName.parse(topic))}/subscription/{quote(subscription, safe='')}"
+        status, body = self._call("POST", f"{path}/acknowledge", _message_id(read))
+        if status == 404:
+            return False
+        self._expect(status, body, f"acknowledgment of {read} of {topic}")
+        return True
+
+    def close(self) -> None:
+        """Drop the connection; the next call opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _expect(self, status: int, body: bytes, what: str) -> Any:
+        if 200 <= status < 300:
+            return json.loads(body) if body else None
+        raise DataSourceError(f"{what}: {self._url} answered {status}: {_reason(body)}")
+
+    def _call(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        patience = self._patience_s if self._answered else FIRST_CONTACT_SECONDS
+        deadline = time.monotonic() + min(patience, self._patience_s)
+        pause = 0.0  # a kept-alive connection that the broker has dropped is retried at once
+        while True:
+            try:
+                status, answer = self._once(method, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                problem = str(error) or type(error).__name__
+            else:
+                if status < 500:
+                    self._answered = True
+                    return status, answer
+                problem = f"status {status}: {_reason(answer)}"
+            if time.monotonic() + pause > deadline:
+                raise UnavailableError(
+                    f"no answer from the admin API at {self._url} ({problem}); is the broker "
+                    "running, and are the options serviceUrl and adminUrl right?"
+                )
+            time.sleep(pause)
+            pause = min(max(pause * 2, _PAUSE_SECONDS), _PAUSE_SECONDS_MAX)
+
+    def _once(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
+        if self._connection is None:
+            kind = (
+                http.client.HTTPSConnection
+                if self._parts.scheme == "https"
+                else http.client.HTTPConnection
+            )
+            self._connection = kind(
+                self._parts.hostname or "", self._parts.port, timeout=_REQUEST_TIMEOUT_SECONDS
+            )
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        text = json.dumps(body) if body is not None else None
+        self._connection.request(method, self._parts.path + path, text, headers)
+        response = self._connection.getresponse()
+        return response.status, response.read()
+
+
+def _path(topic: TopicName) -> str:
+    return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{quote(topic.local, safe='')}"
+
+
+def _message_id(place: Place) -> dict[str, int]:
+    return {"ledgerId": place.ledger_id, "entryId": place.entry_id}
+
+
+def _reason(body: bytes) -> str:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and isinstance(answer.get("reason"), str):
+        return str(answer["reason"])
+    return body[:200].decode("utf-8", "replace")

@@ -1,0 +1,174 @@
+"""Places in a topic as users write them and as checkpoints keep them.
+
+A checkpoint keeps, per topic partition, the last message that was read (``Place``; exclusive
+start, inclusive end), so a range is ``(start, end]``. Users name messages: ``startingOffsets``
+the first one to read, ``endingOffsets`` the last one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from pulsark.datasource.errors import DataSourceError, OptionError
+
+VERSION = 1
+_MESSAGE_ID = re.compile(r"(\d+):(-?\d+)(?::(-?\d+))?(?::(-?\d+))?")
+_MAX_ID = 2**63 - 1
+
+
+class Edge(Enum):
+    """An end of a topic."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class Place(NamedTuple):
+    """A message: ledger, entry and its index in a batch; ``batch_index`` -1 is the whole entry.
+
+    As the last message read, ``entry_id`` -1 stands before the first entry of the ledger, and
+    (-1, -1) before everything. Places with an index compare correctly only among themselves;
+    use ``position`` and ``batch_index`` one after the other.
+    """
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Ledger and entry."""
+        return self.ledger_id, self.entry_id
+
+    def __str__(self) -> str:
+        text = f"{self.ledger_id}:{self.entry_id}"
+        return text if self.batch_index < 0 else f"{text}:{self.batch_index}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read ``ledger:entry``, ``ledger:entry:batch`` or the message_id column's
+        ``ledger:entry:partition:batch``; ``ValueError``."""
+        if text == "-1:-1":
+            return NOTHING
+        match = _MESSAGE_ID.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"'{text}' is not a message id like ledger:entry or ledger:entry:batch"
+            )
+        ledger, entry = int(match[1]), int(match[2])
+        batch = int(match[4] if match[4] is not None else match[3] or -1)
+        if max(ledger, entry, batch) > _MAX_ID or entry < -1 or batch < -1:
+            raise ValueError(f"'{text}' is out of range")
+        return cls(ledger, entry, batch)
+
+    def before(self) -> Place:
+        """What was read last if this message is the first to read."""
+        if self.batch_index > 0:
+            return Place(self.ledger_id, self.entry_id, self.batch_index - 1)
+        return Place(self.ledger_id, max(self.entry_id - 1, -1))
+
+
+NOTHING = Place(-1, -1)
+"""Nothing was read yet, and the topic had no ledger either."""
+
+Point = Edge | Place
+StartingPoint = Edge | Mapping[str, Mapping[int, Point]]
+"""One end for all, or per topic (as written by the user) and partition (-1: no partitions)."""
+
+
+def parse_point(option: str, text: str) -> StartingPoint:
+    """Read ``startingOffsets`` or ``endingOffsets``; ``OptionError``."""
+    word = text.strip()
+    if word.lower() in ("earliest", "latest"):
+        return Edge(word.lower())
+    try:
+        topics = json.loads(word)
+    except ValueError:
+        topics = None
+    if not isinstance(topics, dict) or not topics:
+        raise OptionError(
+            f"option '{option}': '{text}' is neither earliest, latest nor JSON like "
+            '{"topic": {"0": "ledger:entry"}}'
+        )
+    return {topic: _partitions(option, topic, value) for topic, value in topics.items()}
+
+
+def _partitions(option: str, topic: str, value: Any) -> dict[int, Point]:
+    if isinstance(value, str):
+        value = {"-1": value}
+    if not isinstance(value, dict) or not value:
+        raise OptionError(f"option '{option}': topic '{topic}' needs an object of partitions")
+    found: dict[int, Point] = {}
+    for partition, text in value.items():
+        where = f"option '{option}': topic '{topic}', partition '{partition}'"
+        if not re.fullmatch(r"-1|\d{1,6}", partition):
+            raise OptionError(f"{where}: a partition is a number, or -1 for a topic without any")
+        if not isinstance(text, str):
+            raise OptionError(f'{where}: write the message id as text, "ledger:entry"')
+        if text.lower() in ("earliest", "latest"):
+            found[int(partition)] = Edge(text.lower())
+            continue
+        try:
+            found[int(partition)] = Place.parse(text)
+        except ValueError as error:
+            raise OptionError(f"{where}: {error}") from None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """How far one topic partition was read.
+
+    ``topic_id`` tells a topic that was created again from the one that was read. ``since`` is
+    the exclusive start of a partition that appeared while the query ran: the start offset of
+    that batch does not know it yet.
+    """
+
+    topic_id: str
+    read: Place
+    since: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """Offsets of all topic partitions of a query, by partition name, sorted by it."""
+
+    partitions: Mapping[str, PartitionOffset]
+
+    def to_json(self) -> dict[str, Any]:
+        """The dictionary that goes into Spark's checkpoint; equal offsets give equal text."""
+        return {
+            "version": VERSION,
+            "partitions": {
+                name: {"topicId": offset.topic_id, "read": str(offset.read)}
+                | ({"since": str(offset.since)} if offset.since is not None else {})
+                for name, offset in sorted(self.partitions.items())
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StreamOffset:
+        """Read what ``to_json`` wrote; ``DataSourceError`` for anything else."""
+        if data.get("version") != VERSION:
+            raise DataSourceError(
+                f"the checkpoint's offsets have version {data.get('version')!r}, this Pulsark "
+                f"reads version {VERSION}; use a matching Pulsark or a new checkpoint"
+            )
+        try:
+            return cls(
+                {
+                    name: PartitionOffset(
+                        offset["topicId"],
+                        Place.parse(offset["read"]),
+                        Place.parse(offset["since"]) if "since" in offset else None,
+                    )
+                    for name, offset in data["partitions"].items()
+                }
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DataSourceError(f"the checkpoint's offsets are damaged: {error}") from error

@@ -1,0 +1,251 @@
+"""From offsets to splits: pure arithmetic over the ledgers of topic partitions.
+
+A split knows every entry that it must deliver, so that a reader can prove that it got them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pulsark.datasource.errors import DataLossError
+from pulsark.datasource.offsets import NOTHING, Place
+
+SMALL_BYTES = 1 << 20
+"""A split below this size is not worth a task of its own, unless minPartitions asks for it."""
+
+LARGE_BYTES = 128 << 20
+"""A split above this size is cut, however many there are: a failed task reads it all again."""
+
+
+class Ledger(NamedTuple):
+    """A ledger of a partition: ``entries`` confirmed so far, ``size`` in bytes."""
+
+    ledger_id: int
+    entries: int
+    size: int
+
+
+class Segment(NamedTuple):
+    """Consecutive entries of one ledger, both ends inclusive; ``size`` in bytes, about."""
+
+    ledger_id: int
+    first: int
+    last: int
+    size: int
+
+    @property
+    def entries(self) -> int:
+        """How many entries the segment has."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the broker said of a topic partition: where it is and what it holds."""
+
+    topic: str
+    name: str
+    partition: int
+    topic_id: str
+    flight_url: str
+    first: Place
+    last: Place
+    ledgers: tuple[Ledger, ...]
+
+    @classmethod
+    def from_json(cls, topic: str, flight_url: str, data: dict[str, Any]) -> PartitionState:
+        """Read one element of ``partitions`` of the ``segments`` answer."""
+        first, last = data["first"], data["last"]
+        return cls(
+            topic=topic,
+            name=data["name"],
+            partition=data["partition"],
+            topic_id=data["topicId"],
+            flight_url=flight_url,
+            first=Place(first["ledgerId"], first["entryId"]),
+            last=Place(last["ledgerId"], last["entryId"]),
+            ledgers=tuple(
+                Ledger(item["ledgerId"], item["entries"], item["size"])
+                for item in sorted(data["ledgers"], key=lambda item: item["ledgerId"])
+            ),
+        )
+
+    def earliest(self) -> Place:
+        """The last-read place of a reader that starts at the first message there is."""
+        if self.first.ledger_id >= 0:
+            return self.first.before()
+        return Place(self.ledgers[0].ledger_id, -1) if self.ledgers else NOTHING
+
+    def latest(self) -> Place:
+        """The last message there is, or ``earliest`` if there is none."""
+        return max(self.last, self.earliest())
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Entries of one topic partition that one task reads, all of them and in order.
+
+    ``skip_through`` is the batch index in the first entry that was already read (-1: none),
+    ``stop_after`` the last batch index to read in the last entry (-1: all).
+    """
+
+    topic: str
+    name: str
+    partition: int
+    topic_id: str
+    flight_url: str
+    segments: tuple[Segment, ...]
+    skip_through: int = -1
+    stop_after: int = -1
+
+    @property
+    def entries(self) -> int:
+        """How many entries the split has."""
+        return sum(segment.entries for segment in self.segments)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entries, about."""
+        return sum(segment.size for segment in self.segments)
+
+
+def segments_between(state: PartitionState, after: Place, through: Place) -> list[Segment]:
+    """The entries in ``(after, through]``, ledger by ledger."""
+    found = []
+    for ledger in state.ledgers:
+        if not after.ledger_id <= ledger.ledger_id <= through.ledger_id:
+            continue
+        first, last = 0, ledger.entries - 1
+        if ledger.ledger_id == after.ledger_id:
+            first = after.entry_id + (1 if after.batch_index < 0 else 0)
+        if ledger.ledger_id == through.ledger_id:
+            last = through.entry_id
+        if first <= last:
+            size = ledger.size * (last - first + 1) // max(ledger.entries, 1)
+            found.append(Segment(ledger.ledger_id, first, last, size))
+    return found
+
+
+def range_of(state: PartitionState, after: Place, through: Place) -> Split | None:
+    """The whole range ``(after, through]`` as one split; ``None`` if there is nothing in it."""
+    if not comes_after(through, after):
+        return None
+    segments = segments_between(state, after, through)
+    if not segments:
+        return None
+    return Split(
+        topic=state.topic,
+        name=state.name,
+        partition=state.partition,
+        topic_id=state.topic_id,
+        flight_url=state.flight_url,
+        segments=tuple(segments),
+        skip_through=after.batch_index if segments[0][:2] == after.position else -1,
+        stop_after=through.batch_index,
+    )
+
+
+def comes_after(place: Place, other: Place) -> bool:
+    """Whether reading up to ``place`` reads more than reading up to ``other``."""
+    if place.position != other.position:
+        return place.position > other.position
+    return other.batch_index >= 0 and not 0 <= place.batch_index <= other.batch_index
+
+
+def check_available(
+    state: PartitionState, after: Place, through: Place, *, guarded: bool = False
+) -> None:
+    """``DataLossError`` if entries of ``(after, through]`` may have been deleted.
+
+    A ledger that is gone cannot tell how many entries it had, so a reader that stood inside it
+    has to assume the worst; unless a subscription guards it, because then a ledger goes only
+    after the reader has committed all of it.
+    """
+    if after == NOTHING or not comes_after(through, after):
+        return
+    there = {ledger.ledger_id for ledger in state.ledgers}
+    if through.ledger_id not in there:
+        missing = f"messages up to {through} are gone"
+    elif after.ledger_id not in there and not guarded:
+        missing = f"messages after {after} may be gone"
+    else:
+        return
+    raise DataLossError(
+        f"{state.name}: {missing}; the first message available is {state.first}. Set option "
+        "failOnDataLoss to false to go on from there, and keep messages longer or use the "
+        "option subscription to prevent it"
+    )
+
+
+def cut(ranges: Sequence[Split], wanted: int) -> list[Split]:
+    """Cut ranges into about ``wanted`` splits of equal size, at entry boundaries.
+
+    Deterministic. A split is never below ``SMALL_BYTES`` merely to reach the number, never
+    above ``LARGE_BYTES`` if it can be cut, and every range gives at least one.
+    """
+    total = sum(item.size for item in ranges)
+    target = min(max(total // max(wanted, 1), SMALL_BYTES), LARGE_BYTES)
+    return [part for item in ranges for part in _cut(item, -(-item.size // target))]
+
+
+def cut_at_least(ranges: Sequence[Split], wanted: int) -> list[Split]:
+    """Like ``cut``, but with ``wanted`` splits even if they become small."""
+    splits = cut(ranges, wanted)
+    total = sum(item.entries for item in ranges)
+    if len(splits) >= min(wanted, total):
+        return splits
+    parts = [1] * len(ranges)
+    for _ in range(min(wanted, total) - len(ranges)):
+        open_for_more = [i for i, item in enumerate(ranges) if parts[i] < item.entries]
+        parts[max(open_for_more, key=lambda i: (ranges[i].entries / parts[i], -i))] += 1
+    return [part for item, n in zip(ranges, parts, strict=True) for part in _cut(item, n)]
+
+
+def _cut(item: Split, parts: int) -> Iterator[Split]:
+    parts = max(1, min(parts, item.entries))
+    bounds = [item.entries * i // parts for i in range(parts + 1)]
+    for i in range(parts):
+        yield Split(
+            topic=item.topic,
+            name=item.name,
+            partition=item.partition,
+            topic_id=item.topic_id,
+            flight_url=item.flight_url,
+            segments=tuple(_slice(item.segments, bounds[i], bounds[i + 1])),
+            skip_through=item.skip_through if i == 0 else -1,
+            stop_after=item.stop_after if i == parts - 1 else -1,
+        )
+
+
+def _slice(segments: Iterable[Segment], start: int, stop: int) -> Iterator[Segment]:
+    """Entries number ``start`` to ``stop`` (exclusive) of segments laid end to end."""
+    base = 0
+    for segment in segments:
+        first = max(start - base, 0)
+        last = min(stop - base, segment.entries) - 1
+        if first <= last:
+            size = segment.size * (last - first + 1) // segment.entries
+            yield Segment(segment.ledger_id, segment.first + first, segment.first + last, size)
+        base += segment.entries
+
+
+def within_bytes(state: PartitionState, after: Place, through: Place, budget: int) -> Place:
+    """The place at or before ``through`` that lies about ``budget`` bytes beyond ``after``.
+
+    At least one entry beyond it, so that a stream with a small limit moves.
+    """
+    reached: Place | None = None
+    for segment in segments_between(state, after, through):
+        fit = segment.entries
+        if segment.size > budget:
+            fit = budget * segment.entries // segment.size
+        if fit == 0 and reached is None:
+            fit = 1
+        if fit > 0:
+            reached = Place(segment.ledger_id, segment.first + fit - 1)
+        if fit < segment.entries:
+            break
+        budget -= segment.size
+    return through if reached is None or reached.position == through.position else reached

@@ -1,0 +1,43 @@
+"""What Spark finds under ``format("pulsark")``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from pulsark.datasource.columns import check_schema, spark_schema
+from pulsark.datasource.options import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class PulsarkSource(DataSource):
+    """Topics as DataFrames. Options and columns: ``docs/spark.md``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "pulsark"
+
+    def schema(self) -> StructType:
+        """All columns, or those of the option ``columns``; checks the options, too."""
+        return spark_schema(Options.parse(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read of the columns in ``schema``."""
+        from pulsark.datasource.reader import PulsarkReader
+
+        check_schema(schema)
+        options = Options.parse(self.options, streaming=False)
+        return PulsarkReader(options, tuple(schema.fieldNames()))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A streaming read of the columns in ``schema``."""
+        from pulsark.datasource.stream_reader import PulsarkStreamReader
+
+        check_schema(schema)
+        options = Options.parse(self.options, streaming=True)
+        return PulsarkStreamReader(options, tuple(schema.fieldNames()))

@@ -1,0 +1,274 @@
+"""``spark.readStream``: offsets are message ids, and the checkpoint is the truth.
+
+Everything but ``read`` runs in one planning process a query. Order of calls, as Spark makes
+them: ``initialOffset`` (new queries only), ``latestOffset(start)`` until it is beyond ``start``,
+``partitions(start, end)``, ``read``, then the next ``latestOffset``, and ``commit`` of the batch
+before once a new one is planned. After a failure ``partitions`` comes with the offsets of the
+journalled batch and must plan the same messages again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+
+from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.errors import DataSourceError, TopicNotFoundError
+from pulsark.datasource.offsets import Edge, PartitionOffset, Place, StreamOffset
+from pulsark.datasource.options import Options
+from pulsark.datasource.plan import (
+    PartitionState,
+    Split,
+    comes_after,
+    segments_between,
+    within_bytes,
+)
+from pulsark.datasource.reader import SplitReader, available_range, split_partitions
+from pulsark.datasource.topics import States, TopicFinder, same_topic, starting_places
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+IDLE_COMMIT_SECONDS = 1.0
+"""Spark commits a batch only when the next one is planned. When nothing has come for so long,
+the finished batch is acknowledged anyway, so that an idle query has no backlog."""
+
+
+class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._splits = SplitReader(options, columns)
+        self._admin: AdminClient | None = None
+        self._finder: TopicFinder | None = None
+        self._initial: StreamOffset | None = None
+        self._target: StreamOffset | None = None
+        self._subscribed: set[str] = set()
+        self._acknowledged: dict[str, Place] = {}
+        self._idle_since: float | None = None
+
+    # -- offsets ---------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts. Spark asks twice; the answer must not move in between."""
+        if self._initial is None:
+            states = self._states()
+            places = starting_places(states, self._options.starting or Edge.LATEST)
+            self._initial = StreamOffset(
+                {name: PartitionOffset(states[name].topic_id, places[name]) for name in states}
+            )
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxBytesPerTrigger``, if it is set."""
+        limit = self._options.max_bytes_per_trigger
+        return ReadMaxBytes(limit) if limit is not None else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember the ends as of now: such a query stops there."""
+        self._target = self._ends(StreamOffset({}), self._states())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch: everything durable, or about as much as ``limit`` allows."""
+        begin = StreamOffset.from_json(start)
+        states = self._states()
+        self._subscribe(begin)
+        if self._target is not None:
+            end = self._up_to_target(begin, states, self._target)
+        else:
+            end = self._ends(begin, states)
+        if isinstance(limit, ReadMaxBytes):
+            end = _limited(begin, end, states, limit.max_bytes)
+        end_json = end.to_json()
+        self._acknowledge_if_idle(begin, end_json == start)
+        return end_json
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The newest message of every partition, for the query's progress."""
+        return self._ends(StreamOffset({}), self._states()).to_json()
+
+    def _ends(self, begin: StreamOffset, states: States) -> StreamOffset:
+        """The end of every partition; a partition that ``begin`` lacks starts at its first
+        message, and so does a topic that was created again, if loss is allowed."""
+        found = {name: _end(state, begin.partitions.get(name)) for name, state in states.items()}
+        for name, offset in begin.partitions.items():
+            if name in found and found[name].topic_id == offset.topic_id:
+                continue
+            try:
+                same_topic(states.get(name), name, offset.topic_id)
+            except DataSourceError as error:
+                if self._options.fail_on_data_loss:
+                    raise
+                log.warning("%s", error)
+                found.setdefault(name, offset)
+        return StreamOffset(found)
+
+    def _up_to_target(
+        self, begin: StreamOffset, states: States, target: StreamOffset
+    ) -> StreamOffset:
+        now = self._ends(begin, states).partitions
+        wanted = {}
+        for name, offset in now.items():
+            goal = target.partitions.get(name)
+            known = begin.partitions.get(name)
+            if goal is None or (known is not None and not comes_after(goal.read, known.read)):
+                if known is not None:
+                    wanted[name] = known
+                continue
+            wanted[name] = replace(offset, read=goal.read)
+        return StreamOffset(wanted)
+
+    # -- batches ---------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The splits of ``(start, end]``: the same messages for the same offsets, always."""
+        begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        states: States | None = None
+        ranges = []
+        for name, offset in finish.partitions.items():
+            after = _after(name, begin.partitions.get(name), offset)
+            if not comes_after(offset.read, after):
+                continue
+            if states is None:
+                # Not older than the end offset, or ledgers would seem shorter than they are.
+                states = self._states(fresh=True)
+            item = self._range(name, states, after, offset)
+            if item is not None:
+                ranges.append(item)
+        return split_partitions(ranges, self._options)
+
+    def _range(
+        self, name: str, states: States, after: Place, offset: PartitionOffset
+    ) -> Split | None:
+        fail = self._options.fail_on_data_loss
+        try:
+            state = same_topic(states.get(name), name, offset.topic_id)
+        except DataSourceError as error:
+            if fail:
+                raise
+            log.warning("%s", error)
+            return None
+        return available_range(
+            state, after, offset.read, fail, guarded=self._options.subscription is not None
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split."""
+        return self._splits.read(partition)
+
+    # -- the subscription ------------------------------------------------------------------
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Move the durable subscription to the end of a finished batch."""
+        self._acknowledge(StreamOffset.from_json(end))
+
+    def stop(self) -> None:
+        """Close the connection to the broker."""
+        if self._admin is not None:
+            self._admin.close()
+
+    def _subscribe(self, begin: StreamOffset) -> None:
+        subscription = self._options.subscription
+        if subscription is None:
+            return
+        for name, offset in begin.partitions.items():
+            if name not in self._subscribed:
+                self._create(name, subscription, offset.read)
+                self._subscribed.add(name)
+
+    def _create(self, name: str, subscription: str, read: Place) -> None:
+        first = read if read.batch_index >= 0 else Place(read.ledger_id, read.entry_id + 1)
+        self._client().create_subscription(name, subscription, first)
+
+    def _acknowledge(self, end: StreamOffset) -> None:
+        subscription = self._options.subscription
+        if subscription is None:
+            return
+        for name, offset in end.partitions.items():
+            place = offset.read
+            if place.batch_index >= 0:  # the rest of the entry is still to come
+                place = Place(place.ledger_id, place.entry_id - 1)
+            if place.entry_id < 0 or self._acknowledged.get(name) == place:
+                continue
+            if not self._client().acknowledge(name, subscription, place):
+                log.warning("subscription %s of %s is gone: created again", subscription, name)
+                try:
+                    self._create(name, subscription, place)
+                except TopicNotFoundError as error:
+                    log.warning("%s", error)
+            self._acknowledged[name] = place
+
+    def _acknowledge_if_idle(self, begin: StreamOffset, idle: bool) -> None:
+        """``begin`` is the end of a batch that Spark has finished, or the start of the query."""
+        if not idle:
+            self._idle_since = None
+            return
+        now = time.monotonic()
+        if self._idle_since is None:
+            self._idle_since = now
+        if self._target is not None or now - self._idle_since >= IDLE_COMMIT_SECONDS:
+            self._acknowledge(begin)
+
+    # -- the broker ------------------------------------------------------------------------
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient(self._options.admin_url, self._options.poll_timeout_s)
+        return self._admin
+
+    def _states(self, *, fresh: bool = False) -> States:
+        if self._finder is None:
+            self._finder = TopicFinder(self._options, self._client())
+        return self._finder.states(fresh=fresh)
+
+
+def _end(state: PartitionState, known: PartitionOffset | None) -> PartitionOffset:
+    if known is None or known.topic_id != state.topic_id:
+        return PartitionOffset(state.topic_id, state.latest(), state.earliest())
+    latest = state.latest()
+    return PartitionOffset(state.topic_id, latest) if comes_after(latest, known.read) else known
+
+
+def _after(name: str, begin: PartitionOffset | None, end: PartitionOffset) -> Place:
+    """The message before the first one of a batch."""
+    if begin is not None and begin.topic_id == end.topic_id:
+        return begin.read
+    if end.since is None:
+        raise DataSourceError(f"the checkpoint does not say where {name} starts")
+    return end.since
+
+
+def _limited(
+    begin: StreamOffset, end: StreamOffset, states: States, max_bytes: int
+) -> StreamOffset:
+    """The end moved back so that a batch has about ``max_bytes``, shared by backlog."""
+    sizes = {}
+    for name, offset in end.partitions.items():
+        state = states.get(name)
+        if state is not None:
+            after = _after(name, begin.partitions.get(name), offset)
+            sizes[name] = sum(s.size for s in segments_between(state, after, offset.read))
+    total = sum(sizes.values())
+    if total <= max_bytes:
+        return end
+    limited = dict(end.partitions)
+    for name, size in sizes.items():
+        offset = end.partitions[name]
+        after = _after(name, begin.partitions.get(name), offset)
+        place = within_bytes(states[name], after, offset.read, max_bytes * size // total)
+        limited[name] = replace(offset, read=place)
+    return StreamOffset(limited)

@@ -1,0 +1,190 @@
+"""Which topics a query reads, and where each of their partitions starts and ends."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.errors import DataSourceError, OptionError, TopicNotFoundError
+from pulsark.datasource.offsets import Edge, Place, Point, StartingPoint
+from pulsark.datasource.options import Options
+from pulsark.datasource.plan import PartitionState
+from pulsark.errors import ClientError
+from pulsark.wire.topic_name import TopicName
+
+_PATTERN = re.compile(r"(?:persistent://)?(?:([^/]+)/([^/]+)/)?([^/]+)")
+_LIST_SECONDS = 1.0
+_FRESH_SECONDS = 0.02
+_DUTY = 10
+"""A poll takes at most about one part in so many of the time."""
+
+States = Mapping[str, PartitionState]
+
+
+class TopicFinder:
+    """The partitions of a query's topics, by name; remembers them for some milliseconds.
+
+    Spark asks a stream for its end every 10 ms while nothing happens; answers may be that old
+    without any harm, and are older where it takes long to get them.
+    """
+
+    def __init__(self, options: Options, admin: AdminClient) -> None:
+        self._admin = admin
+        self._pattern = options.topics_pattern
+        self._names = [] if self._pattern else topic_names(options.topics)
+        self._listed = _Age(_LIST_SECONDS)
+        self._known = _Age(_FRESH_SECONDS)
+        self._states: dict[str, PartitionState] = {}
+
+    def states(self, *, fresh: bool = False) -> States:
+        """What the broker says of all partitions, sorted by name; ``TopicNotFoundError``."""
+        if fresh or self._known.over:
+            with self._known:
+                found = [state for name in self._topics() for state in self._partitions(name)]
+                self._states = {state.name: state for state in sorted(found, key=_by_name)}
+        return self._states
+
+    def _topics(self) -> list[TopicName]:
+        if self._pattern is not None and self._listed.over:
+            with self._listed:
+                namespace, pattern = split_pattern(self._pattern)
+                names = map(TopicName.parse, self._admin.topics(namespace))
+                self._names = [name for name in names if pattern.fullmatch(name.local)]
+        return self._names
+
+    def _partitions(self, name: TopicName) -> list[PartitionState]:
+        try:
+            return self._admin.partitions(name)
+        except TopicNotFoundError:
+            if self._pattern is None:
+                raise
+            return []  # deleted since it was listed
+
+
+class _Age:
+    """Remembers when something was fetched, and how long that took."""
+
+    def __init__(self, fresh_s: float) -> None:
+        self._fresh_s = fresh_s
+        self._stale_at = float("-inf")
+        self._began = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether it is time to fetch again."""
+        return time.monotonic() >= self._stale_at
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            now = time.monotonic()
+            self._stale_at = now + max(self._fresh_s, _DUTY * (now - self._began))
+
+
+def _by_name(state: PartitionState) -> tuple[str, int]:
+    return state.topic, state.partition
+
+
+def topic_names(written: Iterable[str]) -> list[TopicName]:
+    """Parse names as users write them, each once; ``OptionError``."""
+    names = []
+    for text in written:
+        try:
+            name = TopicName.parse(text)
+        except ClientError as error:
+            raise OptionError(f"option 'topics': {error}") from None
+        if not name.is_persistent:
+            raise OptionError(f"option 'topics': {name} stores nothing that could be read")
+        names.append(name)
+    return list(dict.fromkeys(names))
+
+
+def split_pattern(text: str) -> tuple[str, re.Pattern[str]]:
+    """``(tenant/namespace, pattern of the topic's own name)``; ``OptionError``."""
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        raise OptionError(
+            f"option 'topicsPattern': '{text}' is not like persistent://tenant/namespace/regex"
+        )
+    tenant, namespace, pattern = found[1] or "public", found[2] or "default", found[3]
+    try:
+        return f"{tenant}/{namespace}", re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"option 'topicsPattern': '{pattern}': {error}") from None
+
+
+def starting_places(states: States, point: StartingPoint) -> dict[str, Place]:
+    """Per partition, the message before the first one to read."""
+    return {name: _start(states[name], wanted) for name, wanted in _points(states, point).items()}
+
+
+def ending_places(states: States, point: StartingPoint) -> dict[str, Place]:
+    """Per partition, the last message to read; ``OptionError`` if it does not exist yet."""
+    return {name: _end(states[name], wanted) for name, wanted in _points(states, point).items()}
+
+
+def _start(state: PartitionState, wanted: Point) -> Place:
+    if wanted is Edge.EARLIEST:
+        return state.earliest()
+    if wanted is Edge.LATEST:
+        return state.latest()
+    return wanted.before()
+
+
+def _end(state: PartitionState, wanted: Point) -> Place:
+    if isinstance(wanted, Edge):
+        return state.earliest() if wanted is Edge.EARLIEST else state.latest()
+    if wanted.position > state.latest().position:
+        raise OptionError(
+            f"option 'endingOffsets': {wanted} is beyond the last message of {state.name}, "
+            f"which is {state.latest()}"
+        )
+    return wanted
+
+
+def _points(states: States, point: StartingPoint) -> dict[str, Point]:
+    """The point of every partition; JSON has to name all of them, and none else."""
+    if isinstance(point, Edge):
+        return dict.fromkeys(states, point)
+    named = {str(topic_names([topic])[0]): dict(partitions) for topic, partitions in point.items()}
+    found: dict[str, Point] = {}
+    for name, state in states.items():
+        partitions = named.get(state.topic, {})
+        number = state.partition
+        if number not in partitions and number == -1 and set(partitions) == {0}:
+            number = 0  # other connectors call a topic without partitions partition 0
+        if number not in partitions:
+            raise OptionError(
+                f"the offsets in JSON do not name partition {state.partition} of {state.topic}; "
+                "name every partition, with earliest or latest if need be"
+            )
+        found[name] = partitions.pop(number)
+    for topic, partitions in named.items():
+        if partitions:
+            raise OptionError(
+                f"the offsets in JSON name partition {min(partitions)} of {topic}, "
+                "which the query does not read"
+            )
+    return found
+
+
+def require_topics(states: States, options: Options) -> None:
+    """``TopicNotFoundError`` if a pattern matches nothing: a batch would read nothing."""
+    if not states:
+        raise TopicNotFoundError(
+            f"no topic matches '{options.topics_pattern}' at {options.admin_url}"
+        )
+
+
+def same_topic(state: PartitionState | None, name: str, topic_id: str) -> PartitionState:
+    """The state, if the partition is there and still is the one with this id."""
+    if state is None:
+        raise TopicNotFoundError(f"{name} was deleted while the query still had to read it")
+    if state.topic_id != topic_id:
+        raise DataSourceError(f"{name} was deleted and created again: its id has changed")
+    return state

@@ -1,0 +1,153 @@
+"""Options: aliases, checks and what the messages say."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsark.datasource.errors import OptionError
+from pulsark.datasource.offsets import Edge, Place
+from pulsark.datasource.options import OPTIONS, Options
+
+
+def parse(streaming: bool | None = None, **raw: str) -> Options:
+    return Options.parse({"topic": "t"} | raw, streaming=streaming)
+
+
+def refused(streaming: bool | None = None, **raw: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        Options.parse(raw, streaming=streaming)
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PULSARK_SERVICE_URL", raising=False)
+    monkeypatch.delenv("PULSARK_ADMIN_URL", raising=False)
+
+
+def test_defaults() -> None:
+    assert parse() == Options(
+        service_url="pulsar://localhost:6650",
+        admin_url="http://localhost:8080",
+        topics=("t",),
+        topics_pattern=None,
+        starting=None,
+        ending=None,
+        subscription=None,
+        columns=None,
+        min_partitions=None,
+        max_bytes_per_trigger=None,
+        fail_on_data_loss=True,
+        poll_timeout_s=120.0,
+    )
+
+
+def test_keys_come_lower_cased_and_dotted_spellings_work() -> None:
+    raw = {
+        "service.url": "pulsar://broker:6651",
+        "admin.url": "http://broker:8081/",
+        "predefinedsubscription": "s",
+        "startingoffsets": "earliest",
+        "polltimeoutms": "500",
+        "failondataloss": "False",
+        "maxbytespertrigger": "2m",
+        "minpartitions": "7",
+        "columns": "value, key",
+    }
+    options = Options.parse({"topics": "a, b,a"} | raw, streaming=True)
+    assert options.service_url == "pulsar://broker:6651"
+    assert options.admin_url == "http://broker:8081"
+    assert options.subscription == "s"
+    assert options.topics == ("a", "b")
+    assert options.starting is Edge.EARLIEST
+    assert options.poll_timeout_s == 0.5
+    assert not options.fail_on_data_loss
+    assert options.max_bytes_per_trigger == 2 << 20
+    assert options.min_partitions == 7
+    assert options.columns == ("value", "key")
+
+
+@pytest.mark.parametrize("key", [key for doc in OPTIONS for key in (doc.name, *doc.aliases)])
+def test_every_documented_name_and_alias_is_known(key: str) -> None:
+    other = {} if key in ("topic", "path", "topics", "paths", "topicsPattern") else {"topic": "t"}
+    valid = {
+        "serviceUrl": "pulsar://h",
+        "service.url": "pulsar://h",
+        "adminUrl": "http://h",
+        "admin.url": "http://h",
+        "failOnDataLoss": "true",
+        "startingOffsets": "earliest",
+        "endingOffsets": "latest",
+    }
+    Options.parse({key.lower(): valid.get(key, "1")} | other)
+
+
+@pytest.mark.parametrize(
+    ("service_url", "admin_url"),
+    [
+        ("pulsar://h:6650", "http://h:8080"),
+        ("pulsar+ssl://h:6651", "https://h:8443"),
+        ("pulsar://[::1]:6650", "http://[::1]:8080"),
+    ],
+)
+def test_the_admin_url_follows_the_service_url(service_url: str, admin_url: str) -> None:
+    assert parse(serviceUrl=service_url).admin_url == admin_url
+
+
+def test_the_environment_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSARK_SERVICE_URL", "pulsar://env:1")
+    monkeypatch.setenv("PULSARK_ADMIN_URL", "http://env:2")
+    assert parse().service_url == "pulsar://env:1"
+    assert parse().admin_url == "http://env:2"
+    assert parse(serviceUrl="pulsar://given:1").admin_url == "http://given:8080"
+
+
+def test_an_unknown_option_names_the_near_miss_and_all_valid_ones() -> None:
+    message = refused(topcs="t")
+    assert message.startswith("pulsark: option 'topcs' is unknown; did you mean 'topics'? ")
+    for doc in OPTIONS:
+        assert doc.name in message
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({}, "exactly one of 'topic', 'topics', 'topicsPattern'; found none"),
+        ({"topic": "a", "topics": "b"}, "found 'topic' and 'topics'"),
+        ({"topic": "a", "path": "b"}, "'topic' and 'path' mean the same"),
+        ({"topic": " "}, "option 'topic' is empty"),
+        ({"topics": "a,,b"}, "empty name"),
+        ({"topicsPattern": "a("}, "not a regular expression"),
+        ({"topic": "t", "serviceUrl": "http://x"}, "'http://x' is not like pulsar://"),
+        ({"topic": "t", "adminUrl": "localhost:8080"}, "is not like http://"),
+        ({"topic": "t", "minPartitions": "0"}, "not a whole number from 1 up"),
+        ({"topic": "t", "pollTimeoutMs": "1s"}, "not a whole number"),
+        ({"topic": "t", "failOnDataLoss": "yes"}, "neither true nor false"),
+        ({"topic": "t", "maxBytesPerTrigger": "many"}, "not a size"),
+        ({"topic": "t", "subscription": ""}, "'subscription' is empty"),
+        ({"topic": "t", "endingOffsets": "earliest"}, "would read nothing"),
+        ({"topic": "t", "startingOffsets": "now"}, "neither earliest, latest nor JSON"),
+    ],
+)
+def test_bad_values_are_explained(raw: dict[str, str], says: str) -> None:
+    assert says in refused(**raw)
+
+
+def test_options_of_the_other_mode_are_refused() -> None:
+    assert "spark.read, not for spark.readStream" in refused(
+        True, topic="t", endingOffsets="latest"
+    )
+    assert "spark.readStream, not for spark.read" in refused(
+        False, topic="t", maxBytesPerTrigger="1"
+    )
+    assert "for spark.readStream only" in refused(False, topic="t", startingOffsets="latest")
+
+
+def test_offsets_in_json() -> None:
+    options = parse(startingOffsets='{"t": {"0": "5:6", "1": "5:6:7", "2": "latest"}}')
+    assert options.starting == {"t": {0: Place(5, 6), 1: Place(5, 6, 7), 2: Edge.LATEST}}
+    assert parse(startingOffsets='{"t": "5:6:-1:3"}').starting == {"t": {-1: Place(5, 6, 3)}}
+
+
+def test_load_with_several_paths() -> None:
+    assert Options.parse({"paths": '["a","b"]'}).topics == ("a", "b")

@@ -1,0 +1,161 @@
+"""Ranges and splits: every message in exactly one split, whatever the cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsark.datasource.errors import DataLossError
+from pulsark.datasource.offsets import NOTHING, Place
+from pulsark.datasource.plan import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    Ledger,
+    PartitionState,
+    Split,
+    check_available,
+    comes_after,
+    cut,
+    cut_at_least,
+    range_of,
+    within_bytes,
+)
+
+
+def state(*ledgers: tuple[int, int, int], name: str = "t") -> PartitionState:
+    """A partition from (ledger, entries, bytes per entry)."""
+    held = tuple(Ledger(ledger, entries, entries * size) for ledger, entries, size in ledgers)
+    full = [ledger for ledger in held if ledger.entries]
+    last = Place(full[-1].ledger_id, full[-1].entries - 1) if full else NOTHING
+    first = Place(held[0].ledger_id, 0) if held else NOTHING
+    return PartitionState(name, name, -1, "id", "grpc://h", first, last, held)
+
+
+def entries_of(split: Split | None) -> list[tuple[int, int]]:
+    if split is None:
+        return []
+    return [(s.ledger_id, e) for s in split.segments for e in range(s.first, s.last + 1)]
+
+
+def everything(of: PartitionState) -> list[tuple[int, int]]:
+    return [(ledger.ledger_id, e) for ledger in of.ledgers for e in range(ledger.entries)]
+
+
+ledger_lists = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 50)), max_size=4
+).map(lambda raw: [(i * 4 + gap, n, size) for i, (gap, n, size) in enumerate(raw)])
+
+
+@given(ledger_lists, st.data())
+def test_a_range_is_what_lies_between_its_ends(ledgers: Any, data: st.DataObject) -> None:
+    held = state(*ledgers)
+    ends = [NOTHING, held.earliest(), *(Place(*at) for at in everything(held))]
+    after, through = sorted([data.draw(st.sampled_from(ends)), data.draw(st.sampled_from(ends))])
+    wanted = [at for at in everything(held) if after.position < at <= through.position]
+    assert entries_of(range_of(held, after, through)) == wanted
+    check_available(held, after, through)
+
+
+@given(st.lists(ledger_lists, max_size=3), st.integers(1, 40), st.booleans())
+def test_cutting_loses_and_repeats_nothing(lists: Any, wanted: int, at_least: bool) -> None:
+    ranges = []
+    for number, ledgers in enumerate(lists):
+        held = state(*ledgers, name=f"t-{number}")
+        item = range_of(held, held.earliest(), held.latest())
+        ranges += [item] if item is not None else []
+    splits = (cut_at_least if at_least else cut)(ranges, wanted)
+    for item in ranges:
+        mine = [split for split in splits if split.name == item.name]
+        assert [at for split in mine for at in entries_of(split)] == entries_of(item)
+    assert all(split.entries for split in splits)
+    if at_least:
+        total = sum(item.entries for item in ranges)
+        assert len(splits) >= min(wanted, total)
+
+
+def test_batch_indexes_go_to_the_outer_splits_only() -> None:
+    held = state((1, 8, SMALL_BYTES))
+    item = range_of(held, Place(1, 2, 5), Place(1, 6, 3))
+    assert item is not None
+    first, *_, last = cut([item], 4)
+    assert entries_of(item) == [(1, 2), (1, 3), (1, 4), (1, 5), (1, 6)]
+    assert (first.skip_through, first.stop_after) == (5, -1)
+    assert (last.skip_through, last.stop_after) == (-1, 3)
+
+
+def test_small_ranges_are_not_cut_unless_asked() -> None:
+    held = state((1, 100, 100))
+    item = range_of(held, held.earliest(), held.latest())
+    assert item is not None
+    assert len(cut([item], 8)) == 1
+    assert [split.entries for split in cut_at_least([item], 8)] == [12, 13, 12, 13, 12, 13, 12, 13]
+    assert len(cut_at_least([item], 1000)) == 100
+
+
+def test_large_ranges_are_cut_more_often_than_asked() -> None:
+    held = state((1, 1000, LARGE_BYTES // 100))
+    item = range_of(held, held.earliest(), held.latest())
+    assert item is not None
+    assert len(cut([item], 2)) == 10
+
+
+def test_one_partition_gives_as_many_splits_as_wanted() -> None:
+    held = state((1, 50, 1 << 20), (2, 50, 1 << 20))
+    item = range_of(held, held.earliest(), held.latest())
+    assert item is not None
+    assert [split.entries for split in cut([item], 4)] == [25] * 4
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "after"),
+    [
+        (Place(1, 2), Place(1, 1), True),
+        (Place(1, 2), Place(1, 2), False),
+        (Place(1, 2, 3), Place(1, 2), False),
+        (Place(1, 2), Place(1, 2, 3), True),
+        (Place(1, 2, 3), Place(1, 2, 3), False),
+        (Place(1, 2, 4), Place(1, 2, 3), True),
+        (Place(1, 2, 2), Place(1, 2, 3), False),
+        (Place(2, -1), Place(1, 9), True),
+    ],
+)
+def test_which_place_reads_more(place: Place, other: Place, after: bool) -> None:
+    assert comes_after(place, other) is after
+
+
+def test_messages_that_are_gone_are_noticed() -> None:
+    held = state((5, 10, 1), (6, 10, 1))
+    check_available(held, NOTHING, Place(6, 3))
+    check_available(held, Place(5, 9), Place(6, 3))
+    with pytest.raises(DataLossError, match=r"after 4:7 may be gone; .* 5:0"):
+        check_available(held, Place(4, 7), Place(6, 3))
+    check_available(held, Place(4, 7), Place(6, 3), guarded=True)
+    with pytest.raises(DataLossError, match="up to 4:9 are gone"):
+        check_available(held, Place(4, 7), Place(4, 9), guarded=True)
+    check_available(held, Place(4, 7), Place(4, 7))
+
+
+@given(ledger_lists, st.integers(1, 400), st.data())
+def test_a_byte_limit_moves_on_and_stays_inside(
+    ledgers: Any, budget: int, data: st.DataObject
+) -> None:
+    held = state(*ledgers)
+    ends = [held.earliest(), *(Place(*at) for at in everything(held))]
+    after = data.draw(st.sampled_from(ends))
+    reached = within_bytes(held, after, held.latest(), budget)
+    assert reached <= held.latest()
+    item = range_of(held, after, reached)
+    if range_of(held, after, held.latest()) is None:
+        assert reached == held.latest()
+    else:
+        assert item is not None
+        assert item.entries == 1 or item.size <= budget
+
+
+def test_the_ends_of_an_empty_topic() -> None:
+    assert state().earliest() == state().latest() == NOTHING
+    assert state((7, 0, 0)).latest() == Place(7, -1)
+    assert range_of(state((7, 0, 0)), NOTHING, Place(7, -1)) is None

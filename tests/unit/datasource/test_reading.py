@@ -1,0 +1,429 @@
+"""Batch and stream readers without a JVM, over the fake broker."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+from pyspark.sql.types import LongType, StringType, StructType
+
+from pulsark.datasource.columns import COLUMNS, check_schema, spark_schema
+from pulsark.datasource.errors import (
+    DataLossError,
+    DataSourceError,
+    OptionError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from pulsark.datasource.options import Options
+from pulsark.datasource.reader import PulsarkReader, SplitPartition
+from pulsark.datasource.stream_reader import PulsarkStreamReader
+from pulsark.storage.position import Position
+from pulsark.storage.rows import ROW_SCHEMA
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.batch import build_batch
+from pulsark.wire.entry import build_entry
+from tests.support.fake_broker import FakeBroker
+
+T = "persistent://public/default/t"
+COLUMNS_READ = ("partition", "message_id", "value")
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as fake:
+        yield fake
+
+
+def alone(text: str) -> bytes:
+    return build_entry(
+        pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1), _(text)
+    )
+
+
+def batch(*texts: str) -> bytes:
+    return build_batch(
+        pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1),
+        [(pb.SingleMessageMetadata(payload_size=0), _(text)) for text in texts],
+    )
+
+
+def _(text: str) -> bytes:
+    return text.encode()
+
+
+def options(broker: FakeBroker, streaming: bool, **raw: Any) -> Options:
+    given = {"adminUrl": broker.admin_url, "pollTimeoutMs": "2000"}
+    given |= {} if {"topics", "topicsPattern"} & set(raw) else {"topic": "t"}
+    return Options.parse(given | raw, streaming=streaming)
+
+
+def read(broker: FakeBroker, **raw: Any) -> list[str]:
+    """Values of a batch read, in split order."""
+    reader = PulsarkReader(options(broker, False, **raw), COLUMNS_READ)
+    return values(reader, reader.partitions())
+
+
+def values(reader: Any, partitions: list[Any]) -> list[str]:
+    rows: list[str] = []
+    for partition in partitions:
+        partition = pickle.loads(pickle.dumps(partition))
+        for found in reader.read(partition):
+            assert found.schema == to_arrow_schema(spark_schema(COLUMNS_READ), timezone="UTC")
+            rows += [row.decode() for row in found.column("value").to_pylist()]
+    return rows
+
+
+class Stream:
+    """Calls a stream reader as Spark does, with a checkpoint that survives ``restart``."""
+
+    def __init__(self, broker: FakeBroker, **raw: Any) -> None:
+        self._options = options(broker, True, **raw)
+        self.restart()
+        self.offset = self.reader.initialOffset()
+        self.end = self.offset
+
+    def restart(self) -> None:
+        self.reader = PulsarkStreamReader(self._options, COLUMNS_READ)
+
+    def plan(self, limit: Any = None) -> bool:
+        """The next end; whether there is a batch to run."""
+        finder = self.reader._finder
+        if finder is not None:
+            finder._known._stale_at = 0.0  # the test does not wait until answers are old
+            finder._listed._stale_at = 0.0
+        limit = limit or self.reader.getDefaultReadLimit()
+        self.end = json.loads(json.dumps(self.reader.latestOffset(self.offset, limit)))
+        return bool(self.end != self.offset)
+
+    def run(self) -> list[str]:
+        """Run the planned batch and commit it."""
+        found = values(self.reader, self.reader.partitions(self.offset, self.end))
+        self.offset = self.end
+        self.reader.commit(self.offset)
+        return found
+
+    def next(self, limit: Any = None) -> list[str]:
+        return self.run() if self.plan(limit) else []
+
+
+# -- batch ---------------------------------------------------------------------------------------
+
+
+def test_the_columns_are_those_of_the_table() -> None:
+    assert [column.name for column in COLUMNS] == ROW_SCHEMA.names
+    assert to_arrow_schema(spark_schema(None), timezone="UTC") == ROW_SCHEMA
+
+
+def test_a_schema_given_by_the_user_must_be_a_subset() -> None:
+    check_schema(StructType().add("value", spark_schema(["value"])["value"].dataType))
+    with pytest.raises(OptionError, match="did you mean 'value'"):
+        check_schema(StructType().add("valu", StringType()))
+    with pytest.raises(OptionError, match="'value' is binary, not string"):
+        check_schema(StructType().add("value", StringType()))
+    with pytest.raises(OptionError, match="must be nullable"):
+        check_schema(StructType().add("entry_id", LongType(), nullable=False))
+
+
+def test_everything_is_read_across_ledgers_and_partitions(broker: FakeBroker) -> None:
+    topic = broker.create("t", 2)
+    broker.publish(topic, [batch("a", "b"), alone("c")], 0)
+    broker.roll(topic, 0)
+    broker.publish(topic, [alone("d")], 0)
+    broker.publish(topic, [alone("e")], 1)
+    assert read(broker) == ["a", "b", "c", "d", "e"]
+    assert read(broker, minPartitions="4") == ["a", "b", "c", "d", "e"]
+
+
+def test_a_single_partition_gives_several_splits(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone(str(i)) for i in range(10)])
+    reader = PulsarkReader(options(broker, False, minPartitions="5"), COLUMNS_READ)
+    splits = reader.partitions()
+    assert [split.split.entries for split in splits] == [2] * 5  # type: ignore[attr-defined]
+    assert values(reader, splits) == [str(i) for i in range(10)]
+
+
+def test_an_empty_topic_has_no_splits(broker: FakeBroker) -> None:
+    broker.create("t", 3)
+    reader = PulsarkReader(options(broker, False), COLUMNS_READ)
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []  # type: ignore[arg-type]
+
+
+def test_starting_and_ending_offsets_are_messages_and_both_are_read(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a"), batch("b", "c", "d"), alone("e")])
+
+    def between(start: str, end: str) -> str:
+        point = {
+            "startingOffsets": json.dumps({"t": {"-1": start}}),
+            "endingOffsets": json.dumps({T: {"0": end}}),
+        }
+        return "".join(read(broker, **point))
+
+    assert between("1:1", "1:1") == "bcd"
+    assert between("1:1:1", "1:1:1") == "c"
+    assert between("1:1:-1:2", "1:2") == "de"
+    assert between("1:0", "1:1:0") == "ab"
+    assert between("1:0:0", "1:0:0") == "a"
+    assert between("1:2", "1:1") == ""
+    with pytest.raises(OptionError, match="beyond the last message"):
+        between("1:0", "1:3")
+
+
+def test_offsets_must_name_every_partition(broker: FakeBroker) -> None:
+    broker.create("t", 2)
+    with pytest.raises(OptionError, match="do not name partition 1 of"):
+        read(broker, startingOffsets='{"t": {"0": "earliest"}}')
+    with pytest.raises(OptionError, match=r"partition 5 of .*does not read"):
+        read(
+            broker,
+            startingOffsets='{"t": {"0": "earliest", "1": "earliest", "5": "earliest"}}',
+        )
+
+
+def test_topics_and_patterns(broker: FakeBroker) -> None:
+    for name in ("orders-a", "orders-b", "other"):
+        broker.publish(broker.create(name), [alone(name)])
+    broker.publish(broker.create("orders-c", 1), [alone("orders-c")], 0)
+    assert read(broker, topics=f"other,orders-a,{T[:-1]}other") == ["orders-a", "other"]
+    wanted = ["orders-a", "orders-b", "orders-c"]
+    assert read(broker, topicsPattern="orders-.*") == wanted
+    assert read(broker, topicsPattern="persistent://public/default/orders-[abc]") == wanted
+    with pytest.raises(TopicNotFoundError, match="no topic matches"):
+        read(broker, topicsPattern="nothing")
+    with pytest.raises(TopicNotFoundError, match="missing does not exist at http"):
+        read(broker, topics="missing")
+    with pytest.raises(OptionError, match="Invalid name"):
+        read(broker, topics="a/b")
+    with pytest.raises(OptionError, match="stores nothing"):
+        read(broker, topics="non-persistent://public/default/x")
+
+
+def test_a_broken_stream_is_resumed(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone(str(i)) for i in range(4)])
+    broker.fail_reads = 3
+    assert read(broker) == ["0", "1", "2", "3"]
+
+
+def test_a_read_never_ends_short(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone(str(i)) for i in range(4)])
+    broker.hide_from = Position(1, 2)
+    with pytest.raises(UnavailableError, match=r"no entry 1:2 from grpc.* within 0.2 s"):
+        read(broker, pollTimeoutMs="200")
+
+
+def test_a_gap_is_data_loss(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a"), alone("b")])
+    broker.roll(topic)
+    broker.publish(topic, [alone("c")])
+    reader = PulsarkReader(options(broker, False), COLUMNS_READ)
+    lenient = PulsarkReader(options(broker, False, failOnDataLoss="false"), COLUMNS_READ)
+    splits = reader.partitions()
+    del broker.topics[topic][-1].ledgers[1]
+    with pytest.raises(DataLossError, match="message 1:0 is gone, next comes 2:0"):
+        values(reader, splits)
+    assert values(lenient, splits) == ["c"]
+
+
+def test_a_topic_created_again_is_not_read_as_the_old_one(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a")])
+    reader = PulsarkReader(options(broker, False), COLUMNS_READ)
+    splits = reader.partitions()
+    broker.create("t")
+    with pytest.raises(TopicNotFoundError, match="created again"):
+        values(reader, splits)
+
+
+def test_no_broker_is_one_clear_error(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsark.datasource.admin_client.FIRST_CONTACT_SECONDS", 0.1)
+    with pytest.raises(
+        UnavailableError, match="no answer from the admin API at http://127"
+    ) as caught:
+        read(broker, adminUrl="http://127.0.0.1:1")
+    assert "adminUrl" in str(caught.value)
+
+
+def test_rows_of_large_reads_come_in_several_batches(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [batch(*map(str, range(3000))) for _ in range(8)])
+    reader = PulsarkReader(options(broker, False), ("batch_index",))
+    (split,) = reader.partitions()
+    assert [found.num_rows for found in reader.read(split)] == [12_000, 12_000]
+
+
+# -- stream --------------------------------------------------------------------------------------
+
+
+def test_a_stream_reads_every_message_once(broker: FakeBroker) -> None:
+    topic = broker.create("t", 2)
+    broker.publish(topic, [alone("before")], 0)
+    stream = Stream(broker)
+    assert stream.next() == []
+    broker.publish(topic, [batch("a", "b")], 0)
+    broker.publish(topic, [alone("c")], 1)
+    assert stream.next() == ["a", "b", "c"]
+    assert stream.next() == []
+    broker.roll(topic, 0)
+    broker.publish(topic, [alone("d")], 0)
+    assert stream.next() == ["d"]
+
+
+def test_the_start_does_not_move_between_the_two_questions(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("old")])
+    reader = PulsarkStreamReader(options(broker, True), COLUMNS_READ)
+    first = reader.initialOffset()
+    broker.publish(topic, [alone("new")])
+    assert reader.initialOffset() == first
+
+
+def test_a_batch_is_planned_again_with_the_same_messages(broker: FakeBroker) -> None:
+    topic = broker.create("t", 2)
+    stream = Stream(broker, startingOffsets="earliest")
+    broker.publish(topic, [alone(str(i)) for i in range(5)], 0)
+    broker.publish(topic, [batch("x", "y")], 1)
+    assert stream.plan()
+    broker.publish(topic, [alone("later")], 0)
+    broker.roll(topic, 0)
+    broker.publish(topic, [alone("latest")], 0)
+    stream.restart()
+    assert stream.run() == ["0", "1", "2", "3", "4", "x", "y"]
+    assert stream.next() == ["later", "latest"]
+
+
+def test_a_partition_that_appears_is_read_from_its_start(broker: FakeBroker) -> None:
+    topic = broker.create("t", 1)
+    broker.publish(topic, [alone("a")], 0)
+    stream = Stream(broker)
+    assert stream.next() == []
+    broker.topics[topic][1] = type(broker.topics[topic][0])()
+    broker.publish(topic, [alone("b"), alone("c")], 1)
+    assert stream.plan()
+    stream.restart()
+    assert stream.run() == ["b", "c"]
+    assert not stream.plan()
+    broker.publish(topic, [alone("d")], 1)
+    assert stream.next() == ["d"]
+
+
+def test_topics_that_match_later_are_found(broker: FakeBroker) -> None:
+    stream = Stream(broker, topicsPattern="orders-.*")
+    assert stream.next() == []
+    broker.publish(broker.create("orders-1"), [alone("a")])
+    assert stream.next() == ["a"]
+
+
+def test_the_subscription_follows(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a"), alone("b")])
+    stream = Stream(broker, subscription="s", startingOffsets="earliest")
+    assert stream.plan()
+    held = broker.topics[topic][-1].subscriptions
+    assert held == {"s": (1, -1)}
+    assert stream.run() == ["a", "b"]
+    assert held == {"s": (1, 1)}
+    del held["s"]
+    broker.publish(topic, [alone("c")])
+    assert stream.next() == ["c"]
+    assert held == {"s": (1, 2)}  # made again, to receive what comes after the batch
+    requests = len(broker.requests)
+    stream.reader.commit(stream.offset)
+    assert len(broker.requests) == requests
+
+
+def test_an_idle_query_leaves_no_backlog(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.create("t")
+    stream = Stream(broker, subscription="s", startingOffsets="earliest")
+    broker.publish(topic, [alone("a")])
+    assert stream.plan()
+    stream.offset = stream.end  # the batch ran, and Spark commits it with the next one only
+    held = broker.topics[topic][-1].subscriptions
+    assert not stream.plan()
+    assert held == {"s": (-1, -1)}
+    monkeypatch.setattr("pulsark.datasource.stream_reader.IDLE_COMMIT_SECONDS", 0.0)
+    assert not stream.plan()
+    assert held == {"s": (1, 0)}
+
+
+def test_available_now_stops_where_the_topic_ended(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a"), alone("b"), alone("c")])
+    stream = Stream(broker, startingOffsets="earliest", subscription="s")
+    stream.reader.prepareForTriggerAvailableNow()
+    broker.publish(topic, [alone("late")])
+    assert stream.next(ReadMaxBytes(1)) == ["a"]
+    assert stream.next(ReadAllAvailable()) == ["b", "c"]
+    assert stream.next() == []
+    assert broker.topics[topic][-1].subscriptions == {"s": (1, 2)}
+
+
+def test_a_byte_limit_is_shared_by_backlog(broker: FakeBroker) -> None:
+    topic = broker.create("t", 2)
+    broker.publish(topic, [alone("x" * 1000)] * 30, 0)
+    broker.publish(topic, [alone("y" * 1000)] * 10, 1)
+    stream = Stream(broker, startingOffsets="earliest", maxBytesPerTrigger="8k")
+    found = []
+    while batch_values := stream.next():
+        found.append(batch_values)
+    assert [value[0] for value in found[0]] == ["x"] * 6 + ["y"] * 2
+    everything = sorted(value[0] for each in found for value in each)
+    assert everything == ["x"] * 30 + ["y"] * 10
+
+
+def test_a_topic_created_again_stops_the_query(broker: FakeBroker) -> None:
+    broker.publish(broker.create("t"), [alone("a")])
+    stream = Stream(broker)
+    lenient = Stream(broker, failOnDataLoss="false")
+    broker.publish(broker.create("t"), [alone("b")])
+    with pytest.raises(DataSourceError, match="deleted and created again"):
+        stream.plan()
+    assert lenient.next() == ["b"]
+
+
+def test_messages_trimmed_before_they_were_read_stop_the_query(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a"), alone("b")])
+    strict, lenient, guarded = (
+        Stream(broker, startingOffsets=json.dumps({"t": "1:1"}), **raw)
+        for raw in ({}, {"failOnDataLoss": "false"}, {"subscription": "s"})
+    )
+    broker.roll(topic)
+    broker.publish(topic, [alone("c")])
+    del broker.topics[topic][-1].ledgers[1]
+    with pytest.raises(DataLossError, match="after 1:0 may be gone"):
+        strict.next()
+    assert lenient.next() == ["c"]
+    assert guarded.next() == ["c"]
+
+
+def test_polling_while_nothing_happens_costs_few_requests(broker: FakeBroker) -> None:
+    broker.create("t")
+    reader = PulsarkStreamReader(options(broker, True), COLUMNS_READ)
+    start = reader.initialOffset()
+    before = len(broker.requests)
+    for _ in range(50):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert len(broker.requests) - before <= 5
+
+
+def test_a_reader_can_be_pickled_for_the_tasks(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a")])
+    reader = pickle.loads(pickle.dumps(PulsarkReader(options(broker, False), COLUMNS_READ)))
+    assert values(reader, reader.partitions()) == ["a"]
+    stream = PulsarkStreamReader(options(broker, True), COLUMNS_READ)
+    assert isinstance(pickle.loads(pickle.dumps(stream)), PulsarkStreamReader)
+    assert isinstance(reader.partitions()[0], SplitPartition)
