@@ -116,7 +116,7 @@ class Settings:
         1000, "count", "A connection with this many unanswered publishes is not read further", ge=1
     )
     maxConcurrentLookupRequest: int = setting(
-        50_000, "count", "Lookups answered at the same time; more are refused", ge=1
+        50_000, "count", "Lookups answered at the same time; more are refused", ge=1, planned=True
     )
 
     # -- topics and subscriptions ------------------------------------------------------------
@@ -139,7 +139,9 @@ class Settings:
     allowAutoSubscriptionCreation: bool = setting(
         True, "", "A subscription is created when a consumer first uses it"
     )
-    enablePersistentTopics: bool = setting(True, "", "This broker serves persistent topics")
+    enablePersistentTopics: bool = setting(
+        True, "", "This broker serves persistent topics", planned=True
+    )
     enableNonPersistentTopics: bool = setting(
         True, "", "This broker serves non-persistent topics", planned=True
     )

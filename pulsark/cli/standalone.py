@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
+from pulsark.cli.errors import CommandError
 from pulsark.config_sources import for_standalone, load_settings
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ def run_standalone(
     )
     import uvloop
 
-    uvloop.run(_serve(loaded.settings, as_json=as_json))
+    try:
+        uvloop.run(_serve(loaded.settings, as_json=as_json))
+    except OSError as error:
+        place = error.filename or loaded.settings.dataDir
+        raise CommandError(f"{place}: {error.strerror or error}") from error
 
 
 async def _serve(settings: Settings, *, as_json: bool) -> None:

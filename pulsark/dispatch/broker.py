@@ -86,7 +86,7 @@ class Broker:
         self.runtime = runtime
         self.clock = runtime.clock
         self.metadata = metadata
-        self.resources = Resources(metadata)
+        self.resources = Resources(metadata, runtime)
         self.ledgers = ledgers
         self.schemas = Schemas(metadata)
         self.connections: set[Connection] = set()

@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 from pulsark.errors import BadVersionError, MetadataError
 from pulsark.limits import NAMESPACE_BUNDLES_MAX, PARTITIONS_MAX
 from pulsark.metadata.store import ABSENT, MetadataStore, Versioned
+from pulsark.runtime import Runtime
 from pulsark.wire.topic_name import TopicName, check_name_part, parse_namespace
 
 FORMAT_VERSION = 1
@@ -212,7 +213,9 @@ class Namespaces:
         Raises ``AlreadyExistsError``, ``DoesNotExistError`` (no such tenant) or
         ``InvalidResourceError``.
         """
-        tenant, _ = parse_namespace(name)
+        tenant, local = parse_namespace(name)
+        if name != f"{tenant}/{local}":
+            raise InvalidResourceError(f"{name} is not of the form tenant/namespace")
         record = _namespace_json(
             Namespace(
                 name,
@@ -277,8 +280,9 @@ class Namespaces:
 class PartitionedTopics:
     """Topics with partitions. A name with a partition suffix is never one."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, runtime: Runtime) -> None:
         self._store = store
+        self._rng = runtime.rng
 
     async def list(self, namespace: str, domain: str = "persistent") -> list[TopicName]:
         """Names of a namespace's partitioned topics, sorted."""
@@ -295,8 +299,9 @@ class PartitionedTopics:
     ) -> PartitionedTopic:
         """Add a topic with a new identity. ``AlreadyExistsError``, ``InvalidResourceError``."""
         _check_partitions(partitions)
-        number = await self._store.next_id("/counters/topic-id")
-        topic = PartitionedTopic(partitions, f"{number:012x}", properties or {})
+        # Random, so that no other instance has it either: stream offsets carry it.
+        topic_id = f"{self._rng.getrandbits(128):032x}"
+        topic = PartitionedTopic(partitions, topic_id, properties or {})
         await _create(
             self._store, _partitioned_path(name), _partitioned_json(topic), f"Topic {name}"
         )
@@ -332,11 +337,11 @@ class PartitionedTopics:
 class Resources:
     """All resources over one store."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, runtime: Runtime) -> None:
         self.clusters = Clusters(store)
         self.tenants = Tenants(store)
         self.namespaces = Namespaces(store)
-        self.partitioned_topics = PartitionedTopics(store)
+        self.partitioned_topics = PartitionedTopics(store, runtime)
 
     async def initialize(self, cluster: str, web_url: str, broker_url: str) -> None:
         """Make what a new instance needs; leaves what is there, but corrects this cluster's URLs.
