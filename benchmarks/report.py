@@ -12,6 +12,9 @@ from pathlib import Path
 from benchmarks.scenarios import Measure
 from benchmarks.usage import Usage, file_system
 
+DISTURBED_CORES = 0.5
+"""The kernel's own work for the brokers (network, write-back) stays below this."""
+
 
 @dataclass(slots=True)
 class Row:
@@ -95,7 +98,7 @@ def resources(rows: list[Row]) -> str:
     """Who used what in each scenario, in cores: a median a column, and what limited most runs."""
     names = ("broker", "broker_thread", "client", "others", "disk")
     lines = [
-        f"{'cores used':<18}{'':<8}{'broker':>7}{'thread':>7}{'client':>7}{'others':>7}{'disk':>6}"
+        f"{'cores used':<22}{'':<8}{'broker':>7}{'thread':>7}{'client':>7}{'others':>7}{'disk':>6}"
         "  limited by",
         "-" * 80,
     ]
@@ -110,9 +113,17 @@ def resources(rows: list[Row]) -> str:
             ]
             numbers = "".join(f"{value:>7.2f}" for value in columns[:4])
             label = row.measure.label.removeprefix("publish ").removesuffix(", p50")
-            line = f"{label:<18}{broker:<8}{numbers}{columns[4]:>6.0%}  {row.limit(broker)}"
+            line = f"{label:<22}{broker:<8}{numbers}{columns[4]:>6.0%}  {row.limit(broker)}"
             lines.append(line)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_disturbance(rows)])
+
+
+def _disturbance(rows: list[Row]) -> list[str]:
+    others = [usage.others for row in rows for side in row.usage.values() for usage in side]
+    if not others or statistics.median(others) < DISTURBED_CORES:
+        return []
+    share = statistics.median(others)
+    return [f"\nDisturbed: other processes took {share:.1f} cores. Do not trust these numbers."]
 
 
 def _mark(passed: bool) -> str:
