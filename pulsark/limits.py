@@ -35,8 +35,8 @@ PROBE_TIMEOUT_SECONDS = 5.0
 UNREAD_OUTPUT_BYTES_MAX = 1 << 20
 """A socket that holds more unsent bytes gets no further messages until it has drained."""
 
-PENDING_PUBLISH_BYTES_MAX = 256 << 20
-"""Bytes of all connections that wait for the journal; above it, sockets are not read."""
+PENDING_PUBLISH_BYTES_MAX = 64 << 20
+"""Bytes of one connection that wait for the journal; above it, its socket is not read."""
 
 # -- HTTP ------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.dispatch.topic import Topic
 from pulsark.errors import BadVersionError, ClientError, ServerError
-from pulsark.limits import PENDING_PUBLISH_BYTES_MAX
 from pulsark.metadata.resources import AlreadyExistsError, InUseError, Namespace, Resources
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
@@ -94,7 +93,6 @@ class Broker:
         self.web_url = ""
         self.flight_url = ""
         self.started_ms = self.clock.now_ms()
-        self.pending_bytes_max = PENDING_PUBLISH_BYTES_MAX
         self.cache_budget = CacheBudget(settings.managedLedgerCacheSizeMB << 20)
         self._topics: dict[str, asyncio.Task[Topic]] = {}
         self._cursor_logs: dict[str, asyncio.Task[CursorLog]] = {}

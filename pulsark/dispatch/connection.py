@@ -23,12 +23,13 @@ from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError
 from pulsark.limits import (
     FRAME_OVERHEAD_BYTES,
     HANDSHAKE_FRAME_BYTES_MAX,
+    PENDING_PUBLISH_BYTES_MAX,
     PROBE_TIMEOUT_SECONDS,
     RECENTLY_CLOSED_PRODUCERS_MAX,
     UNREAD_OUTPUT_BYTES_MAX,
 )
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.entry import checksum_ok, entry_without_checksum, parse_entry
+from pulsark.wire.entry import checksum_ok, entry_without_checksum, message_counts
 from pulsark.wire.frames import FrameDecoder, encode_command, message_head, send_receipt
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 PROTOCOL_VERSION = 21
 SERVER_VERSION = f"Pulsark-{__version__}"
 _NO_REQUEST = 2**64 - 1
+_SEND = pb.BaseCommand.SEND
 _OLD_CHECKSUM_VERSION = 11
 _ACTIVE_CHANGE_VERSION = 12
 _END_OF_TOPIC_VERSION = 9
@@ -110,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes arrived in the buffer that ``get_buffer`` gave."""
         try:
             for command, entry in self._decoder.buffer_updated(nbytes):
-                if entry is not None:
+                if entry is not None and command.type == _SEND:
                     self._on_send(command.send, entry)
                 else:
                     self._on_command(command)
@@ -119,6 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             log.info("%s: protocol error, closing: %s", self.address, error)
             self.close()
+            return
+        self._hold_back()
         self._ping_sent = False
         if self._probe is not None:
             self._probe.set_result(True)
@@ -287,30 +291,33 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- back-pressure ---------------------------------------------------------------------------
 
-    def _publishing(self, size: int) -> None:
-        self._pending_publishes += 1
-        self._pending_bytes += size
+    def _hold_back(self) -> None:
+        """Read no more while too much waits for the journal, which always drains."""
         if not self._reading_paused and (
             self._pending_publishes >= self.settings.maxPendingPublishRequestsPerConnection
-            or self._pending_bytes >= self.broker.pending_bytes_max
+            or self._pending_bytes >= PENDING_PUBLISH_BYTES_MAX
         ):
             self._reading_paused = True
             self._transport.pause_reading()
 
     def _published(self, producer: Producer, size: int) -> None:
+        """A publish has its answer."""
         producer.pending -= 1
         if not producer.pending and producer.drained is not None and not producer.drained.done():
             producer.drained.set_result(None)
         self._pending_publishes -= 1
         self._pending_bytes -= size
+        if self._reading_paused:
+            self._go_on_reading()
+
+    def _go_on_reading(self) -> None:
         if (
-            self._reading_paused
-            and self._pending_publishes <= self.settings.maxPendingPublishRequestsPerConnection // 2
-            and self._pending_bytes <= self.broker.pending_bytes_max // 2
+            self._pending_publishes <= self.settings.maxPendingPublishRequestsPerConnection // 2
+            and self._pending_bytes <= PENDING_PUBLISH_BYTES_MAX // 2
+            and self.state is State.CONNECTED
         ):
             self._reading_paused = False
-            if self.state is State.CONNECTED:
-                self._transport.resume_reading()
+            self._transport.resume_reading()
 
     # -- keep-alive --------------------------------------------------------------------------------
 
@@ -379,39 +386,42 @@ class Connection(asyncio.BufferedProtocol):
         self.send(command)
 
     def _on_send(self, send: pb.CommandSend, data: bytes) -> None:
-        if self.state is not State.CONNECTED:
-            raise ProtocolError("SEND before CONNECT")
         producer = self.producers.get(send.producer_id)
         if producer is None or producer.closed:
-            if send.producer_id in self._recently_closed:
-                return  # on its way when the broker closed the producer; it will be sent again
-            raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
-        sequence_id = send.sequence_id
-        highest = send.highest_sequence_id if send.HasField("highest_sequence_id") else None
+            self._on_send_without_producer(send)
+            return
         if not checksum_ok(data):
-            self._send_error(
-                send.producer_id,
-                max(sequence_id, highest or 0),
+            self._refuse_send(
+                send,
                 ServerError.ChecksumError,
                 "The message's checksum is wrong: it was damaged on its way",
             )
             return
-        head = parse_entry(data)
         if send.HasField("txnid_most_bits") and send.HasField("txnid_least_bits"):
-            self._send_error(
-                send.producer_id,
-                max(sequence_id, highest or 0),
-                ServerError.NotAllowedError,
-                "Transactions are not enabled on this broker",
+            self._refuse_send(
+                send, ServerError.NotAllowedError, "Transactions are not enabled on this broker"
             )
             return
-        producer.messages_in += head.messages
+        messages, batched, marker = message_counts(data)
+        highest = send.highest_sequence_id if send.HasField("highest_sequence_id") else None
+        entry = Entry(data, messages, batched, marker, producer, send.sequence_id, highest)
+        producer.messages_in += messages
         producer.bytes_in += len(data)
         producer.pending += 1
-        self._publishing(len(data))
-        producer.topic.publish(
-            Entry(data, head.messages, head.batched, head.marker, producer, sequence_id, highest)
-        )
+        self._pending_publishes += 1
+        self._pending_bytes += len(data)
+        producer.topic.publish(entry)
+
+    def _on_send_without_producer(self, send: pb.CommandSend) -> None:
+        if self.state is not State.CONNECTED:
+            raise ProtocolError("SEND before CONNECT")
+        # What was on its way when the broker closed the producer will be sent again.
+        if send.producer_id not in self._recently_closed:
+            raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
+
+    def _refuse_send(self, send: pb.CommandSend, code: ServerError, message: str) -> None:
+        highest = max(send.sequence_id, send.highest_sequence_id)
+        self._send_error(send.producer_id, highest, code, message)
 
     def remember_producer(self, producer: Producer) -> None:
         """A producer is ready: its SENDs count again."""

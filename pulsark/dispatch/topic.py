@@ -21,7 +21,7 @@ from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_log import CursorLog
 from pulsark.storage.managed_ledger import ManagedLedger
 from pulsark.storage.position import EARLIEST, LATEST, Position
-from pulsark.wire.entry import parse_entry
+from pulsark.wire.entry import message_counts
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -297,12 +297,7 @@ class Topic:
 
 def stored_entry(place: Position, data: bytes) -> Entry:
     """An entry as it comes back from storage."""
-    head = parse_entry(data)
+    messages, batched, marker = message_counts(data)
     return Entry(
-        data,
-        head.messages,
-        head.batched,
-        head.marker,
-        ledger_id=place.ledger_id,
-        entry_id=place.entry_id,
+        data, messages, batched, marker, ledger_id=place.ledger_id, entry_id=place.entry_id
     )

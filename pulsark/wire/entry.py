@@ -77,6 +77,19 @@ def parse_entry(entry: bytes) -> EntryHeader:
     )
 
 
+def message_counts(entry: bytes) -> tuple[int, bool, bool]:
+    """``messages``, ``batched`` and ``marker`` as in ``EntryHeader``: what each publish needs."""
+    start, payload_offset = _bounds(entry)
+    metadata = _parse_metadata(entry[start:payload_offset])
+    if not metadata.IsInitialized():
+        raise ProtocolError("Message metadata that lack a required field")
+    if metadata.HasField("num_messages_in_batch"):
+        messages = metadata.num_messages_in_batch
+        _check_batch_size(metadata, messages, len(entry) - payload_offset)
+        return messages, True, metadata.HasField("marker_type")
+    return 1, False, metadata.HasField("marker_type")
+
+
 def _check_batch_size(metadata: pb.MessageMetadata, messages: int, payload_size: int) -> None:
     """Raise unless a batch can have that many messages: permits are counted with the number."""
     room = metadata.uncompressed_size if metadata.compression else payload_size

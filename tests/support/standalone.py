@@ -56,7 +56,13 @@ class Standalone:
         ready = self.data_dir / "standalone.json"
         ready.unlink(missing_ok=True)
         broker, web, flight = self._ports
-        command = [sys.executable, *os.environ.get("PULSARK_TEST_MAIN", "-m pulsark").split(), "standalone", "--data-dir", str(self.data_dir)]
+        command = [
+            sys.executable,
+            *os.environ.get("PULSARK_TEST_MAIN", "-m pulsark").split(),
+            "standalone",
+            "--data-dir",
+            str(self.data_dir),
+        ]
         command += ["--broker-port", str(broker), "--web-port", str(web)]
         command += ["--flight-port", str(flight), *self._args]
         with self.log_path.open("ab") as log:
