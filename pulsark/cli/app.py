@@ -1,4 +1,4 @@
-"""The tree of commands, and how failures end: one line on stderr and an exit code."""
+"""The tree of commands with their options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from pulsark import __version__
-from pulsark.cli.errors import CommandError
-from pulsark.errors import PulsarkError
 
 app = typer.Typer(
     name="pulsark",
@@ -34,20 +32,6 @@ ServiceUrl = Annotated[
 DEFAULT_ADMIN_URL = "http://localhost:8080"
 DEFAULT_SERVICE_URL = "pulsar://localhost:6650"
 Topic = Annotated[str, typer.Argument(help="Name of a topic, short or full.", show_default=False)]
-
-
-def run() -> None:
-    """Run the command line and exit."""
-    try:
-        app(prog_name="pulsark")
-    except (CommandError, PulsarkError) as error:
-        print(f"pulsark: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(1)
-    except BrokenPipeError:
-        # The reader of our output has left, as `| head` does. What Python would still flush
-        # at its end has nowhere to go.
-        sys.stderr.close()
-        sys.exit(1)
 
 
 @app.command()
