@@ -81,6 +81,7 @@ class EmbeddedBookie:
             settings,
             runtime,
             self._index.snapshot,
+            lambda: self._index.max_ledger_id,
             self._on_written,
         )
         self._checkpointer = Checkpointer(

@@ -103,6 +103,7 @@ class Journal:
         settings: JournalSettings,
         runtime: Runtime,
         take_snapshot: Callable[[], Snapshot],
+        max_ledger_id: Callable[[], int],
         on_written: Callable[[WrittenGroup, list[JournalRecord]], None],
     ) -> None:
         self._directory = directory
@@ -111,6 +112,7 @@ class Journal:
         self._settings = settings
         self._runtime = runtime
         self._take_snapshot = take_snapshot
+        self._max_ledger_id = max_ledger_id
         self._on_written = on_written
         self._loop = asyncio.get_running_loop()
         self._worker = runtime.new_worker("journal")
@@ -220,8 +222,10 @@ class Journal:
             or self._unchecked >= min(SPACE_CHECK_BYTES, self._room // 2)
             or self._runtime.clock.monotonic() >= self._checked_at + SPACE_CHECK_SECONDS
         )
-        group = self._in_flight
-        self._worker.submit(lambda: self._write(group, size, snapshot, check), self._finish)
+        group, highest = self._in_flight, self._max_ledger_id()
+        self._worker.submit(
+            lambda: self._write(group, size, highest, snapshot, check), self._finish
+        )
 
     def _next_group(self) -> list[JournalRecord]:
         pending = self._pending
@@ -325,7 +329,12 @@ class Journal:
         return WrittenGroup(segment_id, head.epoch, writer.size, space)
 
     def _write(
-        self, group: list[JournalRecord], size: int, snapshot: Snapshot | None, check: bool
+        self,
+        group: list[JournalRecord],
+        size: int,
+        max_ledger_id: int,
+        snapshot: Snapshot | None,
+        check: bool,
     ) -> WrittenGroup:
         try:
             if snapshot is not None:
@@ -346,7 +355,7 @@ class Journal:
                 pieces.append(record.meta)
                 pieces.extend(record.payloads)
         try:
-            writer.write(metas, pieces, size)
+            writer.write(metas, pieces, size, max_ledger_id)
         except OSError as e:
             if e.errno not in FULL_ERRNOS:
                 raise

@@ -26,7 +26,7 @@ CRC_SIZE = _CRC.size
 SEGMENT_HEAD_SIZE = _SEGMENT_HEAD.size + CRC_SIZE
 
 GROUP_MAGIC = b"\xf1GRP"
-_GROUP_HEAD = struct.Struct("<4sHHQQIII")
+_GROUP_HEAD = struct.Struct("<4sHHQQIIIq")
 GROUP_HEAD_SIZE = _GROUP_HEAD.size + CRC_SIZE
 
 RECORD_MAGIC = 0xE7C1
@@ -116,6 +116,8 @@ class GroupHead(NamedTuple):
     body_size: int
     records: int
     records_crc: int
+    max_ledger_id: int
+    """No ledger above this is in an earlier group: bounds what a damaged one may have held."""
 
     def encode(self) -> bytes:
         """The ``GROUP_HEAD_SIZE`` bytes."""
@@ -128,6 +130,7 @@ class GroupHead(NamedTuple):
             self.body_size,
             self.records,
             self.records_crc,
+            self.max_ledger_id,
         )
         return head + _pack_crc(_crc32c(head))
 
@@ -146,10 +149,10 @@ def decode_group_head(
         return None
     if _CRC.unpack_from(data, end - CRC_SIZE)[0] != _crc32c(head):
         return None
-    _, version, _, its_epoch, its_offset, body_size, records, records_crc = _GROUP_HEAD.unpack(head)
+    _, version, _, its_epoch, its_offset, *rest = _GROUP_HEAD.unpack(head)
     if its_offset != offset or (epoch is not None and its_epoch != epoch):
         return None
-    return GroupHead(version, its_epoch, its_offset, body_size, records, records_crc)
+    return GroupHead(version, its_epoch, its_offset, *rest)
 
 
 def encode_record(
@@ -247,10 +250,13 @@ def records_checksum(checksums: Sequence[bytes]) -> int:
     return checksum
 
 
-def group_of(metas: Sequence[bytes], body_size: int, epoch: int, offset: int) -> bytes:
+def group_of(
+    metas: Sequence[bytes], body_size: int, epoch: int, offset: int, max_ledger_id: int
+) -> bytes:
     """The group head for records with these metas."""
     checksum = records_checksum([meta[-CRC_SIZE:] for meta in metas])
-    return GroupHead(FORMAT_VERSION, epoch, offset, body_size, len(metas), checksum).encode()
+    head = GroupHead(FORMAT_VERSION, epoch, offset, body_size, len(metas), checksum, max_ledger_id)
+    return head.encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,7 @@ class _Recovery:
             else:
                 self.salvage(state, scan, event)
         state.epoch = scan.epoch or state.epoch
+        self.index.max_ledger_id = max(self.index.max_ledger_id, scan.max_ledger_id)
         self.report.corrupt_entries += scan.corrupt_payloads
 
     def cut(self, state: SegmentState, damage: Damage, seen: bool) -> None:

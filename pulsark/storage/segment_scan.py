@@ -87,6 +87,8 @@ class SegmentScan:
             raise UnknownVersionError(f"{path} has version {decoded[0]}")
         self.head: SegmentHead | None = decoded[1] if decoded else None
         self.epoch: int | None = self.head.epoch if self.head else None
+        self.max_ledger_id = -1
+        """Highest that the group heads mention."""
         self.corrupt_payloads = 0
         """Entries met whose payload fails its checksum; reading them will say so."""
 
@@ -103,6 +105,8 @@ class SegmentScan:
                 yield Damage(0, position, tail=position >= self.size)
             else:
                 position = SEGMENT_HEAD_SIZE
+                if self.size <= position:
+                    yield Damage(position, self.size, tail=True)  # its snapshot is missing
         while position < self.size:
             head = self._head_at(position)
             if head is None:
@@ -142,6 +146,8 @@ class SegmentScan:
         head = decode_group_head(data, 0, self.epoch, position)
         if head is not None and head.version > FORMAT_VERSION:
             raise UnknownVersionError(f"a group has version {head.version}")
+        if head is not None:
+            self.max_ledger_id = max(self.max_ledger_id, head.max_ledger_id)
         return head
 
     def _next_head(self, position: int) -> int:

@@ -27,7 +27,7 @@ class SegmentWriter:
         encoded = head.encode()
         payload = snapshot.encode()
         meta, size = encode_record(Kind.SNAPSHOT, -1, 0, 0, [payload])
-        group = group_of([meta], size, self.epoch, len(encoded))
+        group = group_of([meta], size, self.epoch, len(encoded), snapshot.max_ledger_id)
         self.size = len(encoded) + GROUP_HEAD_SIZE + size
         file = None
         try:
@@ -41,13 +41,15 @@ class SegmentWriter:
             raise
         self._file = file
 
-    def write(self, metas: Sequence[bytes], pieces: list[bytes], size: int) -> None:
+    def write(
+        self, metas: Sequence[bytes], pieces: list[bytes], size: int, max_ledger_id: int
+    ) -> None:
         """Append a group of records, not yet durable; ``pieces[0]`` is left for its head.
 
         ``size`` is that of all records. Raises ``OSError``; after it the file may hold a part
         of the group, see ``cut``.
         """
-        pieces[0] = group_of(metas, size, self.epoch, self.size)
+        pieces[0] = group_of(metas, size, self.epoch, self.size, max_ledger_id)
         self._file.writev(pieces)
 
     def sync(self, size: int) -> None:

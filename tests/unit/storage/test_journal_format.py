@@ -68,7 +68,9 @@ def test_any_changed_byte_of_a_record_is_noticed() -> None:
 
 
 def test_group_head_is_bound_to_its_place_and_file() -> None:
-    head = GroupHead(FORMAT_VERSION, epoch=77, offset=4096, body_size=10, records=1, records_crc=5)
+    head = GroupHead(
+        FORMAT_VERSION, 77, 4096, body_size=10, records=1, records_crc=5, max_ledger_id=9
+    )
     data = head.encode()
     assert len(data) == GROUP_HEAD_SIZE
     assert decode_group_head(data, 0, 77, 4096) == head
@@ -84,11 +86,11 @@ def test_group_head_is_bound_to_its_place_and_file() -> None:
 
 def test_group_checksum_covers_all_records() -> None:
     metas = [encode_record(Kind.ENTRIES, n, 0, -1, [b"p%d" % n])[0] for n in range(3)]
-    one = decode_group_head(group_of(metas, 100, 1, 64), 0, 1, 64)
+    one = decode_group_head(group_of(metas, 100, 1, 64, 7), 0, 1, 64)
     assert one is not None
     assert one.records == 3
     for others in (metas[::-1], [metas[0], metas[0], metas[2]], metas[:2]):
-        other = decode_group_head(group_of(others, 100, 1, 64), 0, 1, 64)
+        other = decode_group_head(group_of(others, 100, 1, 64, 7), 0, 1, 64)
         assert other is not None
         assert one.records_crc != other.records_crc
 
