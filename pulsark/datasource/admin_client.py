@@ -42,7 +42,7 @@ class AdminClient:
             raise TopicNotFoundError(f"topic {topic} does not exist at {self._url}")
         plan = self._expect(status, body, f"the plan of {topic}")
         return [
-            PartitionState.from_json(str(topic), plan["flightUrl"], item)
+            PartitionState.from_json(str(topic.base), plan["flightUrl"], item)
             for item in sorted(plan["partitions"], key=lambda item: item["partition"])
         ]
 
