@@ -137,6 +137,12 @@ class Cursor:
         self.properties_changed = True
         self._tell(done)
 
+    def settle(self) -> None:
+        """The list of ledgers changed other than by growing: trimmed, or one came out empty."""
+        self.state.settle()
+        if self.state.changed:
+            self._tell(None)
+
     def flush(self, done: Done) -> None:
         """Call ``done`` once everything that happened so far is durable."""
         self._tell(done)
