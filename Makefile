@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 HYPOTHESIS_PROFILE ?= quick
-PROTOS := pulsark/wire/pulsar.proto
+PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .PHONY: help setup demo test check format unit sim chaos bench docs-test test-clients proto lock clean
