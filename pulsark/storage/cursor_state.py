@@ -22,12 +22,12 @@ from typing import Protocol
 from pyroaring import BitMap
 
 from pulsark.storage.position import EARLIEST, Position
+from pulsark.wire.ack_set import mask_of_words, words_of_mask
 
 MAX_ENTRY_ID = 2**32 - 1
 MAX_ACK_SET_WORDS = 1 << 14
 """Longer ack sets are ignored: no batch has a million messages, and they would take memory."""
 
-_WORD = (1 << 64) - 1
 _PAST_LEDGER_END = 2**62
 
 
@@ -47,20 +47,6 @@ class Ledgers(Protocol):
 
     def entries_between(self, after: Position, last: Position) -> int:
         """How many entries exist in ``(after, last]``; neither end need exist."""
-
-
-def mask_of_words(words: Sequence[int]) -> int:
-    """The mask of an ack set from the wire: 64-bit words, signed or not, lowest first."""
-    return int.from_bytes(
-        b"".join((word & _WORD).to_bytes(8, "little") for word in words), "little"
-    )
-
-
-def words_of_mask(mask: int) -> list[int]:
-    """The ack set for the wire: signed 64-bit words, lowest first, no trailing zero words."""
-    count = (mask.bit_length() + 63) // 64
-    data = memoryview(mask.to_bytes(count * 8, "little"))
-    return [int.from_bytes(data[i : i + 8], "little", signed=True) for i in range(0, count * 8, 8)]
 
 
 class AckedSet:

@@ -26,10 +26,10 @@ from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_ledger import CursorLedger, Group
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
 from pulsark.storage.cursor_log_writer import CursorLogWriter
-from pulsark.storage.cursor_state import words_of_mask
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.position import EARLIEST, Position
+from pulsark.wire.ack_set import words_of_mask
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.simulation import Simulation
 from tests.support.cursors import Owner, TopicLedgers, contents

@@ -11,10 +11,9 @@ from pulsark.storage.cursor_state import (
     MAX_ACK_SET_WORDS,
     AckedSet,
     CursorState,
-    mask_of_words,
-    words_of_mask,
 )
 from pulsark.storage.position import EARLIEST, LATEST, Position
+from pulsark.wire.ack_set import words_of_mask
 from tests.support.cursors import TopicLedgers, contents
 
 P = Position
@@ -22,15 +21,6 @@ P = Position
 
 def state_over(*ledgers: tuple[int, int], mark_delete: Position = EARLIEST) -> CursorState:
     return CursorState(TopicLedgers(*ledgers), mark_delete)
-
-
-def test_words_and_masks_are_inverse() -> None:
-    assert words_of_mask(0) == []
-    assert words_of_mask(0b101) == [5]
-    assert words_of_mask(1 << 63) == [-(1 << 63)]
-    assert words_of_mask(1 << 64) == [0, 1]
-    assert mask_of_words([-1, 1]) == (1 << 65) - 1
-    assert mask_of_words([2**64 - 1]) == 2**64 - 1
 
 
 def test_acks_in_order_move_mark_delete_over_ledger_ends() -> None:
