@@ -1,0 +1,194 @@
+"""Segments go when nothing needs them, and what they knew stays known."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pulsark.errors import CorruptEntryError, EntrySealedError, LedgerFencedError, NoSuchLedgerError
+from pulsark.storage.journal_settings import JournalSettings
+from tests.sim.bookies import (
+    JOURNAL_DIR,
+    LEDGER_DIR,
+    append,
+    bookie_on,
+    entries,
+    open_bookie,
+    segment_path,
+)
+from tests.sim.disk import SimDisk
+from tests.sim.simulation import Simulation
+
+SETTINGS = JournalSettings(journal_max_size=8192, checkpoint_bytes=1 << 30, compact_bytes=100)
+
+
+def segments(disk: SimDisk) -> list[int]:
+    names = disk.list(JOURNAL_DIR)
+    return [int(name.split(".")[0], 16) for name in names if name.endswith(".journal")]
+
+
+def test_a_segment_goes_with_its_last_ledger_and_fences_stay() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            await bookie.tail(50, fence=True)
+            await append(bookie, 51, 0, entries(0, 2), lac=0)
+            await bookie.release(51, 1)
+            for n in range(20):
+                await append(bookie, n % 2, n, [b"x" * 1000])
+            await asyncio.sleep(1)
+            assert segments(disk) == [1, 2, 3]
+            await bookie.delete(0)
+            await asyncio.sleep(1)
+            assert segments(disk) == [1, 2, 3]
+            await bookie.delete(1)
+            await asyncio.sleep(1)
+            assert segments(disk) == [3]
+        for _ in range(2):
+            async with bookie_on(sim, disk, SETTINGS) as bookie:
+                assert not bookie.recovery.damaged
+                with pytest.raises(LedgerFencedError):
+                    await append(bookie, 50, 0, [b"zombie"])
+                with pytest.raises(EntrySealedError):
+                    await bookie.read(51, 1, 1, 1)
+                assert await bookie.tail(51, fence=False) == (await bookie.tail(51, fence=True))
+                assert (await bookie.tail(51, fence=False)).last_confirmed == 0
+                with pytest.raises(NoSuchLedgerError):
+                    await bookie.read(1, 0, 99, 1)
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_live_remains_are_copied_forward() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            await append(bookie, 7, 0, entries(0, 3), lac=-1)
+            for n in range(9):
+                await append(bookie, 8, n, [b"x" * 1000])
+            await append(bookie, 7, 3, entries(3, 3), lac=2)
+            assert segments(disk) == [1, 2]
+            await bookie.delete(8)
+            reads = [asyncio.ensure_future(bookie.read(7, 0, 9, 1 << 20)) for _ in range(5)]
+            await asyncio.sleep(1)
+            assert segments(disk) == [2]
+            for answer in await asyncio.gather(*reads):
+                assert answer == list(enumerate(entries(0, 6)))
+            assert await bookie.read(7, 0, 9, 1 << 20) == list(enumerate(entries(0, 6)))
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            assert await bookie.read(7, 0, 9, 1 << 20) == list(enumerate(entries(0, 6)))
+            assert (await bookie.tail(7, fence=False)).last_confirmed == 2
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_a_corrupt_segment_is_kept_by_the_collector() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            await append(bookie, 7, 0, entries(0, 1))
+            flipped = disk.size(segment_path(1)) - 1
+            for n in range(9):
+                await append(bookie, 8, n, [b"x" * 1000])
+            disk.flip(segment_path(1), flipped)
+            await bookie.delete(8)
+            await asyncio.sleep(1)
+            assert segments(disk) == [1, 2]
+            with pytest.raises(CorruptEntryError):
+                await bookie.read(7, 0, 0, 1)
+            await bookie.delete(7)
+            await asyncio.sleep(1)
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_a_damaged_segment_outlives_all_ledgers_of_its_time() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            for n in range(4):
+                await append(bookie, 1, n, entries(n, 1))
+            await append(bookie, 2, 0, entries(0, 1))
+        disk.flip(segment_path(1), 300)
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            assert bookie.recovery.damaged
+            await bookie.delete(1)
+            await append(bookie, 3, 0, entries(0, 1))
+            await asyncio.sleep(1)
+            assert segments(disk) == [1, 2]
+            await bookie.delete(2)
+            await asyncio.sleep(1)
+            assert segments(disk) == [2]
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            assert not bookie.recovery.damaged
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_a_copied_segment_restored_by_hand_is_left_alone() -> None:
+    disk = SimDisk()
+    settings = JournalSettings(journal_max_size=8192, checkpoint_bytes=1, compact_bytes=100)
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, settings) as bookie:
+            await append(bookie, 1, 0, [b"x" * 5000])
+            old = disk.content(segment_path(1))
+            await append(bookie, 2, 0, [b"x" * 5000])
+            await bookie.delete(1)
+            await asyncio.sleep(1)
+            assert segments(disk) == [2]
+        disk.edit(segment_path(1), old)
+        async with bookie_on(sim, disk, settings) as bookie:
+            assert bookie.recovery.unknown_files == ["0000000000000001.journal"]
+            with pytest.raises(NoSuchLedgerError):
+                await bookie.read(1, 0, 0, 1)
+        assert segments(disk)[0] == 1
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_checkpoints_come_while_the_bookie_works() -> None:
+    disk = SimDisk()
+    settings = JournalSettings(checkpoint_bytes=3000)
+
+    async def main() -> None:
+        bookie = await open_bookie(sim, disk, settings)
+        for n in range(40):
+            await append(bookie, n % 7, n, [b"x" * 200])
+        await asyncio.sleep(1)
+        assert f"{LEDGER_DIR}/index.checkpoint" in disk.files()
+        survivor = disk.after_crash("none", sim.rng)
+        async with bookie_on(sim, survivor, settings) as again:
+            assert again.recovery.checkpoint == "used"
+            assert again.recovery.bytes_read <= 2 * 3000
+            for ledger_id in range(7):
+                held = [e for e, _ in await again.read(ledger_id, 0, 99, 1 << 20)]
+                assert held == list(range(ledger_id, 40, 7))
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_checkpoints_also_come_by_number_of_records() -> None:
+    disk = SimDisk()
+    settings = JournalSettings(checkpoint_records=10)
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, settings) as bookie:
+            for n in range(12):
+                await append(bookie, 1, n, [b""])
+            await asyncio.sleep(1)
+            assert f"{LEDGER_DIR}/index.checkpoint" in disk.files()
+
+    with Simulation() as sim:
+        sim.run(main())
