@@ -220,7 +220,7 @@ class WireClient:
     def ack(self, *positions: tuple[int, int], cumulative: bool = False) -> None:
         """Acknowledge and wait for the ACK_RESPONSE. Raises ``Refused``."""
         request_id = self.begin_ack(*positions, cumulative=cumulative)
-        answer = self.take(Command.ACK_RESPONSE).ack_response
+        answer = self.take(Command.ACK_RESPONSE).ackResponse
         assert answer.request_id == request_id
         if answer.HasField("error") or answer.HasField("message"):
             raise Refused(answer.error, answer.message)
