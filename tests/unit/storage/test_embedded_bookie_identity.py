@@ -103,9 +103,12 @@ def test_identity_of_a_later_version() -> None:
 
 
 def test_one_directory_for_both_is_refused() -> None:
-    with Simulation() as sim, pytest.raises(ConfigError, match="must differ"):
-        runtime = sim.runtime(SimDisk())
-        sim.run(EmbeddedBookie.open("b", "/same", "/same", JournalSettings(), runtime))
+    with Simulation() as sim:
+        opening = EmbeddedBookie.open(
+            "b", "/same", "/same", JournalSettings(), sim.runtime(SimDisk())
+        )
+        with pytest.raises(ConfigError, match="must differ"):
+            sim.run(opening)
 
 
 def test_a_crash_in_the_first_start_is_repaired_by_the_second() -> None:
@@ -121,7 +124,7 @@ def test_a_crash_in_the_first_start_is_repaired_by_the_second() -> None:
                 first_start(disk)
 
             with Simulation(crash_at) as sim:
-                disk = disk.after_crash(survival, sim.rng)  # type: ignore[arg-type]
+                disk = disk.after_crash(survival, sim.rng)
 
                 async def main(sim: Simulation, disk: SimDisk) -> None:
                     async with bookie_on(sim, disk) as bookie:
