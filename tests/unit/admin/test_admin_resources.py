@@ -1,0 +1,176 @@
+"""Clusters, tenants, namespaces and brokers over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.admin_api import NAMESPACE, AdminApi
+
+V2 = "/admin/v2"
+
+
+def test_clusters(api: AdminApi) -> None:
+    assert api.get(f"{V2}/clusters").json == ["standalone"]
+    data = {"serviceUrl": "http://other:8080", "brokerServiceUrl": "pulsar://other:6650"}
+    created = api.put(f"{V2}/clusters/c2", data)
+    assert (created.status, created.body) == (200, b"")
+    assert api.put(f"{V2}/clusters/c2", data).status == 409
+    found = api.get(f"{V2}/clusters/c2").json
+    assert found["serviceUrl"] == "http://other:8080"
+    assert found["brokerClientTlsEnabled"] is False
+    assert api.post(f"{V2}/clusters/c2", {"serviceUrl": "http://third:1"}).status == 200
+    assert "brokerServiceUrl" not in api.get(f"{V2}/clusters/c2").json
+    assert api.delete(f"{V2}/clusters/c2").status == 204
+    assert api.get(f"{V2}/clusters/c2").status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/clusters/c2", None, 400),
+        ("PUT", "/clusters/c2", {"serviceUrl": "ftp://x"}, 400),
+        ("PUT", "/clusters/c2", {"serviceUrl": 5}, 400),
+        ("PUT", "/clusters/c%2F2", {"serviceUrl": "http://x"}, 412),
+        ("POST", "/clusters/c2", {"serviceUrl": "http://x"}, 404),
+        ("DELETE", "/clusters/c2", None, 404),
+        ("DELETE", "/clusters/standalone", None, 412),
+        ("GET", "/tenants/none", None, 404),
+        ("PUT", "/tenants/public", {"allowedClusters": ["standalone"]}, 409),
+        ("PUT", "/tenants/t", None, 412),
+        ("PUT", "/tenants/t", {"allowedClusters": []}, 412),
+        ("PUT", "/tenants/t", {"allowedClusters": ["nowhere"]}, 412),
+        ("PUT", "/tenants/t", {"allowedClusters": "standalone"}, 400),
+        ("PUT", "/tenants/t%00", {"allowedClusters": ["standalone"]}, 412),
+        ("PUT", "/tenants/..", {"allowedClusters": ["standalone"]}, 412),
+        ("POST", "/tenants/t", {"allowedClusters": ["standalone"]}, 404),
+        ("DELETE", "/tenants/t", None, 404),
+        ("DELETE", "/tenants/public", None, 409),
+        ("DELETE", "/tenants/public?force=true", None, 405),
+        ("GET", "/namespaces/none", None, 404),
+        ("GET", "/namespaces/public/none", None, 404),
+        ("PUT", "/namespaces/public/default", None, 409),
+        ("PUT", "/namespaces/none/n", None, 404),
+        ("PUT", "/namespaces/public/a%20b", None, 412),
+        ("PUT", "/namespaces/public/n", {"replication_clusters": ["c9"]}, 403),
+        ("PUT", "/namespaces/public/n", {"bundles": {"numBundles": 5000}}, 412),
+        ("PUT", "/namespaces/public/n", {"bundles": {"boundaries": ["0x1", "0x2"]}}, 412),
+        ("PUT", "/namespaces/public/n", {"bundles": 3}, 400),
+        ("PUT", "/namespaces/public/n", {"message_ttl_in_seconds": 5}, 501),
+        ("DELETE", "/namespaces/public/none", None, 404),
+        ("DELETE", "/namespaces/public/default?force=TRUE", None, 405),
+        ("GET", "/namespaces/public/none/topics", None, 404),
+        ("GET", "/namespaces/public/default/topics?mode=SOME", None, 404),
+        ("GET", "/namespaces/public/none/bundles", None, 404),
+        ("PUT", "/namespaces/public/default/0x00000000_0x00000001/unload", None, 412),
+        ("GET", "/brokers/elsewhere", None, 404),
+        ("GET", "/nothing", None, 404),
+        ("PATCH", "/tenants", None, 405),
+        ("GET", "/functions/public/default", None, 409),
+        ("POST", "/worker/leader", None, 409),
+    ],
+)
+def test_what_is_refused(api: AdminApi, method: str, path: str, body: object, status: int) -> None:
+    answer = api.call(method, V2 + path, body)
+    assert answer.status == status
+    assert answer.reason
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_tenants(api: AdminApi) -> None:
+    assert api.get(f"{V2}/tenants").json == ["public", "pulsar"]
+    info = {"adminRoles": ["b", "a"], "allowedClusters": ["standalone"], "unknown": 1}
+    assert api.put(f"{V2}/tenants/t", info).status == 204
+    assert api.get(f"{V2}/tenants/t").json == {
+        "adminRoles": ["a", "b"],
+        "allowedClusters": ["standalone"],
+    }
+    assert api.post(f"{V2}/tenants/t", {"allowedClusters": ["standalone"]}).status == 204
+    assert api.get(f"{V2}/tenants/t").json["adminRoles"] == []
+    assert api.delete(f"{V2}/tenants/t").status == 204
+
+
+def test_namespaces(api: AdminApi) -> None:
+    assert api.put(f"{V2}/namespaces/public/n", {"bundles": {"numBundles": 2}}).status == 204
+    assert api.get(f"{V2}/namespaces/public").json == ["public/default", "public/n"]
+    assert api.get(f"{V2}/namespaces/public/n/bundles").json == {
+        "boundaries": ["0x00000000", "0x80000000", "0xffffffff"],
+        "numBundles": 2,
+    }
+    policies = api.get(f"{V2}/namespaces/public/n").json
+    assert policies["replication_clusters"] == ["standalone"]
+    assert policies["offload_threshold"] == -1
+    assert "retention_policies" not in policies
+    assert api.delete(f"{V2}/namespaces/public/n").status == 204
+    assert api.get(f"{V2}/namespaces/public/n").status == 404
+
+
+def test_a_namespace_without_a_body_has_the_default_bundles(api: AdminApi) -> None:
+    for body in (b"", b"null", b"{}"):
+        made = api.call(
+            "PUT",
+            f"{V2}/namespaces/public/n",
+            raw=body,
+            headers={"content-type": "application/json; charset=utf-8"},
+        )
+        assert made.status == 204
+        assert api.get(f"{V2}/namespaces/public/n/bundles").json["numBundles"] == 4
+        assert api.delete(f"{V2}/namespaces/public/n").status == 204
+
+
+def test_a_namespace_with_topics_stays(api: AdminApi) -> None:
+    api.put(f"{NAMESPACE}/t")
+    assert api.delete(f"{V2}/namespaces/public/default").status == 409
+    assert api.get(f"{V2}/namespaces/public/default").status == 200
+    api.delete(f"{NAMESPACE}/t")
+    assert api.delete(f"{V2}/namespaces/public/default").status == 204
+
+
+def test_force_deletes_what_is_inside_if_it_is_allowed() -> None:
+    api = AdminApi(forceDeleteNamespaceAllowed=True, forceDeleteTenantAllowed=True)
+    api.put(f"{NAMESPACE}/t")
+    api.put(f"{NAMESPACE}/p/partitions", 2)
+    api.publish("p-partition-1", b"x")
+    assert api.delete(f"{V2}/namespaces/public/default?force=true").status == 204
+    assert api.put(f"{V2}/namespaces/public/default").status == 204
+    assert api.get(NAMESPACE).json == []
+    api.put(f"{NAMESPACE}/t")
+    assert api.delete(f"{V2}/tenants/public?force=true").status == 204
+    assert api.get(f"{V2}/tenants").json == ["pulsar"]
+    api.close()
+
+
+def test_topics_of_a_namespace(api: AdminApi) -> None:
+    api.put(f"{NAMESPACE}/t")
+    api.put(f"{NAMESPACE}/p/partitions", 2)
+    every = [f"persistent://public/default/{n}" for n in ("p-partition-0", "p-partition-1", "t")]
+    path = f"{V2}/namespaces/public/default/topics"
+    assert api.get(path).json == every
+    assert api.get(f"{path}?mode=ALL").json == every
+    assert api.get(f"{path}?mode=NON_PERSISTENT").json == []
+
+
+def test_brokers(api: AdminApi) -> None:
+    assert api.get(f"{V2}/brokers").json == ["broker:8080"]
+    assert api.get(f"{V2}/brokers/standalone").json == ["broker:8080"]
+    assert api.get(f"{V2}/brokers/health").body == b"ok"
+    assert api.get(f"{V2}/brokers/ready").body == b"ok"
+    assert api.get(f"{V2}/brokers/version").body.startswith(b"4.0.7")
+    assert api.get(f"{V2}/brokers/leaderBroker").json == {
+        "serviceUrl": "http://broker:8080",
+        "brokerId": "broker:8080",
+    }
+    runtime = api.get(f"{V2}/brokers/configuration/runtime").json
+    assert runtime["brokerServicePort"] == "6650"
+    assert runtime["allowAutoTopicCreation"] == "true"
+    assert all(isinstance(setting, str) for setting in runtime.values())
+
+
+def test_every_response_is_dated_and_head_answers_like_get(api: AdminApi) -> None:
+    answer = api.call("HEAD", f"{V2}/clusters")
+    assert answer.status == 200
+    assert answer.headers["date"] == "Tue, 14 Nov 2023 22:13:20 GMT"
+
+
+def test_a_trailing_slash_is_fine_and_an_empty_segment_is_not(api: AdminApi) -> None:
+    assert api.get(f"{V2}/clusters/").status == 200
+    assert api.get(f"{V2}//clusters").status == 404
