@@ -42,7 +42,10 @@ def _stats(request: Request) -> Stats:
 
 async def _topic(request: Request) -> TopicName:
     path = request.path_params
-    return topic_name(path["domain"], path["tenant"], path["namespace"], path["topic"])
+    name = topic_name(path["domain"], path["tenant"], path["namespace"], path["topic"])
+    if not name.is_persistent:
+        raise fail(405, "Non-persistent topics are not enabled on this broker")
+    return name
 
 
 async def _namespace(request: Request) -> str:

@@ -73,17 +73,8 @@ def test_paths(api: AdminApi, target: str, status: int) -> None:
 
 
 keys = [
-    "ledgerId",
-    "entryId",
-    "properties",
-    "partitions",
-    "bundles",
-    "numBundles",
-    "boundaries",
-    "allowedClusters",
-    "adminRoles",
-    "replication_clusters",
-    "serviceUrl",
+    *("ledgerId", "entryId", "properties", "partitions", "bundles", "numBundles", "boundaries"),
+    *("allowedClusters", "adminRoles", "replication_clusters", "serviceUrl"),
 ]
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
