@@ -42,6 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         config={
             "spark.ui.enabled": "false",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.sql.streaming.pollingDelay": "20ms",

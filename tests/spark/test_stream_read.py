@@ -1,0 +1,268 @@
+"""``spark.readStream``: each message once, over restarts, with the subscription behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pulsar
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.support.standalone import Standalone
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DRIVER = Path(__file__).with_name("stream_driver.py")
+WAIT_SECONDS = 60.0
+
+
+def admin(broker: Standalone, method: str, path: str, body: Any = None) -> Any:
+    request = urllib.request.Request(
+        f"{broker.web_url}/admin/v2/persistent/public/default/{path}",
+        json.dumps(body).encode() if body is not None else None,
+        {"Content-Type": "application/json"},
+        method=method,
+    )
+    with urllib.request.urlopen(request) as response:
+        text = response.read()
+    return json.loads(text) if text else None
+
+
+def backlog(broker: Standalone, topic: str, subscription: str) -> int:
+    stats = admin(broker, "GET", f"{topic}/stats")
+    return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+
+def eventually(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {what}"
+        threading.Event().wait(0.05)
+
+
+def publish(client: pulsar.Client, topic: str, values: range) -> None:
+    producer = client.create_producer(topic)
+    for value in values:
+        producer.send_async(b"%d" % value, lambda result, _: None)
+    producer.flush()
+    producer.close()
+
+
+def stream(spark: SparkSession, reading: dict[str, Any], **more: Any) -> DataFrame:
+    options = {"startingOffsets": "earliest", "columns": "value,partition", **reading, **more}
+    return spark.readStream.format("pulsark").options(**options).load()
+
+
+def run_available(frame: DataFrame, sink: Path, checkpoint: Path) -> int:
+    """Run to the end of the topic as of now; how many batches that took."""
+    query = (
+        frame.selectExpr("cast(cast(value as string) as int) n")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(sink))
+    )
+    assert query.awaitTermination(int(WAIT_SECONDS))
+    return len([progress for progress in query.recentProgress if progress.numInputRows])
+
+
+def numbers(spark: SparkSession, sink: Path) -> list[int]:
+    return sorted(row.n for row in spark.read.parquet(str(sink)).collect())
+
+
+def test_a_restarted_query_goes_on_where_it_stopped(
+    spark: SparkSession,
+    client: pulsar.Client,
+    broker: Standalone,
+    topic: str,
+    reading: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    admin(broker, "PUT", f"{topic}/partitions", 3)
+    frame = stream(spark, reading, subscription="job", maxBytesPerTrigger="2k")
+    sink, checkpoint = tmp_path / "sink", tmp_path / "checkpoint"
+    publish(client, topic, range(100))
+    assert run_available(frame, sink, checkpoint) > 1
+    assert numbers(spark, sink) == list(range(100))
+    for partition in range(3):
+        assert backlog(broker, f"{topic}-partition-{partition}", "job") == 0
+    publish(client, topic, range(100, 150))
+    run_available(frame, sink, checkpoint)
+    run_available(frame, sink, checkpoint)
+    assert numbers(spark, sink) == list(range(150))
+
+
+def test_a_running_query_follows_the_topic_and_more_partitions(
+    spark: SparkSession,
+    client: pulsar.Client,
+    broker: Standalone,
+    topic: str,
+    reading: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    admin(broker, "PUT", f"{topic}/partitions", 1)
+    frame = stream(spark, reading, startingOffsets="latest", subscription="job")
+    publish(client, topic, range(10))
+    query = (
+        frame.selectExpr("partition", "cast(value as string) v")
+        .writeStream.format("memory")
+        .queryName("followed")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        eventually(lambda: _subscribed(broker, f"{topic}-partition-0"), "the query runs")
+        publish(client, topic, range(10, 20))
+        eventually(lambda: spark.table("followed").count() == 10, "ten rows")
+        admin(broker, "POST", f"{topic}/partitions", 2)
+        publish(client, f"{topic}-partition-1", range(20, 30))
+        eventually(lambda: spark.table("followed").count() == 20, "twenty rows")
+        rows = spark.table("followed").collect()
+        assert {int(row.v) for row in rows if row.partition == 0} == set(range(10, 20))
+        assert {int(row.v) for row in rows if row.partition == 1} == set(range(20, 30))
+        for partition in (0, 1):
+            name = f"{topic}-partition-{partition}"
+            eventually(lambda name=name: backlog(broker, name, "job") == 0, "no backlog")  # type: ignore[misc]
+    finally:
+        query.stop()
+
+
+def _subscribed(broker: Standalone, topic: str) -> bool:
+    return "job" in admin(broker, "GET", f"{topic}/subscriptions")
+
+
+def test_wrong_options_for_a_stream(spark: SparkSession, reading: dict[str, Any]) -> None:
+    frame = stream(spark, reading, endingOffsets="latest")
+    query = frame.writeStream.format("noop").start()
+    with pytest.raises(PySparkException, match=r"'endingOffsets' is for spark.read, not"):
+        query.awaitTermination()
+
+
+class Publisher:
+    """Publishes ``producer:sequence`` in the background until it is told to end."""
+
+    def __init__(self, client: pulsar.Client, topic: str) -> None:
+        self._producers = [
+            client.create_producer(topic, producer_name=f"p{i}", batching_enabled=i > 0)
+            for i in range(3)
+        ]
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.published = 0
+
+    def __enter__(self) -> Publisher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        sequence = 0
+        while not self._end.wait(0.02):
+            for _ in range(10):
+                for i, producer in enumerate(self._producers):
+                    producer.send_async(b"p%d:%d" % (i, sequence), lambda result, _: None)
+                sequence += 1
+            for producer in self._producers:
+                producer.flush()
+            self.published = sequence
+
+
+class Driver:
+    """The Spark application as a process group that can be killed at a line of its output."""
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, str(DRIVER), *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        self._log = log
+
+    def wait_for(self, word: str, count: int = 1) -> int:
+        """Wait for the n-th line that starts with a word; the number behind it, or 0."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            first, *rest = line.split()
+            if first == word:
+                count -= 1
+                if count == 0:
+                    return int(rest[0]) if rest else 0
+        raise AssertionError(f"the driver ended:\n{self._log.read_text()[-3000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL to Python and the JVM together."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def start_driver(broker: Standalone, topic: str, tmp_path: Path) -> Iterator[Callable[[], Driver]]:
+    started: list[Driver] = []
+
+    def start() -> Driver:
+        sink, checkpoint = str(tmp_path / "sink"), str(tmp_path / "checkpoint")
+        urls = [broker.service_url, broker.web_url]
+        driver = Driver([*urls, topic, "job", sink, checkpoint], tmp_path / "driver.log")
+        started.append(driver)
+        return driver
+
+    yield start
+    for driver in started:
+        if driver._process.poll() is None:
+            driver.kill()
+
+
+@pytest.mark.slow
+def test_a_sink_has_everything_once_though_the_query_was_killed_five_times(
+    spark: SparkSession,
+    client: pulsar.Client,
+    broker: Standalone,
+    topic: str,
+    start_driver: Callable[[], Driver],
+    tmp_path: Path,
+) -> None:
+    admin(broker, "PUT", f"{topic}/partitions", 4)
+    # Planned, half written, written but not committed; both in a first and in a later batch.
+    moments = [("writing", 2), ("wrote", 2), ("started", 1), ("wrote", 1), ("writing", 1)]
+    with Publisher(client, topic) as publisher:
+        for word, count in moments:
+            driver = start_driver()
+            driver.wait_for(word, count)
+            driver.kill()
+        driver = start_driver()
+        driver.wait_for("wrote", 2)
+    wanted = {(f"p{i}", seq) for i in range(3) for seq in range(publisher.published)}
+    assert len(wanted) > 1000
+    sink = str(tmp_path / "sink")
+
+    def count() -> int:
+        return int(spark.read.format("delta").load(sink).count())
+
+    eventually(lambda: count() >= len(wanted), "every message is in the sink")
+    for i in range(4):
+        name = f"{topic}-partition-{i}"
+        eventually(lambda name=name: backlog(broker, name, "job") == 0, "no backlog")  # type: ignore[misc]
+    driver.kill()
+    rows = spark.read.format("delta").load(sink).collect()
+    assert len(rows) == len(wanted)
+    assert {(row.producer, row.seq) for row in rows} == wanted
+    assert len({row.message_id for row in rows}) == len(rows)
