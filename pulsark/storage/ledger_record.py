@@ -149,5 +149,5 @@ def _from_document(document: dict[str, Any]) -> ManagedLedgerRecord:
         ledgers,
         Position(*map(int, document["trimmed"])),
         tuple(map(int, document["removing"])),
-        {str(key): str(value) for key, value in document["properties"].items()},
+        {str(key): str(value) for key, value in dict(document["properties"]).items()},
     )

@@ -97,6 +97,7 @@ class LedgerWriter:
         self._change: asyncio.Task[None] | None = None
         self._failure = StorageError(f"ledger {self.ledger_id} has lost its bookies")
         self._closing = False
+        self._finished = False
         self._settled: list[asyncio.Future[None]] = []
 
     def append(self, payloads: Sequence[bytes]) -> int:
@@ -126,6 +127,8 @@ class LedgerWriter:
         await self.settled()
         if self.error is not None:
             raise self.error
+        # From here on no answer counts: one that fails must not change a closed ensemble.
+        self._finished = True
         await self._save(self.metadata.closed(self.last_confirmed, self.length))
         return self.metadata
 
@@ -190,7 +193,7 @@ class LedgerWriter:
     # Answers.
 
     def _answered(self, slot: _Slot, last: int, error: BaseException | None) -> None:
-        if slot.failed or self.error is not None:
+        if slot.failed or self._finished or self.error is not None:
             return
         if error is not None:
             self._slot_failed(slot, error)

@@ -49,6 +49,7 @@ from pulsark.storage.ledger_writer import LedgerWriter
 T = TypeVar("T")
 
 READ_BYTES = 1 << 20
+MEASURED_BYTES = 64 << 20
 _READ_ENTRIES = 1 << 20
 
 
@@ -184,25 +185,29 @@ class _Recovery:
         """Bytes of the entries up to ``last``, read from any bookie that has them.
 
         Needed where bookies do not keep the length. It is a statistic: what can no longer
-        be read here (sealed, damaged) is left out instead of stopping the recovery.
+        be read here (sealed, damaged) is left out instead of stopping the recovery, and a long
+        ledger is read in part and the rest reckoned from it.
         """
         length, entry_id = 0, 0
-        while entry_id <= last:
-            ensemble, end = self._metadata.ensemble_at(entry_id)
-            batch: list[bytes] = []
-            for name in self._metadata.holders(ensemble, entry_id):
-                try:
-                    found = await self._bookies.get(name).read(
-                        self._ledger_id, entry_id, min(last, end), READ_BYTES
-                    )
-                except StorageError:
-                    continue
-                batch = _run_from(found, entry_id)
-                if batch:
-                    break
+        while entry_id <= last and length < MEASURED_BYTES:
+            batch = await self._any_copy(entry_id, last)
             length += sum(map(len, batch))
             entry_id += len(batch) or 1
-        return length
+        return length if entry_id > last else length * (last + 1) // entry_id
+
+    async def _any_copy(self, entry_id: int, last: int) -> list[bytes]:
+        """Consecutive confirmed entries from any bookie that has them; none if nobody has."""
+        ensemble, end = self._metadata.ensemble_at(entry_id)
+        for name in self._metadata.holders(ensemble, entry_id):
+            try:
+                found = await self._bookies.get(name).read(
+                    self._ledger_id, entry_id, min(last, end), READ_BYTES
+                )
+            except StorageError:
+                continue  # another copy, or none: see above
+            if run := _run_from(found, entry_id):
+                return run
+        return []
 
     # Step 3.
 

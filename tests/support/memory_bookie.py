@@ -37,7 +37,7 @@ class _Ledger:
 class MemoryBookie:
     """Appends complete one turn of the loop later, in order.
 
-    ``held``: they wait for ``release_held``. ``down``: every call fails. ``full``: appends
+    ``held``: they wait for ``release_held``. ``down``: every call fails. ``read_only``: every append fails. ``full``: appends
     without ``reserve`` fail. ``keeps_length``: whether it stores ``confirmed_bytes``.
     """
 
@@ -52,6 +52,7 @@ class MemoryBookie:
         self.held = False
         self.down = False
         self.full = False
+        self.read_only = False
         self.before_store: Callable[[EntryRun], None] | None = None
         self.runs: list[EntryRun] = []
         """Every run that was stored."""
@@ -166,7 +167,7 @@ class MemoryBookie:
         done(error)
 
     def _store(self, run: EntryRun, recovery: bool, reserve: bool) -> StorageError | None:
-        if self.down:
+        if self.down or self.read_only:
             return StorageError(f"{self._bookie_id} is down")
         if self.full and not reserve:
             return StorageFullError(f"{self._bookie_id} is full")

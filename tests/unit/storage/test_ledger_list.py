@@ -1,0 +1,72 @@
+"""Positions over a list of ledgers, against a list of all entries."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsark.storage.ledger_list import LedgerInfo, LedgerList
+from pulsark.storage.position import EARLIEST, LATEST, Position
+
+counts = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from([0, 0, 1, 3, 5])), max_size=6
+)  # (gap before the ledger's id, entries)
+positions = st.one_of(
+    st.builds(Position, st.integers(-1, 30), st.integers(-1, 7)),
+    st.sampled_from([EARLIEST, LATEST]),
+)
+
+
+def build(shape: list[tuple[int, int]]) -> tuple[LedgerList, list[Position]]:
+    infos, entries, ledger_id = [], [], 0
+    for gap, count in shape:
+        ledger_id += gap
+        infos.append(LedgerInfo(ledger_id, count, count * 10, 0))
+        entries += [Position(ledger_id, e) for e in range(count)]
+        ledger_id += 1
+    trimmed = Position(-1, -1)
+    return LedgerList(infos, trimmed), entries
+
+
+@given(counts, positions, positions)
+def test_answers_are_those_of_a_plain_list(
+    shape: list[tuple[int, int]], p: Position, q: Position
+) -> None:
+    ledgers, entries = build(shape)
+    assert ledgers.entries == len(entries)
+    assert ledgers.rank(p) == bisect_left(entries, p)
+    assert [ledgers.at(rank) for rank in range(len(entries))] == entries
+    last = entries[-1] if entries else Position(-1, -1)
+    assert ledgers.last() == last
+    end = Position(last.ledger_id, last.entry_id + 1)
+    at_or_after = entries[bisect_left(entries, p) :]
+    assert ledgers.at_or_after(p) == (at_or_after[0] if at_or_after else end)
+    after = entries[bisect_right(entries, p) :]
+    assert ledgers.after(p) == (after[0] if after else end)
+    before = entries[: bisect_left(entries, p)]
+    assert ledgers.before(p) == (before[-1] if before else Position(-1, -1))
+    assert ledgers.between(p, q) == len([e for e in entries if p < e <= q])
+
+
+@given(counts, st.integers(0, 20), positions)
+def test_the_last_ledger_grows(shape: list[tuple[int, int]], more: int, p: Position) -> None:
+    ledgers, _ = build([*shape, (2, 0)])
+    ledgers.grow(more)
+    expected, entries = build([*shape, (2, more)])
+    assert ledgers.entries == len(entries)
+    assert ledgers.rank(p) == expected.rank(p)
+    assert ledgers.at_or_after(p) == expected.at_or_after(p)
+    assert ledgers.last() == expected.last()
+
+
+def test_after_everything_was_trimmed_the_last_position_stays() -> None:
+    ledgers = LedgerList([], Position(7, 41))
+    assert ledgers.last() == Position(7, 41)
+    assert ledgers.after(EARLIEST) == Position(7, 42)
+    ledgers = LedgerList([LedgerInfo(9, 0, 0, 0, open=True)], Position(7, 41))
+    assert ledgers.last() == Position(7, 41)
+    ledgers.grow(1)
+    assert ledgers.at_or_after(Position(7, 42)) == Position(9, 0)
+    assert ledgers.before(Position(9, 0)) == Position(7, 41)
