@@ -44,12 +44,21 @@ class LedgerState:
     first entry; entries << 32 | size; segment; offset << 32 | extent.
     """
 
-    __slots__ = ("fenced", "last_confirmed", "last_entry", "ledger_id", "released", "words")
+    __slots__ = (
+        "confirmed_bytes",
+        "fenced",
+        "last_confirmed",
+        "last_entry",
+        "ledger_id",
+        "released",
+        "words",
+    )
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
         self.fenced = False
         self.last_confirmed = -1
+        self.confirmed_bytes = -1
         self.released = -1
         self.last_entry = -1
         self.words: array[int] | None = None
@@ -144,11 +153,13 @@ class BookieIndex:
         segment_id: int,
         offset: int,
         size: int,
+        confirmed_bytes: int = -1,
     ) -> None:
         """A record of entries is durable at this place."""
         state = self.ledgers.get(ledger_id) or self.state(ledger_id)
         if last_confirmed > state.last_confirmed:
             state.last_confirmed = last_confirmed
+            state.confirmed_bytes = confirmed_bytes
         if first <= state.last_entry:
             self._add_again(state, first, count, segment_id, offset, size)
             return
@@ -250,10 +261,12 @@ class BookieIndex:
         self.max_ledger_id = max(self.max_ledger_id, snapshot.max_ledger_id)
         for ledger_id, segment_id in snapshot.tombstones:
             self.delete(ledger_id, segment_id)
-        columns = (snapshot.ledger_ids, snapshot.last_confirmed, snapshot.released, snapshot.fenced)
-        for ledger_id, last_confirmed, released, fenced in zip(*columns, strict=True):
+        confirmed = zip(snapshot.last_confirmed, snapshot.confirmed_bytes, strict=True)
+        columns = (snapshot.ledger_ids, confirmed, snapshot.released, snapshot.fenced)
+        for ledger_id, (last_confirmed, size), released, fenced in zip(*columns, strict=True):
             state = self.state(ledger_id)
-            state.last_confirmed = max(state.last_confirmed, last_confirmed)
+            if last_confirmed > state.last_confirmed:
+                state.last_confirmed, state.confirmed_bytes = last_confirmed, size
             state.fenced = state.fenced or bool(fenced)
             self.release(ledger_id, released)
 
@@ -284,6 +297,7 @@ class BookieIndex:
             list(self.tombstones.items()),
             array("q", self.ledgers),
             array("q", [s.last_confirmed for s in states]),
+            array("q", [s.confirmed_bytes for s in states]),
             array("q", [s.released for s in states]),
             bytes([s.fenced for s in states]),
         )

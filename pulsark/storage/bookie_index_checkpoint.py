@@ -24,7 +24,7 @@ CHECKPOINT_VERSION = 1
 _MAGIC = b"PLSKINDX"
 _HEAD = struct.Struct("<8sHHI16sQQqIIII")
 _SEGMENT = struct.Struct("<QQQqI")
-_LEDGER = struct.Struct("<qqqqIB3x")
+_LEDGER = struct.Struct("<qqqqqIB3x")
 _CRC = struct.Struct("<I")
 
 
@@ -51,11 +51,9 @@ def encode_ledgers(states: Iterable[LedgerState]) -> bytes:
     pieces = []
     for s in states:
         words = s.words if s.words is not None else ()
-        pieces.append(
-            _LEDGER.pack(
-                s.ledger_id, s.last_confirmed, s.released, s.last_entry, len(words), s.fenced
-            )
-        )
+        confirmed = (s.last_confirmed, s.confirmed_bytes)
+        fields = (s.ledger_id, *confirmed, s.released, s.last_entry, len(words), s.fenced)
+        pieces.append(_LEDGER.pack(*fields))
         if s.words is not None:
             pieces.append(little_endian(s.words))
     return b"".join(pieces)
@@ -153,12 +151,10 @@ def _decode(data: bytes) -> Checkpoint:
 
 
 def _decode_ledger(index: BookieIndex, data: bytes, position: int) -> int:
-    ledger_id, last_confirmed, released, last_entry, words, fenced = _LEDGER.unpack_from(
-        data, position
-    )
+    ledger_id, *counts, words, fenced = _LEDGER.unpack_from(data, position)
     position += _LEDGER.size
     state = index.state(ledger_id)
-    state.last_confirmed, state.released, state.last_entry = last_confirmed, released, last_entry
+    state.last_confirmed, state.confirmed_bytes, state.released, state.last_entry = counts
     state.fenced = bool(fenced)
     end: int = position + 8 * words
     if words:

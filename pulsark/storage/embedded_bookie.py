@@ -183,6 +183,7 @@ class EmbeddedBookie:
             run.payloads,
             reserve,
             done,
+            run.confirmed_bytes,
         )
         record.error = self._refusal(run.ledger_id, recovery)
         if record.error is None:
@@ -208,7 +209,7 @@ class EmbeddedBookie:
         state = self._index.ledgers.get(ledger_id)
         if state is None:
             return LedgerTail(-1, -1)
-        return LedgerTail(state.last_confirmed, state.last_entry)
+        return LedgerTail(state.last_confirmed, state.last_entry, state.confirmed_bytes)
 
     async def release(self, ledger_id: int, through_entry_id: int) -> None:
         self._journal.roll_if_low()
@@ -251,7 +252,9 @@ class EmbeddedBookie:
                 continue
             size += r.size
             if r.kind == Kind.ENTRIES:
-                index.add(r.ledger_id, r.first, r.count, r.value, segment_id, r.offset, r.size)
+                index.add(
+                    r.ledger_id, r.first, r.count, r.value, segment_id, r.offset, r.size, r.total
+                )
                 continue
             self._apply_state(r, segment_id)
         self._checkpointer.journal_grew(Place(segment_id, written.segment_size), size, len(group))
@@ -312,6 +315,7 @@ class EmbeddedBookie:
     async def _segment_removed(self, segment_id: int) -> None:
         """The file is unlinked: no reader keeps it open."""
         self._removing.discard(segment_id)
+        self._journal.look_for_room()
         await run_in_worker(self._reader, lambda: self._files.drop(segment_id))
 
     # Reads.

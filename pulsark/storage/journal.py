@@ -55,6 +55,7 @@ class JournalRecord:
         "payloads",
         "reserve",
         "size",
+        "total",
         "value",
     )
 
@@ -67,18 +68,20 @@ class JournalRecord:
         payloads: Sequence[bytes],
         reserve: bool,
         done: Done,
+        total: int = -1,
     ) -> None:
         self.kind = kind
         self.ledger_id = ledger_id
         self.first = first
         self.value = value
+        self.total = total
         self.count = len(payloads)
         self.payloads = payloads
         self.reserve = reserve
         self.done = done
         self.error: BaseException | None = None
         self.offset = 0
-        self.meta, self.size = encode_record(kind, ledger_id, first, value, payloads)
+        self.meta, self.size = encode_record(kind, ledger_id, first, value, payloads, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class Journal:
         if self.failed is not None:
             return self.failed
         if self._room < size and not reserve:
-            self._look_for_room()
+            self.look_for_room()
             return StorageFullError("the journal's disk is full: only its reserve is left")
         self._room -= size
         return None
@@ -296,7 +299,7 @@ class Journal:
         self._unchecked = 0
         self._checked_at = self._runtime.clock.monotonic()
 
-    def _look_for_room(self) -> None:
+    def look_for_room(self) -> None:
         """Look at the free space again, not more often than makes sense."""
         now = self._runtime.clock.monotonic()
         if now < self._checked_at + SPACE_RETRY_SECONDS:

@@ -30,9 +30,9 @@ _GROUP_HEAD = struct.Struct("<4sHHQQIIIq")
 GROUP_HEAD_SIZE = _GROUP_HEAD.size + CRC_SIZE
 
 RECORD_MAGIC = 0xE7C1
-_RECORD_HEAD = struct.Struct("<HBBIqqqI")
+_RECORD_HEAD = struct.Struct("<HBBIqqqqI")
 _RECORD_HEAD_SIZE = _RECORD_HEAD.size
-_LONE_RECORD = struct.Struct("<HBBIqqqIII")
+_LONE_RECORD = struct.Struct("<HBBIqqqqIII")
 RECORD_OVERHEAD = _RECORD_HEAD_SIZE + CRC_SIZE
 """Bytes of a record beside its payloads and the eight bytes of table for each of them."""
 TABLE_ENTRY = 8
@@ -52,7 +52,7 @@ class Kind(IntEnum):
     """What a record says. Values are on disk: never reuse one."""
 
     ENTRIES = 1
-    """``count`` entries of a ledger from ``first``; ``value`` is the LAC."""
+    """Entries of a ledger from ``first``; ``value`` is the LAC, ``total`` the length up to it."""
     FENCE = 2
     """The ledger takes no more entries but those of its recovery."""
     RELEASE = 3
@@ -156,16 +156,20 @@ def decode_group_head(
 
 
 def encode_record(
-    kind: int, ledger_id: int, first: int, value: int, payloads: Sequence[bytes] = ()
+    kind: int,
+    ledger_id: int,
+    first: int,
+    value: int,
+    payloads: Sequence[bytes] = (),
+    total: int = -1,
 ) -> tuple[bytes, int]:
     """``(meta, size)``: the bytes before the payloads, and the size of meta and payloads."""
     count = len(payloads)
+    fields = (RECORD_MAGIC, kind, 0, count, ledger_id, first, value, total)
     if count == 1:
         payload = payloads[0]
         length = len(payload)
-        meta = _LONE_RECORD.pack(
-            RECORD_MAGIC, kind, 0, 1, ledger_id, first, value, length, length, _crc32c(payload)
-        )
+        meta = _LONE_RECORD.pack(*fields, length, length, _crc32c(payload))
     else:
         lengths = array("I", map(len, payloads))
         checksums = array("I", map(_crc32c, payloads))
@@ -173,13 +177,7 @@ def encode_record(
             lengths.byteswap()
             checksums.byteswap()
         length = sum(map(len, payloads))
-        meta = b"".join(
-            (
-                _RECORD_HEAD.pack(RECORD_MAGIC, kind, 0, count, ledger_id, first, value, length),
-                lengths,
-                checksums,
-            )
-        )
+        meta = b"".join((_RECORD_HEAD.pack(*fields, length), lengths, checksums))
     meta += _pack_crc(_crc32c(meta))
     return meta, len(meta) + length
 
@@ -192,6 +190,7 @@ class RecordHead(NamedTuple):
     ledger_id: int
     first: int
     value: int
+    total: int
     body_size: int
 
     @property
@@ -209,12 +208,10 @@ def decode_record_head(data: bytes, position: int) -> RecordHead:
     """The record head at ``data[position:]``, not yet verified; raises ``BadRecordError``."""
     if position + _RECORD_HEAD_SIZE > len(data):
         raise BadRecordError("record head is cut")
-    magic, kind, _, count, ledger_id, first, value, body_size = _RECORD_HEAD.unpack_from(
-        data, position
-    )
+    magic, kind, _, *rest = _RECORD_HEAD.unpack_from(data, position)
     if magic != RECORD_MAGIC:
         raise BadRecordError("no record here")
-    return RecordHead(kind, count, ledger_id, first, value, body_size)
+    return RecordHead(kind, *rest)
 
 
 def decode_table(data: bytes, position: int, head: RecordHead) -> tuple[array[int], array[int]]:
@@ -273,6 +270,7 @@ class Snapshot:
     tombstones: Sequence[tuple[int, int]] = ()
     ledger_ids: array[int] = field(default_factory=lambda: array("q"))
     last_confirmed: array[int] = field(default_factory=lambda: array("q"))
+    confirmed_bytes: array[int] = field(default_factory=lambda: array("q"))
     released: array[int] = field(default_factory=lambda: array("q"))
     fenced: bytes = b""
 
@@ -288,7 +286,8 @@ class Snapshot:
         )
         flat = array_of("Q", [number for segment in self.segments for number in segment])
         dead = array_of("q", [number for tombstone in self.tombstones for number in tombstone])
-        columns = [flat, dead, self.ledger_ids, self.last_confirmed, self.released]
+        columns = [flat, dead, self.ledger_ids, self.last_confirmed, self.confirmed_bytes]
+        columns.append(self.released)
         return b"".join((head, *map(little_endian, columns), self.fenced))
 
 
@@ -297,7 +296,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
     if len(data) < _SNAPSHOT_HEAD.size:
         raise BadRecordError("snapshot is cut")
     _, _, segments, tombstones, ledgers, max_ledger_id = _SNAPSHOT_HEAD.unpack_from(data)
-    if len(data) != _SNAPSHOT_HEAD.size + 24 * segments + 16 * tombstones + 25 * ledgers:
+    if len(data) != _SNAPSHOT_HEAD.size + 24 * segments + 16 * tombstones + 33 * ledgers:
         raise BadRecordError("snapshot has a wrong size")
     position = _SNAPSHOT_HEAD.size
 
@@ -311,6 +310,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
         max_ledger_id,
         list(zip(flat[0::3], flat[1::3], flat[2::3], strict=True)),
         list(zip(dead[0::2], dead[1::2], strict=True)),
+        column("q", ledgers),
         column("q", ledgers),
         column("q", ledgers),
         column("q", ledgers),

@@ -180,6 +180,7 @@ class _Recovery:
                 segment_id,
                 record.offset,
                 head.size,
+                head.total,
             )
         elif head.kind == Kind.FENCE:
             index.fence(head.ledger_id)

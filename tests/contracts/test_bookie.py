@@ -217,6 +217,23 @@ def test_tail_knows_lac_and_last_entry(run: Callable[[Scenario], None]) -> None:
     run(scenario)
 
 
+def test_tail_knows_the_length_with_the_lac(run: Callable[[Scenario], None]) -> None:
+    async def scenario(harness: Harness) -> None:
+        async with harness.bookie() as bookie:
+            for first, size in ((0, -1), (1, 7), (2, 14)):
+                future = asyncio.get_running_loop().create_future()
+                bookie.append(
+                    EntryRun(5, first, first - 1, entries(first, 1), size), future.set_result
+                )
+                assert await future is None
+            await append(bookie, 5, 1, entries(1, 1), lac=0, recovery=True)
+            assert await bookie.tail(5, fence=False) == LedgerTail(1, 2, 14)
+        async with harness.bookie() as bookie:
+            assert await bookie.tail(5, fence=False) == LedgerTail(1, 2, 14)
+
+    run(scenario)
+
+
 def test_fence_stops_the_writer_but_not_recovery(run: Callable[[Scenario], None]) -> None:
     async def scenario(harness: Harness) -> None:
         async with harness.bookie() as bookie:

@@ -34,11 +34,12 @@ ids = st.integers(0, 2**63 - 1)
 
 @given(ids, ids, st.integers(-1, 2**63 - 1), st.lists(st.binary(max_size=50), max_size=6))
 def test_record_round_trip(ledger_id: int, first: int, lac: int, payloads: list[bytes]) -> None:
-    meta, size = encode_record(Kind.ENTRIES, ledger_id, first, lac, payloads)
+    meta, size = encode_record(Kind.ENTRIES, ledger_id, first, lac, payloads, total=lac)
     data = b"junk" + meta + b"".join(payloads)
     head = decode_record_head(data, 4)
     lengths, checksums = decode_table(data, 4, head)
-    assert (head.kind, head.ledger_id, head.first, head.value) == (1, ledger_id, first, lac)
+    assert (head.kind, head.ledger_id, head.first) == (1, ledger_id, first)
+    assert (head.value, head.total) == (lac, lac)
     assert head.entries == len(payloads)
     assert list(lengths) == [len(p) for p in payloads]
     assert len(checksums) == len(payloads)
@@ -50,8 +51,8 @@ def test_lone_and_listed_payloads_have_one_layout() -> None:
     lone, _ = encode_record(Kind.ENTRIES, 1, 2, 3, [b"abc"])
     pair, _ = encode_record(Kind.ENTRIES, 1, 2, 3, [b"abc", b"d"])
     assert len(pair) - len(lone) == 8
-    assert struct.unpack_from("<II", lone, 36)[0] == 3
-    assert struct.unpack_from("<II", pair, 36) == (3, 1)
+    assert struct.unpack_from("<II", lone, 44)[0] == 3
+    assert struct.unpack_from("<II", pair, 44) == (3, 1)
 
 
 def test_any_changed_byte_of_a_record_is_noticed() -> None:
@@ -124,6 +125,7 @@ def test_snapshot_round_trip(
         tombstones,
         array("q", [row[0] for row in ledgers]),
         array("q", [row[1] for row in ledgers]),
+        array("q", [row[1] * 10 for row in ledgers]),
         array("q", [row[2] for row in ledgers]),
         bytes(row[3] for row in ledgers),
     )

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from pulsark.errors import CorruptEntryError, EntrySealedError, LedgerFencedError, NoSuchLedgerError
+from pulsark.storage.journal_format import GROUP_MAGIC
 from pulsark.storage.journal_settings import JournalSettings
 from tests.sim.bookies import (
     JOURNAL_DIR,
@@ -39,13 +40,14 @@ def test_a_segment_goes_with_its_last_ledger_and_fences_stay() -> None:
             for n in range(20):
                 await append(bookie, n % 2, n, [b"x" * 1000])
             await asyncio.sleep(1)
-            assert segments(disk) == [1, 2, 3]
+            before = segments(disk)
+            assert len(before) > 2
             await bookie.delete(0)
             await asyncio.sleep(1)
-            assert segments(disk) == [1, 2, 3]
+            assert segments(disk) == before
             await bookie.delete(1)
             await asyncio.sleep(1)
-            assert segments(disk) == [3]
+            assert segments(disk) == before[-1:]
         for _ in range(2):
             async with bookie_on(sim, disk, SETTINGS) as bookie:
                 assert not bookie.recovery.damaged
@@ -117,7 +119,8 @@ def test_a_damaged_segment_outlives_all_ledgers_of_its_time() -> None:
             for n in range(4):
                 await append(bookie, 1, n, entries(n, 1))
             await append(bookie, 2, 0, entries(0, 1))
-        disk.flip(segment_path(1), 300)
+        content = disk.content(segment_path(1))
+        disk.flip(segment_path(1), content.index(GROUP_MAGIC, content.index(GROUP_MAGIC) + 1))
         async with bookie_on(sim, disk, SETTINGS) as bookie:
             assert bookie.recovery.damaged
             await bookie.delete(1)
