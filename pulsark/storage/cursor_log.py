@@ -165,7 +165,8 @@ class CursorLog:
         except StorageError:
             self._forget(*key)
             raise
-        return cursor
+        # Another object stands for it if the topic was loaded anew meanwhile.
+        return (self._table.loaded(key[0]) or {}).get(key[1], cursor)
 
     async def delete(self, topic_id: str, name: str) -> None:
         """Delete a subscription's cursor, durably; no error if there is none.

@@ -105,15 +105,26 @@ class CursorTable:
     def records(self) -> Iterator[pb.Record]:
         """A snapshot of everything.
 
-        Made as it is consumed, with changes going on in between: each cursor appears with the
-        state it has when its turn comes. A cursor that is made meanwhile may be left out.
+        Made as it is consumed, with changes going on in between: each cursor appears as it is
+        when its turn comes, and not at all if it was deleted by then. One that is made
+        meanwhile may be left out.
         """
         for topic_id in [*self._packed, *self._loaded]:
-            if topic_id in self._loaded:
-                for cursor in list(self._loaded[topic_id].values()):
-                    yield from _records(cursor)
-            elif topic_id in self._packed:
-                yield from unpack(self._packed[topic_id]).records
+            packed = self._packed.get(topic_id)
+            for saved in _saved(packed or b""):
+                if self._packed.get(topic_id) is packed:
+                    yield from saved.records()
+                else:
+                    yield from self._records_of(topic_id, saved.identity.subscription)
+            for name in list(self._loaded.get(topic_id, ())) if packed is None else ():
+                yield from self._records_of(topic_id, name)
+
+    def _records_of(self, topic_id: str, name: str) -> Iterator[pb.Record]:
+        loaded = self._loaded.get(topic_id)
+        if loaded is not None:
+            return _records(loaded[name]) if name in loaded else iter(())
+        found = [saved for saved in self.saved(topic_id) if saved.identity.subscription == name]
+        return found[0].records() if found else iter(())
 
 
 class Replay:

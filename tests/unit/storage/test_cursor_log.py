@@ -15,6 +15,7 @@ from pulsark.errors import LedgerFencedError, MetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Runtime
+from pulsark.storage import cursor_records
 from pulsark.storage.bookie import EntryRun
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
@@ -456,6 +457,53 @@ def test_a_large_cursor_is_written_in_entries_of_bounded_size(world: World) -> N
         again = await world.reload()
         assert again.state.acked == cursor.state.acked
         assert again.state.masks == cursor.state.masks
+
+    run(world, main)
+
+
+@pytest.mark.parametrize("change", ["delete", "unload", "reload", "delete unloaded", "create"])
+def test_cursors_come_and_go_while_a_snapshot_is_written(
+    world: World, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cursor takes several entries, so that the change comes between any two of them."""
+    monkeypatch.setattr(cursor_records, "RECORD_BYTES", 1)
+    monkeypatch.setattr(cursor_records, "BATCH_BYTES", 1)
+    world.ledgers = TopicLedgers(*((ledger_id, 3) for ledger_id in range(5)))
+    acked = [P(ledger_id, 1) for ledger_id in range(5)]
+
+    async def attempt(delay: int) -> bool:
+        log = await world.open()
+        await log.delete_topic("t")
+        for name in ("a", "b", "c"):
+            (await world.create(log, name)).ack([(p, None, None) for p in acked])
+        await log.sync()
+        if change == "delete unloaded":
+            log.unload("t")
+        fail_ledger(world, world.record()["ledgerId"])
+        creating = asyncio.create_task(log.create("u", str(delay), EARLIEST, {}, world.ledgers))
+        await turns(delay)
+        within = log._writer._successor is not None
+        expected = {"a", "b", "c"}
+        if change.startswith("delete"):
+            await log.delete("t", "b")
+            expected.remove("b")
+        elif change == "create":
+            (await world.create(log, "d")).ack([(p, None, None) for p in acked])
+            expected.add("d")
+        else:
+            log.unload("t")
+        if change == "reload":
+            log.cursors("t", world.ledgers)["c"].ack([(P(0, 0), None, None)])
+        await log.sync()
+        await creating
+        await turns(60)
+        recovered = await after_crash(world)
+        assert {cursor.name for cursor in recovered} == expected
+        assert all(cursor.state.is_acked(p) for cursor in recovered for p in acked)
+        return within
+
+    async def main(world: World) -> None:
+        assert sum([await attempt(delay) for delay in range(60)]) > 10
 
     run(world, main)
 
