@@ -162,7 +162,8 @@ class Journal:
         if self.failed is not None:
             return self.failed
         if self._room < size and not reserve:
-            self.look_for_room()
+            if self._runtime.clock.monotonic() >= self._checked_at + SPACE_RETRY_SECONDS:
+                self.look_for_room()
             return StorageFullError("the journal's disk is full: only its reserve is left")
         self._room -= size
         return None
@@ -300,11 +301,8 @@ class Journal:
         self._checked_at = self._runtime.clock.monotonic()
 
     def look_for_room(self) -> None:
-        """Look at the free space again, not more often than makes sense."""
-        now = self._runtime.clock.monotonic()
-        if now < self._checked_at + SPACE_RETRY_SECONDS:
-            return
-        self._checked_at = now
+        """Look at the free space again: there may be more."""
+        self._checked_at = self._runtime.clock.monotonic()
 
         def done(space: tuple[int, int] | None, error: BaseException | None) -> None:
             if space is not None:
