@@ -31,6 +31,7 @@ def load(broker: Broker, stats: Stats) -> Config:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",  # what clients do wrong is answered, not logged
         access_log=False,
         server_header=False,
         date_header=False,

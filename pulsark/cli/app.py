@@ -192,13 +192,13 @@ def config(
     conf: Annotated[
         str | None, typer.Option(metavar="FILE", help="Properties file to apply.")
     ] = None,
-    markdown: Annotated[bool, typer.Option(hidden=True)] = False,
+    form: Annotated[str, typer.Option(hidden=True)] = "",
     json: Json = False,
 ) -> None:
     """List every setting: its value, its unit and what it means."""
     from pulsark.cli.settings import show_settings
 
-    show_settings(conf, as_json=json, markdown=markdown)
+    show_settings(conf, as_json=json, form=form)
 
 
 @app.command()

@@ -15,10 +15,10 @@ from pulsark.config_sources import LoadedSettings, load_settings
 _WIDTH = 78
 
 
-def show_settings(conf: str | None, *, as_json: bool, markdown: bool) -> None:
-    """Print all settings as a file and the environment make them."""
-    if markdown:
-        print(markdown_page(), end="")
+def show_settings(conf: str | None, *, as_json: bool, form: str) -> None:
+    """Print all settings as a file and the environment make them; ``form`` is for documents."""
+    if form:
+        print({"markdown": markdown_page, "properties": properties_file}[form](), end="")
         return
     loaded = load_settings(file=conf, environment=os.environ)
     for warning in loaded.warnings:
@@ -66,6 +66,24 @@ def markdown_page() -> str:
         for key in keys()
     ]
     return _PAGE.format(rows="\n".join(rows), count=len(rows))
+
+
+def properties_file() -> str:
+    """`conf/broker.conf`: every key at its default, with its meaning. A test keeps it equal."""
+    blocks = [_HEAD]
+    for key in keys():
+        meaning = key.spec.meaning + (f" ({key.spec.unit})" if key.spec.unit else "")
+        notes = textwrap.wrap(f"{meaning}. Allowed: {key.allowed()}.", _WIDTH)
+        if key.spec.planned:
+            notes.append("Not implemented yet.")
+        comments = "\n".join(f"# {line}" for line in notes)
+        blocks.append(f"{comments}\n{key.name}={key.text(key.default)}")
+    return "\n\n".join(blocks) + "\n"
+
+
+_HEAD = """\
+# Every setting of Pulsark at its default. An empty value means the default.
+# pulsark standalone --conf conf/broker.conf"""
 
 
 def _cell(key: Key) -> str:

@@ -1,0 +1,172 @@
+"""The HTTP port: lazy, bounded, and nothing is lost when uvicorn takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pulsark.admin import server as server_module
+from pulsark.admin.server import AdminServer
+from pulsark.config import Settings
+from pulsark.dispatch.broker import Broker
+from pulsark.errors import ConfigError
+from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.runtime import Runtime
+from pulsark.storage.ledger import LedgerManager
+from tests.support.memory_bookie import MemoryBookie
+
+GET = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def on_port(test: Callable[[int, AdminServer], Awaitable[None]], **changed: Any) -> None:
+    async def run() -> None:
+        runtime = Runtime()
+        metadata = MemoryMetadataStore()
+        ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime)
+        broker = Broker(Settings(**changed), runtime, metadata, ledgers)
+        await broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
+        server = AdminServer(broker)
+        port = await server.listen("127.0.0.1", 0)
+        try:
+            await asyncio.wait_for(test(port, server), 20)
+        finally:
+            await server.close()
+            await broker.close()
+
+    asyncio.run(run())
+
+
+async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    status = int(head.split()[1])
+    for line in head.split(b"\r\n"):
+        name, _, length = line.partition(b":")
+        if name.lower() == b"content-length":
+            return status, await reader.readexactly(int(length))
+    return status, b""
+
+
+def test_requests_on_one_connection() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        for _ in range(3):
+            writer.write(GET)
+            assert await response(reader) == (200, b'["standalone"]')
+        writer.close()
+
+    on_port(check)
+
+
+def test_what_arrives_before_uvicorn_is_ready() -> None:
+    """Split heads, a body, and further requests in the same packet all survive."""
+    body = json.dumps({"allowedClusters": ["standalone"]}).encode()
+    put = (
+        b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body)
+    )
+
+    async def check(port: int, server: AdminServer) -> None:
+        first, second, third = [await connect(port) for _ in range(3)]
+        first[1].write(GET + GET)
+        second[1].write(put[:10])
+        await asyncio.sleep(0)
+        second[1].write(put[10:] + body[:5])
+        assert [await response(first[0]) for _ in "12"] == [(200, b'["standalone"]')] * 2
+        second[1].write(body[5:])
+        assert (await response(second[0]))[0] == 204
+        third[1].write(b"GET /admin/v2/tenants/t HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await response(third[0]))[0] == 200
+        for _, writer in (first, second, third):
+            writer.close()
+
+    on_port(check)
+
+
+def test_garbage_gets_400() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        writer.write(b"\x00\x00\x00\x08\x00\x00\x00\x04\r\n\r\n")
+        assert (await response(reader))[0] == 400
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+
+    on_port(check)
+
+
+def test_a_head_without_end_is_refused() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        writer.write(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000)
+        assert (await response(reader))[0] == 431
+        assert await reader.read() == b""
+        writer.close()
+
+    on_port(check)
+
+
+def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HTTP_HEAD_TIMEOUT_SECONDS", 0.01)
+
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        writer.write(b"GET /")
+        assert await reader.read() == b""
+        writer.close()
+
+    on_port(check)
+
+
+def test_too_many_connections_are_refused() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        first = await connect(port)
+        first[1].write(GET)
+        assert (await response(first[0]))[0] == 200
+        second = await connect(port)
+        assert (await response(second[0]))[0] == 503
+        assert await second[0].read() == b""
+        first[1].close()
+        await first[1].wait_closed()
+        second[1].close()
+
+    on_port(check, maxHttpServerConnections=1)
+
+
+def test_closing_ends_open_connections() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        served, waiting = await connect(port), await connect(port)
+        served[1].write(GET)
+        assert (await response(served[0]))[0] == 200
+        await server.close()
+        assert await served[0].read() == b""
+        assert await waiting[0].read() == b""
+        with pytest.raises(ConnectionRefusedError):
+            await connect(port)
+        served[1].close()
+        waiting[1].close()
+
+    on_port(check)
+
+
+def test_a_port_in_use_is_named() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        with pytest.raises(ConfigError, match=rf"webServicePort: cannot listen on .*:{port}"):
+            await AdminServer(server._broker).listen("127.0.0.1", port)
+
+    on_port(check)
+
+
+def test_nothing_heavy_is_imported_to_listen() -> None:
+    code = "import sys, pulsark.admin.server; print(*{m.split('.')[0] for m in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "pyarrow", "rich"}
+    assert not heavy & set(done.stdout.split())
