@@ -158,8 +158,8 @@ def test_metadata_that_cannot_be_read(wire: WireClient, topic: str) -> None:
         wire.receipt()
 
 
-def test_a_message_over_the_maximum_is_refused(wire: WireClient, topic: str) -> None:
-    """Above maxMessageSize but within what a frame may have: an error, not a lost connection."""
+def test_a_message_over_the_maximum_ends_the_connection(wire: WireClient, topic: str) -> None:
+    """The sizes stand in the handshake, and clients refuse such a message themselves."""
     wire.producer(topic)
     wire.send_bytes(publish(1, 0, bytes((5 << 20) - 1000)))
     wire.receipt()
