@@ -59,7 +59,11 @@ class LedgerManager:
         self._closed: dict[int, LedgerMetadata] = {}
 
     async def create(self, config: LedgerConfig, listener: LedgerListener) -> LedgerWriter:
-        """A new ledger with an id that was never used, open for the returned writer."""
+        """A new ledger with an id that was never used, open for the returned writer.
+
+        With fewer bookies than the ensemble needs it has fewer copies, but an ack quorum.
+        """
+        config = self._bookies.attainable(config)
         ensemble = self._bookies.choose(config.ensemble_size)
         ledger_id = await self._store.next_id(ID_COUNTER)
         metadata = LedgerMetadata(

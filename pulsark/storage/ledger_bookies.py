@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from pulsark.errors import StorageError
 from pulsark.runtime import Runtime
 from pulsark.storage.bookie import Bookie
+from pulsark.storage.ledger_metadata import LedgerConfig
 
 SUSPECT_SECONDS = 30.0
 """So long is a bookie that failed a write only used where no other is left."""
@@ -43,10 +45,19 @@ class LedgerBookies:
         del self._suspect_until[bookie_id]
         return False
 
+    def attainable(self, config: LedgerConfig) -> LedgerConfig:
+        """The config with as many copies as there are bookies.
+
+        Raises ``StorageError`` if they are fewer than an ack quorum.
+        """
+        count = len(self._bookies)
+        if count < config.ack_quorum:
+            raise StorageError(f"{config.ack_quorum} bookies are needed and {count} are there")
+        size = min(config.ensemble_size, count)
+        return replace(config, ensemble_size=size, write_quorum=min(config.write_quorum, size))
+
     def choose(self, count: int) -> list[Bookie]:
         """Bookies for a new ensemble, in random order; suspects only where others lack."""
-        if len(self._bookies) < count:
-            raise StorageError(f"{count} bookies are needed and {len(self._bookies)} are there")
         names = self._runtime.rng.sample(sorted(self._bookies), len(self._bookies))
         names.sort(key=self.is_suspect)
         return [self._bookies[name] for name in names[:count]]

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from pulsark.errors import (
     BadVersionError,
@@ -55,6 +54,8 @@ __all__ = [
     "delete_managed_ledger",
     "read_record",
 ]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -232,9 +233,11 @@ class ManagedLedger(LedgerView):
                 self._note_failure(e)
                 if self._writer is None:
                     self._appends.fail(e)
-            finally:
-                self._task = None
-                self._go_on()
+            except Exception as e:
+                self._stop(StorageError(f"{self.path} stopped: {e!r}"))
+                raise
+            self._task = None
+            self._go_on()
 
     def _go_on(self) -> None:
         """After a change: send what waited meanwhile, and try again later what failed."""
@@ -387,56 +390,66 @@ class ManagedLedger(LedgerView):
             self._ledgers.grow(self._open_entries)
         self.last_confirmed = self._ledgers.last()
 
-    @asynccontextmanager
-    async def _exclusively(self) -> AsyncIterator[None]:
-        """Change the writer and the record; raises if nothing may change any more."""
-        async with self._changing:
-            if self._refusal is not None:
-                raise self._refusal
-            try:
-                yield
-            finally:
-                self._go_on()
-
     # What an owner may order.
+
+    async def _order(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Change the writer or the record; raises if nothing may change any more.
+
+        Goes to its end even if the caller is cancelled: a record that changed unnoticed would
+        look as if another owner had done it.
+        """
+
+        async def run() -> T:
+            async with self._changing:
+                if self._refusal is not None:
+                    raise self._refusal
+                try:
+                    return await step()
+                finally:
+                    if not self._loop.is_closed():
+                        self._go_on()
+
+        return await asyncio.shield(self._loop.create_task(run()))
 
     async def roll_over_if_due(self) -> None:
         """Close the ledger if it is full, without waiting for an append; the next opens one."""
-        async with self._exclusively():
-            writer = self._writer
-            if writer is not None and writer.last_pushed >= 0 and self._is_full(writer):
-                await self._save(await self._close_writer())
+        await self._order(self._close_if_full)
+
+    async def _close_if_full(self) -> None:
+        writer = self._writer
+        if writer is not None and writer.last_pushed >= 0 and self._is_full(writer):
+            await self._save(await self._close_writer())
 
     async def trim(self, before: Position) -> None:
         """Remove the closed ledgers that end before a position; they are gone when it returns.
 
         A bookie that cannot be told now is told later.
         """
-        async with self._exclusively():
-            victims = list(
-                takewhile(lambda i: not i.open and _end(i) < before, self._record.ledgers)
-            )
-            if not victims:
-                return
+        await self._order(lambda: self._trim(before))
+        await self._sweep()
+
+    async def _trim(self, before: Position) -> None:
+        ledgers = self._record.ledgers
+        victims = list(takewhile(lambda i: not i.open and _end(i) < before, ledgers))
+        if victims:
             record = self._record.without_ledgers({info.ledger_id for info in victims})
             trimmed = max([record.trimmed, *(_end(i) for i in victims if i.entries)])
             await self._save(replace(record, trimmed=trimmed))
-        await self._sweep()
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the properties, durably."""
-        async with self._exclusively():
-            await self._save(replace(self._record, properties=dict(properties)))
+        await self._order(lambda: self._save(replace(self._record, properties=dict(properties))))
 
     async def terminate(self) -> Position:
         """End the topic, durably: returns the last entry there will ever be."""
-        if self.is_terminated:
-            return self.last_confirmed
-        async with self._exclusively():
-            await self._finish()
-            await self._save(replace(self._record, state=TopicState.TERMINATED))
-            self._stop(_terminated(self.path))
+        if not self.is_terminated:
+            await self._order(self._terminate)
         return self.last_confirmed
+
+    async def _terminate(self) -> None:
+        await self._finish()
+        await self._save(replace(self._record, state=TopicState.TERMINATED))
+        self._stop(_terminated(self.path))
 
     async def close(self) -> None:
         """Confirm what was appended, close the ledger and stop; later appends fail.
@@ -444,6 +457,9 @@ class ManagedLedger(LedgerView):
         Does not raise if storage fails: the listener hears of every append, and the next open
         recovers the ledger.
         """
+        await asyncio.shield(self._loop.create_task(self._close()))
+
+    async def _close(self) -> None:
         async with self._changing:
             if self._refusal is None:
                 try:
@@ -459,6 +475,9 @@ class ManagedLedger(LedgerView):
 
     async def delete(self) -> None:
         """Delete everything. From the first step on, the topic exists for nobody."""
+        await asyncio.shield(self._loop.create_task(self._delete()))
+
+    async def _delete(self) -> None:
         async with self._changing:
             if self.is_fenced and self._refusal is not None:
                 raise self._refusal
@@ -480,9 +499,11 @@ class ManagedLedger(LedgerView):
         gone = await delete_ledgers(self._record.removing, self._manager)
         if not gone or self._refusal is not None:
             return
-        async with self._exclusively():
-            rest = tuple(i for i in self._record.removing if i not in gone)
-            await self._save(replace(self._record, removing=rest))
+        await self._order(lambda: self._forget_removed(gone))
+
+    async def _forget_removed(self, gone: set[int]) -> None:
+        rest = tuple(i for i in self._record.removing if i not in gone)
+        await self._save(replace(self._record, removing=rest))
 
     # What it is.
 

@@ -37,8 +37,9 @@ class _Ledger:
 class MemoryBookie:
     """Appends complete one turn of the loop later, in order.
 
-    ``held``: they wait for ``release_held``. ``down``: every call fails. ``read_only``: every append fails. ``full``: appends
-    without ``reserve`` fail. ``keeps_length``: whether it stores ``confirmed_bytes``.
+    ``held``: they wait for ``release_held``. ``down``: every call fails. ``read_only``: every
+    append fails. ``full``: appends without ``reserve`` fail. ``keeps_length``: whether it
+    stores ``confirmed_bytes``.
     """
 
     def __init__(self, bookie_id: str = "b1", *, keeps_length: bool = True) -> None:

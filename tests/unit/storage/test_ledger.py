@@ -311,10 +311,12 @@ def test_an_ensemble_change_that_the_store_cannot_make_fails_the_ledger() -> Non
     simulate(main)
 
 
-def test_a_ledger_needs_enough_bookies() -> None:
+def test_a_ledger_has_at_least_an_ack_quorum_of_bookies() -> None:
     async def main(sim: Simulation) -> None:
-        with pytest.raises(StorageError, match="3 bookies are needed and 2 are there"):
-            await Cluster(sim, 2).manager().create(LedgerConfig(3, 2, 2), Writes())
+        with pytest.raises(StorageError, match="2 bookies are needed and 1 are there"):
+            await Cluster(sim, 1).manager().create(LedgerConfig(3, 3, 2), Writes())
+        writer = await Cluster(sim, 2).manager().create(LedgerConfig(3, 3, 2), Writes())
+        assert writer.metadata.config == LedgerConfig(2, 2, 2)
 
     simulate(main)
 
