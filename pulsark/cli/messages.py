@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import socket
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from pulsark.cli.errors import CommandError
 from pulsark.cli.output import print_json_line
@@ -88,6 +90,7 @@ def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
         raise CommandError(
             "the official client is not installed; `pip install pulsar-client` brings it"
         ) from error
+    _check_reachable(service_url)
     try:
         client = pulsar.Client(
             service_url,
@@ -102,6 +105,24 @@ def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
         raise CommandError(f"{service_url}: {_reason(error)}") from error
     finally:
         client.close()
+
+
+def _check_reachable(service_url: str) -> None:
+    """Fail at once if nobody listens: the client itself would go on trying for a while."""
+    scheme, _, hosts = service_url.partition("://")
+    if scheme not in ("pulsar", "pulsar+ssl", "http", "https"):
+        raise CommandError(f"--service-url {service_url}: write pulsar://HOST:PORT")
+    problem = ""
+    for host in hosts.split(","):
+        try:
+            address = urlsplit(f"//{host}")
+            port = address.port or (6650 if scheme.startswith("pulsar") else 8080)
+            socket.create_connection((address.hostname or "", port), 5).close()
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        else:
+            return
+    raise CommandError(f"no answer from a broker at {service_url} ({problem}); is it running?")
 
 
 def _reason(error: Exception) -> str:

@@ -164,6 +164,9 @@ def test_config_warns_of_unknown_keys(
         ("standalone --conf /nowhere/f", 1, "pulsark: --conf /nowhere/f: No such file"),
         ("topics list --admin-url http://127.0.0.1:1", 1, "is the broker running?"),
         ("topics list --admin-url ftp://x", 1, "write http://HOST:PORT"),
+        ("produce t -m x --service-url pulsar://127.0.0.1:1", 1, "is it running?"),
+        ("consume t --service-url pulsar://127.0.0.1:x", 1, "is it running?"),
+        ("consume t --service-url kafka://x", 1, "write pulsar://HOST:PORT"),
         ("topics stats a/b --admin-url http://127.0.0.1:1", 1, "pulsark: Invalid name"),
         ("topics list ../x --admin-url http://127.0.0.1:1", 1, "pulsark: Invalid tenant"),
     ],
@@ -295,6 +298,7 @@ def test_produce_says_what_was_not_stored(
         PulsarException=RuntimeError,
     )
     monkeypatch.setitem(sys.modules, "pulsar", fake)
+    monkeypatch.setattr("pulsark.cli.messages._check_reachable", lambda url: None)
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\nthree\n"))
     with pytest.raises(CommandError, match="1 of 2 messages were not stored: Timeout"):
         run_produce("pulsar://x", "t", [], None, {}, 1, Output(False))

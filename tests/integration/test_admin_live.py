@@ -1,0 +1,281 @@
+"""The admin API and the command line against a real standalone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from pulsark.cli.admin_client import AdminClient
+from pulsark.cli.errors import CommandError
+from tests.support.standalone import Standalone
+
+NAMESPACE = "/persistent/public/default"
+
+
+@pytest.fixture
+def admin(shared_standalone: Standalone) -> AdminClient:
+    return AdminClient(shared_standalone.web_url)
+
+
+@pytest.fixture
+def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
+    """The official client with an HTTP address: its lookups go through the admin port."""
+    client = pulsar.Client(
+        shared_standalone.web_url,
+        operation_timeout_seconds=10,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    yield client
+    client.close()
+
+
+def pulsark(
+    standalone: Standalone | None, *arguments: str, stdin: str = "", code: int = 0
+) -> tuple[str, str]:
+    """Run a command against a standalone; returns what it printed."""
+    urls = {}
+    if standalone is not None:
+        urls = {
+            "PULSARK_ADMIN_URL": standalone.web_url,
+            "PULSARK_SERVICE_URL": standalone.service_url,
+        }
+    done = subprocess.run(
+        [sys.executable, "-m", "pulsark", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **urls, "COLUMNS": "80"},
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
+
+
+# -- the client over HTTP ---------------------------------------
+
+
+def test_lookups_over_http(client: pulsar.Client, admin: AdminClient) -> None:
+    producer = client.create_producer("http-lookup")
+    consumer = client.subscribe("http-lookup", "s")
+    producer.send(b"hello")
+    assert consumer.receive(5000).data() == b"hello"
+
+
+def test_partitions_over_http(client: pulsar.Client, admin: AdminClient) -> None:
+    admin.call("PUT", f"{NAMESPACE}/http-partitions/partitions", 3)
+    producer = client.create_producer("http-partitions")
+    consumer = client.subscribe("http-partitions", "s")
+    sent = {f"m{i}".encode() for i in range(12)}
+    for payload in sent:
+        producer.send(payload)
+    assert {consumer.receive(5000).data() for _ in sent} == sent
+    stats = admin.get(f"{NAMESPACE}/http-partitions/partitioned-stats")
+    assert stats["msgInCounter"] == 12
+    assert len(stats["partitions"]) == 3
+
+
+def test_a_pattern_over_http(client: pulsar.Client, admin: AdminClient) -> None:
+    producers = [client.create_producer(f"http-pattern-{i}") for i in range(2)]
+    consumer = client.subscribe(
+        re.compile("persistent://public/default/http-pattern-.*"),
+        "s",
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+    for producer in producers:
+        producer.send(b"x")
+    assert len({consumer.receive(5000).topic_name() for _ in producers}) == 2
+
+
+# -- what live clients look like --------------------------------
+
+
+def test_statistics_of_live_clients(client: pulsar.Client, admin: AdminClient) -> None:
+    producer = client.create_producer("live", producer_name="p-1", properties={"app": "x"})
+    consumer = client.subscribe("live", "s", consumer_name="c-1")
+    for _ in range(3):
+        producer.send(b"x" * 100)
+    consumer.acknowledge(consumer.receive(5000))
+    consumer.receive(5000)
+    stats = admin.get(f"{NAMESPACE}/live/stats")
+    assert stats["msgInCounter"] == 3
+    assert stats["msgRateIn"] > 0
+    (publisher,) = stats["publishers"]
+    assert publisher["producerName"] == "p-1"
+    assert publisher["metadata"] == {"app": "x"}
+    assert publisher["address"].startswith("/127.0.0.1:")
+    assert "CPP" in publisher["clientVersion"] or publisher["clientVersion"]
+    subscription = stats["subscriptions"]["s"]
+    assert subscription["type"] == "Exclusive"
+    assert subscription["activeConsumerName"] == "c-1"
+    assert subscription["msgOutCounter"] == 3
+    with pytest.raises(CommandError, match="answered 412"):
+        admin.call("DELETE", f"{NAMESPACE}/live")
+    with pytest.raises(CommandError, match="answered 412"):
+        admin.call("DELETE", f"{NAMESPACE}/live/subscription/s")
+
+
+def test_what_the_admin_api_does_reaches_the_consumer(
+    client: pulsar.Client, admin: AdminClient
+) -> None:
+    admin.call("PUT", f"{NAMESPACE}/reset/subscription/s", {"ledgerId": -1, "entryId": -1})
+    producer = client.create_producer("reset")
+    ids = [producer.send(f"m{i}".encode()) for i in range(4)]
+    consumer = client.subscribe("reset", "s")
+    for i in range(4):
+        message = consumer.receive(5000)
+        assert message.data() == f"m{i}".encode()
+        consumer.acknowledge(message)
+    body = {"ledgerId": ids[2].ledger_id(), "entryId": ids[2].entry_id()}
+    admin.call("POST", f"{NAMESPACE}/reset/subscription/s/resetcursor", body)
+    assert consumer.receive(5000).data() == b"m2"
+    admin.call("POST", f"{NAMESPACE}/reset/subscription/s/skip_all")
+    producer.send(b"m4")
+    while (message := consumer.receive(5000)).data() != b"m4":
+        assert message.data() in (b"m2", b"m3")  # was on its way already
+    admin.call("PUT", f"{NAMESPACE}/reset/unload")
+    producer.send(b"m5")
+    while consumer.receive(5000).data() != b"m5":
+        pass
+
+
+def test_acknowledgements_for_spark_survive_a_kill(standalone: Standalone) -> None:
+    admin = AdminClient(standalone.web_url)
+    earliest = {"ledgerId": -1, "entryId": -1}
+    admin.call("PUT", f"{NAMESPACE}/t/subscription/spark", earliest)
+    pulsark(standalone, "produce", "t", "-m", "a", "-n", "1")
+    pulsark(standalone, "produce", "t", "-m", "b", "-n", "1")
+    plan = admin.get(f"{NAMESPACE}/t/segments")
+    first = plan["partitions"][0]["first"]
+    admin.call("POST", f"{NAMESPACE}/t/subscription/spark/acknowledge", first)
+    standalone.kill()
+    standalone.start()
+    again = AdminClient(standalone.web_url)
+    stats = again.get(f"{NAMESPACE}/t/stats")
+    assert stats["subscriptions"]["spark"]["msgBacklog"] == 1
+    plan_again = again.get(f"{NAMESPACE}/t/segments")
+    assert plan_again["topicId"] == plan["topicId"]
+    assert plan_again["partitions"][0]["first"] == first
+
+
+# -- the command line -------------------------------------------
+
+
+def test_produce_and_consume(shared_standalone: Standalone) -> None:
+    out, _ = pulsark(shared_standalone, "produce", "cli-1", "-m", "eins", "-m", "zwei", "-n", "2")
+    assert len(out.splitlines()) == 4
+    lines = [f"line {i}" for i in range(2500)]
+    out, _ = pulsark(
+        shared_standalone, "produce", "cli-1", "-k", "k", "--json", stdin="\n".join(lines)
+    )
+    ids = [json.loads(line)["messageId"] for line in out.splitlines()]
+    assert len(set(ids)) == 2500
+    command = "consume cli-1 -s s -n 2504 --position earliest --timeout 10 --json"
+    out, _ = pulsark(shared_standalone, *command.split())
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [m["payload"] for m in found] == ["eins", "zwei"] * 2 + lines
+    assert [m["messageId"] for m in found[4:]] == ids
+    assert {m["key"] for m in found[4:]} == {"k"}
+    stats = json.loads(pulsark(shared_standalone, "topics", "stats", "cli-1", "--json")[0])
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+def test_consume_says_when_too_little_came(shared_standalone: Standalone) -> None:
+    pulsark(shared_standalone, "produce", "cli-2", "-m", "one")
+    command = "consume cli-2 -s s -n 5 --position earliest --timeout 0.5"
+    out, error = pulsark(shared_standalone, *command.split(), code=1)
+    assert out == "one\n"
+    assert error == "pulsark: 1 of 5 messages came; nothing more for 0.5 s\n"
+
+
+def test_topics(shared_standalone: Standalone) -> None:
+    pulsark(shared_standalone, "topics", "create", "cli-3")
+    out, _ = pulsark(shared_standalone, "topics", "create", "cli-4", "-p", "3")
+    assert out == "Created persistent://public/default/cli-4 with 3 partitions\n"
+    _, error = pulsark(shared_standalone, "topics", "create", "cli-3", code=1)
+    assert "answered 409: This topic already exists" in error
+    out, _ = pulsark(shared_standalone, "topics", "list")
+    assert re.search(r"persistent://public/default/cli-4 +3\b", out)
+    found = json.loads(pulsark(shared_standalone, "topics", "list", "--json")[0])
+    assert {"topic": "persistent://public/default/cli-3", "partitions": 0} in found
+    pulsark(shared_standalone, "produce", "cli-4", "-m", "x")
+    out, _ = pulsark(shared_standalone, "topics", "stats", "cli-4")
+    assert "1 msg and" in out
+    assert max(map(len, out.splitlines())) <= 80
+    _, error = pulsark(shared_standalone, "topics", "stats", "none", code=1)
+    assert "answered 404" in error
+
+
+@pytest.mark.parametrize("command", [["produce", "t", "-m", "x"], ["consume", "t"]])
+def test_no_broker_there(command: list[str]) -> None:
+    _, error = pulsark(None, *command, "--service-url", "pulsar://127.0.0.1:1", code=1)
+    assert error.count("\n") == 1
+    assert "is it running?" in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_a_consumer_and_a_standalone_cleanly(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "pulsark", "standalone", "--data-dir", str(tmp_path / "data")]
+    command += ["--broker-port", "0", "--web-port", "0", "--flight-port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        info = json.loads(broker.stdout.readline())
+        assert json.loads((tmp_path / "data/standalone.json").read_text()) == info
+        consume = [sys.executable, "-u", "-m", "pulsark", "consume", "t", "--service-url"]
+        consume += [info["brokerServiceUrl"], "--position", "earliest"]
+        pulsark(None, "produce", "t", "-m", "x", "--service-url", info["brokerServiceUrl"])
+        with subprocess.Popen(consume, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consumer:
+            assert consumer.stdout is not None
+            assert consumer.stdout.readline() == b"x\n"
+            consumer.send_signal(signal.SIGINT)
+            _, error = consumer.communicate(timeout=10)
+            assert (consumer.returncode, error) == (0, b"")
+        broker.send_signal(number)
+        _, error = broker.communicate(timeout=10)
+        assert broker.returncode == 0
+        assert b"Traceback" not in error
+    assert not (tmp_path / "data/standalone.json").exists()
+
+
+def test_a_locked_data_directory_is_one_clear_line(shared_standalone: Standalone) -> None:
+    arguments = ["--broker-port", "0", "--web-port", "0", "--flight-port", "0"]
+    directory = str(shared_standalone.data_dir)
+    _, error = pulsark(None, "standalone", "--data-dir", directory, *arguments, code=1)
+    assert error.splitlines()[-1].startswith("pulsark: dataDir")
+    assert directory in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("option", ["--broker-port", "--web-port", "--flight-port"])
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path, option: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        ports = {"--broker-port": "0", "--web-port": "0", "--flight-port": "0", option: port}
+        flags = [word for pair in ports.items() for word in pair]
+        directory = str(tmp_path / "data")
+        _, error = pulsark(None, "standalone", "--data-dir", directory, *flags, code=1)
+    last = error.splitlines()[-1]
+    assert port in last
+    assert "choose another port" in last
+    assert "Traceback" not in error
+
+
+def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    directory = str(tmp_path / "file" / "data")
+    _, error = pulsark(None, "standalone", "--data-dir", directory, code=1)
+    assert error.count("\n") == 1
+    assert str(tmp_path / "file") in error
