@@ -1,0 +1,1 @@
+"""``make demo``: a year of flights through a topic into a Spark stream, checked to the last one."""
