@@ -323,7 +323,6 @@ def test_a_failure_during_a_roll_over_keeps_the_order() -> None:
             cluster.all[0].held = True
             for n in range(4, 8):
                 managed.append(b"%d" % n, n)
-                await asyncio.sleep(0)
             await turns(step)
             cluster.all[0].read_only = True
             cluster.all[0].release_held()
