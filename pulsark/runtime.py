@@ -14,6 +14,7 @@ import fcntl
 import os
 import queue
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -266,6 +267,21 @@ class ThreadWorker:
                 self._loop.call_soon_threadsafe(done, result, error)
             except RuntimeError:
                 return  # the loop is closed: nobody waits for the result any more
+
+
+SWITCH_INTERVAL_SECONDS = 50e-6
+
+
+def hand_over_promptly() -> None:
+    """Let a worker have the interpreter lock soon although the event loop is busy.
+
+    CPython asks the holder for the lock only after a switch interval in which nobody released
+    it. uvloop releases it between callbacks, too briefly for a waiting thread to win it, and
+    that starts the wait anew: with the default of 5 ms and callbacks of 30 to 50 us, a worker
+    that had finished a sync waited for up to a second. The interval must be below what a busy
+    loop's callbacks take. Call once, where the process starts.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

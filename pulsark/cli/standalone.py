@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pulsark import __version__
 from pulsark.cli.errors import CommandError
 from pulsark.config_sources import for_standalone, load_settings
+from pulsark.runtime import hand_over_promptly
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -31,6 +32,7 @@ def run_standalone(
     )
     import uvloop
 
+    hand_over_promptly()
     try:
         uvloop.run(_serve(loaded.settings, as_json=as_json))
     except OSError as error:
