@@ -27,6 +27,9 @@ from pulsark.wire.topic_name import TopicName
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
 _MODES = ("PERSISTENT", "NON_PERSISTENT", "ALL")
+_DELETE_ATTEMPTS = 3
+"""So often a deletion by force is repeated when clients create topics meanwhile."""
+
 _POLICIES_SET_BY_CLIENTS = frozenset({"bundles", "replication_clusters"})
 
 
@@ -78,28 +81,44 @@ async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
 async def delete_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Remove a namespace; with ``force`` also its topics."""
     await _existing(broker, name)
-    if flag(request, "force"):
-        if not broker.settings.forceDeleteNamespaceAllowed:
-            raise fail(405, "Deleting a namespace by force is not allowed on this broker")
-        await delete_namespace_with_topics(broker, name)
-        return done()
-    if await broker.list_topics(name):
-        raise fail(409, "Cannot delete a namespace that has topics")
-    await delete_namespace_with_topics(broker, name)
+    force = flag(request, "force")
+    if force and not broker.settings.forceDeleteNamespaceAllowed:
+        raise fail(405, "Deleting a namespace by force is not allowed on this broker")
+    await remove_namespace(broker, name, force=force)
     return done()
 
 
-async def delete_namespace_with_topics(broker: Broker, name: str) -> None:
-    """Hide a namespace, delete the topics in it, remove it."""
-    topics = await broker.list_topics(name, include_system=True)
+async def remove_namespace(broker: Broker, name: str, *, force: bool) -> None:
+    """Delete a namespace; 409 if topics are in it, unless ``force`` deletes them too.
+
+    The namespace is hidden first and looked at then, so that no topic appears in between.
+    """
+    namespaces = broker.resources.namespaces
+    for _ in range(_DELETE_ATTEMPTS):
+        if force:
+            await _delete_topics(broker, name)
+        await namespaces.begin_delete(name)
+        if not await _has_topics(broker, name):
+            await namespaces.finish_delete(name)
+            return
+        await namespaces.cancel_delete(name)
+        if not force:
+            break
+    raise fail(409, "Cannot delete a namespace that has topics")
+
+
+async def _has_topics(broker: Broker, name: str) -> bool:
+    if await broker.resources.partitioned_topics.list(name):
+        return True
+    return bool(await broker.metadata.children(f"/managed-ledgers/{name}/persistent"))
+
+
+async def _delete_topics(broker: Broker, name: str) -> None:
     partitioned = await broker.resources.partitioned_topics.list(name)
     for base in partitioned:
         await broker.delete_partitioned_topic(base, force=True)
-    for topic in map(TopicName.parse, topics):
-        if topic.base not in partitioned:
-            await broker.delete_topic(topic, force=True)
-    await broker.resources.namespaces.begin_delete(name)
-    await broker.resources.namespaces.finish_delete(name)
+    for topic in map(TopicName.parse, await broker.list_topics(name, include_system=True)):
+        await broker.delete_topic(topic, force=True)
 
 
 @router.get("/{tenant}/{namespace}/topics")

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
-from pulsark.admin.namespaces import delete_namespace_with_topics
+from pulsark.admin.namespaces import remove_namespace
 from pulsark.admin.requests import (
     BrokerOf,
     done,
@@ -67,7 +67,7 @@ async def delete_tenant(tenant: str, request: Request, broker: BrokerOf) -> Resp
         if not broker.settings.forceDeleteTenantAllowed:
             raise fail(405, "Deleting a tenant by force is not allowed on this broker")
         for namespace in await resources.namespaces.list(name):
-            await delete_namespace_with_topics(broker, namespace)
+            await remove_namespace(broker, namespace, force=True)
     await resources.tenants.delete(name)
     return done()
 

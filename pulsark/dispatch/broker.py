@@ -107,7 +107,12 @@ class Broker:
     async def start(self, broker_url: str, web_url: str, flight_url: str) -> None:
         """Make the broker known under its addresses."""
         self.broker_url, self.web_url, self.flight_url = broker_url, web_url, flight_url
-        await self.resources.initialize(self.settings.clusterName, web_url, broker_url)
+        await self.resources.initialize(
+            self.settings.clusterName,
+            web_url,
+            broker_url,
+            self.settings.defaultNumberOfNamespaceBundles,
+        )
 
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""

@@ -343,7 +343,9 @@ class Resources:
         self.namespaces = Namespaces(store)
         self.partitioned_topics = PartitionedTopics(store, runtime)
 
-    async def initialize(self, cluster: str, web_url: str, broker_url: str) -> None:
+    async def initialize(
+        self, cluster: str, web_url: str, broker_url: str, bundles: int = DEFAULT_BUNDLES
+    ) -> None:
         """Make what a new instance needs; leaves what is there, but corrects this cluster's URLs.
 
         A standalone may start on other ports than last time.
@@ -362,7 +364,11 @@ class Resources:
             name = f"{tenant}/{namespace}"
             if await self.namespaces.get(name) is None:
                 with suppress(AlreadyExistsError):
-                    await self.namespaces.create(name, replication_clusters=(cluster,))
+                    await self.namespaces.create(
+                        name,
+                        boundaries=even_boundaries(bundles),
+                        replication_clusters=(cluster,),
+                    )
 
 
 def _cluster_path(name: str) -> str:

@@ -106,7 +106,7 @@ def test_any_json_to_any_route_is_answered() -> None:
     api.put(f"{NAMESPACE}/p/partitions", 1)
     api.publish("t", b"x")
 
-    @settings(max_examples=150)
+    @settings(max_examples=50)
     @given(routes, values)
     def check(route: tuple[str, str], value: object) -> None:
         method, path = route
@@ -123,7 +123,7 @@ segments = st.text(st.characters(exclude_characters="/?#", max_codepoint=127), m
 def test_any_path_is_answered() -> None:
     api = AdminApi()
 
-    @settings(max_examples=150)
+    @settings(max_examples=50)
     @given(st.sampled_from(["GET", "PUT", "POST", "DELETE"]), st.lists(segments, max_size=6))
     def check(method: str, parts: list[str]) -> None:
         answer = api.call(method, f"{NAMESPACE}/" + "/".join(parts))

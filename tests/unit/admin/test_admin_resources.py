@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi
 
 V2 = "/admin/v2"
@@ -123,6 +124,20 @@ def test_a_namespace_with_topics_stays(api: AdminApi) -> None:
     assert api.get(f"{V2}/namespaces/public/default").status == 200
     api.delete(f"{NAMESPACE}/t")
     assert api.delete(f"{V2}/namespaces/public/default").status == 204
+
+
+def test_a_topic_that_appears_while_its_namespace_is_deleted(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = api.broker.resources.namespaces.begin_delete
+
+    async def begin_late(name: str) -> None:
+        await api.broker.topic(TopicName.parse("late"), create=True)
+        await begin(name)
+
+    monkeypatch.setattr(api.broker.resources.namespaces, "begin_delete", begin_late)
+    assert api.delete(f"{V2}/namespaces/public/default").status == 409
+    assert api.get(NAMESPACE).json == ["persistent://public/default/late"]
 
 
 def test_force_deletes_what_is_inside_if_it_is_allowed() -> None:
