@@ -59,7 +59,7 @@ class SqliteBackend:
         self._dead.append(store)
 
 
-BACKENDS = {"memory": MemoryBackend, "sqlite": SqliteBackend}
+BACKENDS: dict[str, Callable[[Path], Backend]] = {"memory": MemoryBackend, "sqlite": SqliteBackend}
 Scenario = Callable[[Backend], Awaitable[None]]
 Run = Callable[[Scenario], None]
 
@@ -69,8 +69,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Run a scenario on one backend."""
 
     def run_scenario(scenario: Scenario) -> None:
-        backend: Backend = BACKENDS[request.param](tmp_path)
-        asyncio.run(_awaited(scenario(backend)))
+        asyncio.run(_awaited(scenario(BACKENDS[request.param](tmp_path))))
 
     return run_scenario
 

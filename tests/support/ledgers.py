@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -120,7 +120,7 @@ class Cluster:
         )
 
 
-def simulate(main: Coroutine[Any, Any, T] | Any, seed: int = 0) -> T:
+def simulate(main: Callable[[Simulation], Coroutine[Any, Any, T]], seed: int = 0) -> T:
     """Run ``main(sim)`` in virtual time."""
     with Simulation(seed) as sim:
         result: T = sim.run(main(sim))

@@ -83,7 +83,8 @@ class MemoryBookie:
             raise EntrySealedError(f"{self._bookie_id}: {ledger_id}:{first_entry_id} is sealed")
         if first_entry_id in ledger.corrupt:
             raise CorruptEntryError(f"{self._bookie_id}: {ledger_id}:{first_entry_id} is corrupt")
-        found, size = [], 0
+        found: list[tuple[int, bytes]] = []
+        size = 0
         end = min(last_entry_id, ledger.last_entry_id)
         for entry_id in range(first_entry_id, end + 1):
             if entry_id in ledger.corrupt:

@@ -106,10 +106,10 @@ class Race:
         config = LedgerConfig(*rng.choice(CONFIGS))
         cluster = Cluster(sim, 0)
         for number in range(config.ensemble_size + rng.randint(0, 2)):
-            bookie = SlowBookie(f"b{number}", rng)
-            cluster.bookies[bookie.bookie_id] = bookie
+            slow = SlowBookie(f"b{number}", rng)
+            cluster.bookies[slow.bookie_id] = slow
             if self.faults is not None:
-                self.faults(bookie)
+                self.faults(slow)
         owner = cluster.manager()
         tasks = [asyncio.ensure_future(self.write(owner, config))]
         await asyncio.sleep(rng.uniform(0, 0.1))
@@ -178,7 +178,8 @@ class Race:
         metadata = self.found[0]
         last = metadata.last_entry_id
         assert last >= self.last_confirmed, "a confirmed entry is gone"
-        manager, read = cluster.manager(), {}
+        manager = cluster.manager()
+        read: dict[int, bytes] = {}
         while len(read) <= last:
             batch = await manager.read(0, len(read), last, 1 << 20)
             assert batch

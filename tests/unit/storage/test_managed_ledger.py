@@ -103,7 +103,7 @@ def test_the_listener_may_append() -> None:
         managed = await cluster.open(appends)
 
         class Echo(Appends):
-            def entries_confirmed(self, *args: object) -> None:  # type: ignore[override]
+            def entries_confirmed(self, *args: object) -> None:
                 appends.entries_confirmed(*args)  # type: ignore[arg-type]
                 if len(appends.contexts) < 5:
                     managed.append(b"again", len(appends.contexts))
@@ -314,9 +314,10 @@ def test_while_the_end_is_unknown_appends_fail_and_recovery_is_tried_again() -> 
     simulate(main)
 
 
-def test_a_failure_during_a_roll_over_keeps_the_order() -> None:
+@pytest.mark.parametrize("heals_at_once", [True, False])
+def test_a_failure_during_a_roll_over_keeps_the_order(heals_at_once: bool) -> None:
     async def main(sim: Simulation) -> None:
-        for step in range(12):
+        for step in range(16):
             cluster, appends = Cluster(sim), Appends()
             managed = await cluster.open(appends, QUICK)
             await put(managed, 0, 1, 2, 3)
@@ -327,15 +328,17 @@ def test_a_failure_during_a_roll_over_keeps_the_order() -> None:
             cluster.all[0].read_only = True
             cluster.all[0].release_held()
             cluster.all[0].held = False
+            cluster.all[0].read_only = not heals_at_once
             await turns(step % 3)
-            managed.append(b"8", 8)
-            await turns()
+            await put(managed, 8)
+            assert numbers(await read_all(managed)) == appends.contexts
             cluster.all[0].read_only = False
             await settle(managed)
             await put(managed, 9)
             told = sorted(appends.contexts + appends.failed_contexts)
             assert told == list(range(10))
             assert appends.contexts[-1] == 9
+            assert appends.recovered == []
             assert numbers(await read_all(managed)) == appends.contexts
             await managed.close()
 
@@ -352,7 +355,7 @@ def test_the_metadata_store_fails_while_a_ledger_is_opened() -> None:
         async def broken(*args: object, **kwargs: object) -> int:
             raise MetadataError("away")
 
-        store.put = broken  # type: ignore[method-assign, assignment]
+        store.put = broken  # type: ignore[method-assign]
         await put(managed, 0)
         assert [type(e) for _, e in appends.failed] == [MetadataError]
         store.put = right  # type: ignore[method-assign]
