@@ -96,8 +96,6 @@ class EmbeddedBookie:
             lambda segment_id: self._write(Kind.SEGMENT_REMOVED, -1, segment_id),
             self._segment_removed,
         )
-        report = recovered.report
-        self._checkpointer.journal_grew(Place(0, 0), report.bytes_read, report.records)
 
     @classmethod
     async def open(
@@ -124,16 +122,26 @@ class EmbeddedBookie:
             bookie = cls(
                 commissioned.identity, journal_dir, ledger_dir, settings, runtime, recovered
             )
-            bookie._note_segment(await bookie._journal.start())
-            if not commissioned.in_service:
-                await run_in_worker(
-                    worker, lambda: commission(runtime.disk, commissioned.identity, ledger_dir)
-                )
+            try:
+                await bookie._begin()
+                if not commissioned.in_service:
+                    await run_in_worker(
+                        worker, lambda: commission(runtime.disk, commissioned.identity, ledger_dir)
+                    )
+            except BaseException:
+                bookie._stop()
+                raise
         except OSError as e:
             raise StorageError(f"bookie {bookie_id} cannot start: {e}") from e
         finally:
             worker.close()
         return bookie
+
+    async def _begin(self) -> None:
+        written = await self._journal.start()
+        self._note_segment(written)
+        place = Place(written.segment_id, written.segment_size)
+        self._checkpointer.journal_grew(place, self.recovery.bytes_read, self.recovery.records)
 
     async def close(self) -> None:
         """Finish what is pending, then stop. Reads end too."""
@@ -144,6 +152,10 @@ class EmbeddedBookie:
         await self._journal.drain()
         if self._checkpointer.worth_at_close and self._journal.failed is None:
             await self._checkpointer.write(self._worker_for_upkeep())
+        self._stop()
+
+    def _stop(self) -> None:
+        self._closing = True
         self._journal.close()
         self._reader.close()
         if self._upkeep_worker is not None:
@@ -323,6 +335,8 @@ class EmbeddedBookie:
     async def read(
         self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int
     ) -> list[tuple[int, bytes]]:
+        if self._closing:
+            raise StorageError(f"bookie {self.bookie_id} is closed")
         for attempt in range(2):
             stretches = self._look_up(ledger_id, first_entry_id, last_entry_id, max_bytes)
             try:
@@ -346,7 +360,8 @@ class EmbeddedBookie:
         """The stretches to read, or the reason why there are none."""
         state = self._index.ledgers.get(ledger_id)
         if state is None:
-            self._check_doubt(ledger_id, first)
+            if ledger_id not in self._index.tombstones:
+                self._check_doubt(ledger_id, first)
             raise NoSuchLedgerError(f"ledger {ledger_id} is not on bookie {self.bookie_id}")
         if first <= state.released:
             raise EntrySealedError(

@@ -264,7 +264,16 @@ class Journal:
             self._on_written(written, group)
         self._flush()  # the disk goes on while the callbacks run
         for record in group:
+            self._answer(record)
+
+    def _answer(self, record: JournalRecord) -> None:
+        try:
             record.done(record.error)
+        except Exception as e:
+            # A bug of one caller; those behind it in the group wait for their answers.
+            self._loop.call_exception_handler(
+                {"message": f"append to ledger {record.ledger_id}", "exception": e}
+            )
 
     def _error_for(self, error: BaseException) -> BaseException:
         return self.failed if self.failed is not None else error

@@ -315,3 +315,34 @@ def test_run_of_many_entries_in_one_call() -> None:
 
     with Simulation() as sim:
         sim.run(main())
+
+
+def test_a_caller_that_raises_does_not_keep_others_from_their_answers() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk) as bookie:
+            bookie.append(EntryRun(1, 0, -1, [b"x"]), lambda _: 1 // 0)  # type: ignore[arg-type]
+            await append(bookie, 2, 0, [b"y"])
+
+    with Simulation() as sim, pytest.raises(ZeroDivisionError):
+        sim.run(main())
+
+
+def test_a_start_on_a_disk_without_room_says_so() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk) as bookie:
+            await append(bookie, 1, 0, [b"x"])
+        disk.capacity = disk.used()
+        with pytest.raises(StorageError, match="cannot start"):
+            await open_bookie(sim, disk)
+        disk.capacity = None
+        async with bookie_on(sim, disk) as bookie:
+            assert await bookie.read(1, 0, 0, 1) == [(0, b"x")]
+        with pytest.raises(StorageError, match="closed"):
+            await bookie.read(1, 0, 0, 1)
+
+    with Simulation() as sim:
+        sim.run(main())

@@ -124,6 +124,8 @@ def test_a_damaged_segment_outlives_all_ledgers_of_its_time() -> None:
         async with bookie_on(sim, disk, SETTINGS) as bookie:
             assert bookie.recovery.damaged
             await bookie.delete(1)
+            with pytest.raises(NoSuchLedgerError):
+                await bookie.read(1, 0, 0, 1)
             await append(bookie, 3, 0, entries(0, 1))
             await asyncio.sleep(1)
             assert segments(disk) == [1, 2]
