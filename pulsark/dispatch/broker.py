@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LOST_CHECK_SECONDS = 1.0
+
 _RESERVED_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup")
 
 
@@ -101,6 +103,7 @@ class Broker:
         self._next_producer = 0
         self._next_consumer = 0
         self._closed = False
+        self._upkeep: asyncio.Task[None] | None = None
 
     # -- life cycle ---
 
@@ -113,10 +116,13 @@ class Broker:
             broker_url,
             self.settings.defaultNumberOfNamespaceBundles,
         )
+        self._upkeep = asyncio.create_task(self._drop_lost())
 
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""
         self._closed = True
+        if self._upkeep is not None:
+            self._upkeep.cancel()
         for connection in list(self.connections):
             connection.close()
         for task in list(self._topics.values()):
@@ -129,6 +135,19 @@ class Broker:
             if cursor_log is not None:
                 await cursor_log.close()
         self._cursor_logs.clear()
+
+    async def _drop_lost(self) -> None:
+        """Unload topics whose ledger or cursors stopped for good; clients load them anew."""
+        while True:
+            await asyncio.sleep(LOST_CHECK_SECONDS)
+            for topic in self.loaded_topics():
+                if topic.is_lost:
+                    log.warning("%s lost its ledger or its cursors: unloading it", topic.name)
+                    await self.unload_topic(topic.name)
+            for bundle, task in list(self._cursor_logs.items()):
+                opened = task.done() and not task.cancelled() and task.exception() is None
+                if opened and task.result().failed is not None:
+                    del self._cursor_logs[bundle]
 
     def iso_time(self, ms: int) -> str:
         """Epoch milliseconds as ISO-8601 in UTC."""
@@ -242,7 +261,10 @@ class Broker:
             task = asyncio.create_task(self._load(name))
             self._topics[key] = task
             task.add_done_callback(lambda done: self._forget_failed(key, done))
-        return await asyncio.shield(task)
+        topic = await asyncio.shield(task)
+        if topic.closed:
+            raise ClientError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded")
+        return topic
 
     def _forget_failed(self, key: str, task: asyncio.Task[Topic]) -> None:
         if (task.cancelled() or task.exception() is not None) and self._topics.get(key) is task:
@@ -269,9 +291,8 @@ class Broker:
             raise ClientError(
                 ServerError.NotAllowedError, "Non-persistent topics are not enabled on this broker"
             )
-        loaded = self.loaded_topic(name)
-        if loaded is not None:
-            return loaded
+        if self.loaded_topic(name) is not None:
+            return await self.topic(name)
         await self._namespace(name)
         parent = await self.resources.partitioned_topics.get(name.base)
         if parent is not None:

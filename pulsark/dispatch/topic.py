@@ -266,6 +266,11 @@ class Topic:
         return last
 
     @property
+    def is_lost(self) -> bool:
+        """Whether ledger or cursors stopped for good: the topic has to be loaded anew."""
+        return self.ledger.is_fenced or self._cursors.failed is not None
+
+    @property
     def is_used(self) -> bool:
         """Whether a producer or a consumer is connected."""
         return bool(self.producers) or any(s.consumers for s in self.subscriptions.values())
@@ -289,8 +294,8 @@ class Topic:
     async def delete(self) -> None:
         """Delete the topic with its subscriptions and its data."""
         self.disconnect()
-        for subscription in list(self.subscriptions.values()):
-            await self.delete_subscription(subscription)
+        self.subscriptions.clear()
+        await self._cursors.delete_topic(self.ledger.topic_id)
         await self.ledger.delete()
         self._cache.clear()
 

@@ -21,7 +21,7 @@ _numbers = count()
 def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
     client = pulsar.Client(
         shared_standalone.service_url,
-        operation_timeout_seconds=10,
+        operation_timeout_seconds=3,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
     yield client
