@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pulsark.errors import StorageError, StorageFullError
-from pulsark.runtime import Done, Runtime
+from pulsark.runtime import Done, Runtime, run_in_worker
 from pulsark.storage.journal_format import (
     GROUP_HEAD_SIZE,
     SegmentHead,
@@ -141,17 +141,8 @@ class Journal:
 
     async def start(self) -> WrittenGroup:
         """Begin the first segment; raises ``OSError``."""
-        future: asyncio.Future[WrittenGroup] = self._loop.create_future()
-
-        def done(result: WrittenGroup | None, error: BaseException | None) -> None:
-            if result is not None:
-                future.set_result(result)
-            elif error is not None:
-                future.set_exception(error)
-
         snapshot = self._take_snapshot()
-        self._worker.submit(lambda: self._start_segment(snapshot), done)
-        written = await future
+        written = await run_in_worker(self._worker, lambda: self._start_segment(snapshot))
         assert written.space is not None
         self._segment_limit = self._settings.segment_limit(written.space[1])
         self._note_space(written.space)

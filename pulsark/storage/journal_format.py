@@ -32,6 +32,7 @@ GROUP_HEAD_SIZE = _GROUP_HEAD.size + CRC_SIZE
 RECORD_MAGIC = 0xE7C1
 _RECORD_HEAD = struct.Struct("<HBBIqqqqI")
 _RECORD_HEAD_SIZE = _RECORD_HEAD.size
+_PAIR = struct.Struct("<II")
 _LONE_RECORD = struct.Struct("<HBBIqqqqIII")
 RECORD_OVERHEAD = _RECORD_HEAD_SIZE + CRC_SIZE
 """Bytes of a record beside its payloads and the eight bytes of table for each of them."""
@@ -214,7 +215,9 @@ def decode_record_head(data: bytes, position: int) -> RecordHead:
     return RecordHead(kind, *rest)
 
 
-def decode_table(data: bytes, position: int, head: RecordHead) -> tuple[array[int], array[int]]:
+def decode_table(
+    data: bytes, position: int, head: RecordHead
+) -> tuple[Sequence[int], Sequence[int]]:
     """``(lengths, checksums)`` of the payloads, after verifying head and table.
 
     ``data[position:]`` starts with the record's head. Raises ``BadRecordError``.
@@ -225,6 +228,11 @@ def decode_table(data: bytes, position: int, head: RecordHead) -> tuple[array[in
     meta = data[position:end]
     if _CRC.unpack_from(data, end)[0] != _crc32c(meta):
         raise BadRecordError("record checksum differs")
+    if head.entries == 1:
+        length, checksum = _PAIR.unpack_from(meta, _RECORD_HEAD_SIZE)
+        if length != head.body_size:
+            raise BadRecordError("record lengths do not add up")
+        return (length,), (checksum,)
     lengths, checksums = array("I"), array("I")
     middle = _RECORD_HEAD_SIZE + 4 * head.entries
     lengths.frombytes(meta[_RECORD_HEAD_SIZE:middle])

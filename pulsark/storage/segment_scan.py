@@ -10,8 +10,7 @@ later segment exists.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -204,7 +203,9 @@ def _body(data: bytes, position: int, head: RecordHead) -> bytes:
     return data[start : start + head.body_size]
 
 
-def _bad_payloads(data: bytes, position: int, lengths: array[int], checksums: array[int]) -> int:
+def _bad_payloads(
+    data: bytes, position: int, lengths: Sequence[int], checksums: Sequence[int]
+) -> int:
     """How many of the payloads at ``data[position:]`` fail their checksum."""
     bad = 0
     for length, checksum in zip(lengths, checksums, strict=True):
