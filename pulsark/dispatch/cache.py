@@ -99,21 +99,21 @@ class TopicCache:
         self._budget = budget
         self._chunks: deque[Chunk] = deque()
 
-    def append(self, ledger_id: int, first_entry_id: int, entries: list[Entry]) -> None:
-        """Add entries that were just confirmed; they follow all earlier ones."""
+    def append(self, ledger_id: int, first_entry_id: int, entries: list[Entry], size: int) -> None:
+        """Add entries that were just confirmed, ``size`` bytes of them; they follow all others.
+
+        They go into one chunk, which may become larger than its bound by one run of the journal.
+        """
         chunks = self._chunks
         chunk = chunks[-1] if chunks else None
-        added = 0
-        for offset, entry in enumerate(entries):
-            if chunk is None or chunk.ledger_id != ledger_id or chunk.is_full:
-                chunk = Chunk(ledger_id, first_entry_id + offset)
-                chunks.append(chunk)
-                self._budget.chunk_created(self, chunk)
-            size = len(entry.data) + ENTRY_OVERHEAD_BYTES
-            chunk.entries.append(entry)
-            chunk.size += size
-            added += size
-        self._budget.added(added)
+        if chunk is None or chunk.ledger_id != ledger_id or chunk.is_full:
+            chunk = Chunk(ledger_id, first_entry_id)
+            chunks.append(chunk)
+            self._budget.chunk_created(self, chunk)
+        chunk.entries += entries
+        size += ENTRY_OVERHEAD_BYTES * len(entries)
+        chunk.size += size
+        self._budget.added(size)
 
     def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
         """Entries from the first one at or after ``position``; ``None`` if it may be older

@@ -206,25 +206,32 @@ class Connection(asyncio.BufferedProtocol):
         if self._out_bytes > UNREAD_OUTPUT_BYTES_MAX:
             self.writable = False
 
-    def send_receipt(self, producer: Producer, entry: Entry) -> None:
-        """Confirm one SEND."""
-        self._published(producer, len(entry.data))
-        if self.state is State.CONNECTED and not producer.closed:
-            self.write(
+    def send_receipts(self, producer: Producer, entries: list[Entry]) -> None:
+        """Confirm SENDs of one producer, in their order."""
+        producer_id = producer.producer_id
+        receipts = []
+        size = 0
+        for entry in entries:
+            entry.producer = None
+            size += len(entry.data)
+            receipts.append(
                 send_receipt(
-                    producer.producer_id,
+                    producer_id,
                     entry.sequence_id,
                     entry.highest_sequence_id,
                     entry.ledger_id,
                     entry.entry_id,
                 )
             )
+        self._published(producer, len(entries), size)
+        if self.state is State.CONNECTED and not producer.closed:
+            self.write(b"".join(receipts))
 
     def send_publish_error(
         self, producer: Producer, entry: Entry, code: ServerError, message: str
     ) -> None:
         """Refuse one SEND that was waiting for storage."""
-        self._published(producer, len(entry.data))
+        self._published(producer, 1, len(entry.data))
         if not producer.closed:
             self._send_error(
                 producer.producer_id,
@@ -300,12 +307,12 @@ class Connection(asyncio.BufferedProtocol):
             self._reading_paused = True
             self._transport.pause_reading()
 
-    def _published(self, producer: Producer, size: int) -> None:
-        """A publish has its answer."""
-        producer.pending -= 1
+    def _published(self, producer: Producer, count: int, size: int) -> None:
+        """Publishes have their answers."""
+        producer.pending -= count
         if not producer.pending and producer.drained is not None and not producer.drained.done():
             producer.drained.set_result(None)
-        self._pending_publishes -= 1
+        self._pending_publishes -= count
         self._pending_bytes -= size
         if self._reading_paused:
             self._go_on_reading()

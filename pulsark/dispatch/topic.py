@@ -74,24 +74,32 @@ class Topic:
         self, ledger_id: int, first_entry_id: int, entries: list[bytes], contexts: list[Entry]
     ) -> None:
         """Entries became durable: they exist from now on."""
-        entry_id = first_entry_id
         messages = size = 0
-        for entry in contexts:
+        for entry_id, entry in enumerate(contexts, first_entry_id):
             entry.ledger_id = ledger_id
             entry.entry_id = entry_id
-            entry_id += 1
             messages += entry.messages
             size += len(entry.data)
-            producer = entry.producer
-            if producer is not None:
-                entry.producer = None
-                producer.connection.send_receipt(producer, entry)
+        self._send_receipts(contexts)
         self.entries_in += len(contexts)
         self.messages_in += messages
         self.bytes_in += size
-        self._cache.append(ledger_id, first_entry_id, contexts)
+        self._cache.append(ledger_id, first_entry_id, contexts, size)
         for subscription in self.subscriptions.values():
             subscription.pump()
+
+    @staticmethod
+    def _send_receipts(entries: list[Entry]) -> None:
+        """Confirm entries to their producers, as many at once as came in a row from one."""
+        count, start = len(entries), 0
+        while start < count:
+            producer = entries[start].producer
+            end = start + 1
+            while end < count and entries[end].producer is producer:
+                end += 1
+            if producer is not None:
+                producer.connection.send_receipts(producer, entries[start:end])
+            start = end
 
     def append_failed(self, contexts: list[Entry], error: Exception) -> None:
         """Entries were not confirmed; whether they are stored is unknown.

@@ -37,7 +37,7 @@ def test_reads_equal_those_of_a_list(run_list, limit, ledger_probe, count) -> No
             ledger_id, next_entry = ledger_id + 2, 0
         added = entries(ledger_id, next_entry, sizes)
         next_entry += len(sizes)
-        cache.append(ledger_id, added[0].entry_id, added)
+        cache.append(ledger_id, added[0].entry_id, added, sum(sizes))
         model += added
     for probe in [Position(ledger_probe, 0), *(e.position for e in model)]:
         found = positions(cache.read(probe, count, 1 << 30))
@@ -50,7 +50,7 @@ def test_reads_equal_those_of_a_list(run_list, limit, ledger_probe, count) -> No
 
 def test_limits_bound_a_read_but_give_at_least_one_entry() -> None:
     cache = TopicCache(CacheBudget(1 << 20))
-    cache.append(1, 0, entries(1, 0, [10, 10, 10]))
+    cache.append(1, 0, entries(1, 0, [10, 10, 10]), 30)
     assert len(cache.read(Position(1, 0), 9, 15) or []) == 2
     assert len(cache.read(Position(1, 0), 9, 1) or []) == 1
     assert len(cache.read(Position(1, 1), 1, 99) or []) == 1
@@ -61,8 +61,8 @@ def test_limits_bound_a_read_but_give_at_least_one_entry() -> None:
 def test_oldest_chunks_of_all_topics_leave_first() -> None:
     budget = CacheBudget(100 + ENTRY_OVERHEAD_BYTES)
     old, new = TopicCache(budget), TopicCache(budget)
-    old.append(1, 0, entries(1, 0, [60]))
-    new.append(2, 0, entries(2, 0, [60]))
+    old.append(1, 0, entries(1, 0, [60]), 60)
+    new.append(2, 0, entries(2, 0, [60]), 60)
     assert old.read(Position(1, 0), 1, 1) is None
     assert positions(new.read(Position(2, 0), 1, 1)) == [Position(2, 0)]
     assert budget.used_bytes == 60 + ENTRY_OVERHEAD_BYTES
@@ -70,9 +70,10 @@ def test_oldest_chunks_of_all_topics_leave_first() -> None:
     assert budget.used_bytes == 0
 
 
-def test_many_small_entries_are_split_into_chunks() -> None:
+def test_a_read_crosses_chunks() -> None:
     cache = TopicCache(CacheBudget(1 << 30))
-    cache.append(1, 0, entries(1, 0, [0] * (CHUNK_ENTRIES + 5)))
+    cache.append(1, 0, entries(1, 0, [0] * CHUNK_ENTRIES), 0)
+    cache.append(1, CHUNK_ENTRIES, entries(1, CHUNK_ENTRIES, [0] * 5), 0)
     found = cache.read(Position(1, CHUNK_ENTRIES - 1), 3, 1)
     assert positions(found) == [Position(1, CHUNK_ENTRIES - 1 + i) for i in range(3)]
 

@@ -66,7 +66,7 @@ class FakeTopic:
         entry_id = self.ledger.count
         entry = Entry(b"", messages, messages > 1, marker, ledger_id=LEDGER, entry_id=entry_id)
         self.ledger.count += 1
-        self.cache.append(LEDGER, entry_id, [entry])
+        self.cache.append(LEDGER, entry_id, [entry], 0)
         return entry.position
 
     def read_cached(self, position, max_entries, max_bytes):
