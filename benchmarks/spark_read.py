@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 
 import pulsark
-from benchmarks.brokers import Pulsark
+from pulsark.demo.process import StandaloneProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ def read(spark: SparkSession, options: dict[str, str], columns: str) -> float:
 def measure(arguments: argparse.Namespace, home: Path) -> float:
     """Print all rates; returns the median with all columns, in rows a second."""
     median = 0.0
-    with Pulsark(home / "data") as broker:
+    with StandaloneProcess(home / "data") as broker:
         topic = "spark-read"
         began = time.perf_counter()
         publish(broker.service_url, topic, arguments.messages, arguments.properties)

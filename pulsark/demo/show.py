@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pulsark.demo.flights import NO_DELAYS, Answer, Delays
 
-_NUMBERS = {"Flights": 7, "Cancelled": 9, "Departure": 9, "Arrival": 7, "Worst day": 17}
+_NUMBERS = {"Flights": 7, "Cancelled": 9, "Departure": 9, "Arrival": 7, "Worst day": 12}
 """Columns of numbers and how wide they must be."""
 
 
@@ -25,19 +25,19 @@ def carriers_table(answer: Answer, names: Mapping[str, str]) -> Table:
     table = Table(
         title="Flights from New York in 2013, mean delays in minutes", box=box.SIMPLE_HEAD
     )
-    table.add_column("Carrier", no_wrap=True, overflow="ellipsis")
+    table.add_column("Carrier", width=17, no_wrap=True, overflow="ellipsis")
     for heading, width in _NUMBERS.items():
         table.add_column(heading, justify="right", no_wrap=True, min_width=width)
     for carrier, year in sorted(years.items(), key=lambda item: -item[1].scheduled):
         arrival = year.arrival_delay / year.arrived if year.arrived else 0.0
         delay, day = worst[carrier]
         table.add_row(
-            f"{carrier}  {names.get(carrier, '')}",
+            f"{carrier} {names.get(carrier, '')}",
             f"{year.scheduled:,}",
             f"{year.scheduled - year.departed:,}",
             f"{_mean(year):.1f}",
             f"{arrival:.1f}",
-            f"{day} {delay:6.1f}",
+            f"{day[5:]} {delay:6.1f}",
         )
     return table
 

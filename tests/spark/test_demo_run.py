@@ -1,0 +1,38 @@
+"""The demo with the first few thousand flights."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_demo_matches_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pulsark.demo", "--flights", "4000"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "200"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "matches: " in done.stdout
+    assert "4,000 flights" in done.stdout
+    assert "What to look at next" in done.stdout
+    assert not list(tmp_path.glob("pulsark-demo-*"))
+    assert not _running(str(tmp_path))
+
+
+def _running(word: str) -> list[str]:
+    """Command lines of all processes that mention a directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it has ended since
+        if word in line:
+            found.append(line)
+    return found
