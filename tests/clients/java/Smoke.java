@@ -1,0 +1,436 @@
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.api.CompressionType;
+import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.ConsumerBuilder;
+import org.apache.pulsar.client.api.Message;
+import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerBuilder;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.PulsarClientException;
+import org.apache.pulsar.client.api.Reader;
+import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.client.api.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.SubscriptionType;
+
+/**
+ * What an application does with the official Java client, against a running broker.
+ *
+ * <p>Arguments: service URL, topic prefix, an existing partitioned topic of four partitions, and
+ * the scenarios. Prints {@code PASS name} or {@code FAIL name: reason} for each.
+ */
+@SuppressWarnings("try")
+public final class Smoke {
+    private static final int SECONDS = 10;
+
+    private final PulsarClient client;
+    private final String prefix;
+    private final String partitioned;
+
+    private Smoke(PulsarClient client, String prefix, String partitioned) {
+        this.client = client;
+        this.prefix = prefix;
+        this.partitioned = partitioned;
+    }
+
+    private interface Scenario {
+        void run(String topic) throws Exception;
+    }
+
+    public static void main(String[] args) throws Exception {
+        PulsarClient client = PulsarClient.builder().serviceUrl(args[0])
+                .operationTimeout(SECONDS, TimeUnit.SECONDS).build();
+        Smoke smoke = new Smoke(client, args[1], args[2]);
+        for (String name : Arrays.copyOfRange(args, 3, args.length)) {
+            try {
+                smoke.scenario(name).run(smoke.prefix + name);
+                System.out.println("PASS " + name);
+            } catch (Exception | AssertionError e) {
+                e.printStackTrace();
+                String reason = String.valueOf(e).replace('\n', ' ');
+                System.out.println("FAIL " + name + ": " + reason);
+            }
+            System.out.flush();
+        }
+        client.shutdown();
+        System.exit(0);
+    }
+
+    private Scenario scenario(String name) {
+        switch (name) {
+            case "batched_compressed":
+                return this::batchedCompressed;
+            case "keys_and_properties":
+                return this::keysAndProperties;
+            case "shared":
+                return this::shared;
+            case "failover":
+                return this::failover;
+            case "exclusive":
+                return this::exclusive;
+            case "reader":
+                return this::reader;
+            case "seek":
+                return this::seek;
+            case "cumulative_ack":
+                return this::cumulativeAck;
+            case "negative_ack":
+                return this::negativeAck;
+            case "partitioned":
+                return topic -> partitioned();
+            case "many_topics":
+                return this::manyTopics;
+            case "chunked":
+                return this::chunked;
+            case "schema":
+                return this::schema;
+            default:
+                throw new IllegalArgumentException("no scenario " + name);
+        }
+    }
+
+    private void batchedCompressed(String topic) throws Exception {
+        for (CompressionType type : CompressionType.values()) {
+            String name = topic + "-" + type;
+            try (Consumer<byte[]> consumer = consumer(name).subscribe();
+                    Producer<byte[]> producer = client.newProducer().topic(name)
+                            .compressionType(type).batchingMaxMessages(50)
+                            .batchingMaxPublishDelay(20, TimeUnit.MILLISECONDS).create()) {
+                publish(producer, 200);
+                equal(numbered(200), texts(consumer, 200));
+            }
+        }
+    }
+
+    private void keysAndProperties(String topic) throws Exception {
+        try (Consumer<byte[]> consumer = consumer(topic).subscribe();
+                Producer<byte[]> producer = unbatched(topic).create()) {
+            MessageId id = producer.newMessage().key("k").orderingKey(bytes("o")).eventTime(12345)
+                    .property("a", "1").property("b", "").value(bytes("v")).send();
+            producer.newMessage().value(new byte[0]).send();
+            Message<byte[]> message = next(consumer);
+            equal("k", message.getKey());
+            equal("o", new String(message.getOrderingKey(), StandardCharsets.UTF_8));
+            equal(12345L, message.getEventTime());
+            equal(Map.of("a", "1", "b", ""), message.getProperties());
+            equal("v", text(message));
+            equal(id, message.getMessageId());
+            equal(0, next(consumer).getData().length);
+        }
+    }
+
+    private void shared(String topic) throws Exception {
+        ConsumerBuilder<byte[]> builder = consumer(topic).receiverQueueSize(10)
+                .subscriptionType(SubscriptionType.Shared);
+        try (Consumer<byte[]> one = builder.subscribe();
+                Consumer<byte[]> two = builder.clone().subscribe();
+                Producer<byte[]> producer = unbatched(topic).create()) {
+            publish(producer, 100);
+            Set<String> all = new HashSet<>();
+            Set<String> of1 = new HashSet<>();
+            for (int idle = 0; all.size() < 100 && idle < 100; idle++) {
+                for (Consumer<byte[]> consumer : List.of(one, two)) {
+                    Message<byte[]> message = consumer.receive(100, TimeUnit.MILLISECONDS);
+                    if (message != null) {
+                        idle = 0;
+                        check(all.add(text(message)), "a message came twice");
+                        if (consumer == one) {
+                            of1.add(text(message));
+                        }
+                        consumer.acknowledge(message);
+                    }
+                }
+            }
+            equal(new HashSet<>(numbered(100)), all);
+            check(of1.size() > 10 && of1.size() < 90, "not shared: " + of1.size());
+        }
+    }
+
+    private void failover(String topic) throws Exception {
+        ConsumerBuilder<byte[]> builder =
+                consumer(topic).subscriptionType(SubscriptionType.Failover);
+        try (Consumer<byte[]> first = builder.clone().consumerName("a").subscribe();
+                Consumer<byte[]> second = builder.clone().consumerName("b").subscribe();
+                Producer<byte[]> producer = unbatched(topic).create()) {
+            publish(producer, 20);
+            Consumer<byte[]> active = first;
+            Consumer<byte[]> standby = second;
+            Message<byte[]> message = first.receive(2, TimeUnit.SECONDS);
+            if (message == null) {
+                active = second;
+                standby = first;
+                message = next(second);
+            }
+            equal("0", text(message));
+            active.acknowledge(message);
+            for (int i = 1; i < 10; i++) {
+                message = next(active);
+                equal(Integer.toString(i), text(message));
+                active.acknowledge(message);
+            }
+            check(standby.receive(200, TimeUnit.MILLISECONDS) == null, "the standby got some");
+            active.close();
+            equal(numbered(20).subList(10, 20), texts(standby, 10));
+        }
+    }
+
+    private void exclusive(String topic) throws Exception {
+        try (Consumer<byte[]> consumer = consumer(topic).subscribe()) {
+            try {
+                consumer(topic).subscribe().close();
+            } catch (PulsarClientException.ConsumerBusyException expected) {
+                return;
+            }
+            throw new AssertionError("a second exclusive consumer was let in");
+        }
+    }
+
+    private void reader(String topic) throws Exception {
+        List<MessageId> ids = new ArrayList<>();
+        try (Producer<byte[]> producer = unbatched(topic).create()) {
+            for (int i = 0; i < 10; i++) {
+                ids.add(producer.send(bytes(Integer.toString(i))));
+            }
+        }
+        try (Reader<byte[]> reader = client.newReader().topic(topic)
+                .startMessageId(MessageId.earliest).create()) {
+            int number = 0;
+            while (reader.hasMessageAvailable()) {
+                equal(Integer.toString(number++), text(reader.readNext(SECONDS, TimeUnit.SECONDS)));
+            }
+            equal(10, number);
+        }
+        try (Reader<byte[]> reader = client.newReader().topic(topic)
+                .startMessageId(ids.get(4)).create()) {
+            equal("5", text(reader.readNext(SECONDS, TimeUnit.SECONDS)));
+            reader.seek(ids.get(7));
+            equal("8", text(reader.readNext(SECONDS, TimeUnit.SECONDS)));
+        }
+        try (Reader<byte[]> reader = client.newReader().topic(topic)
+                .startMessageId(MessageId.latest).startMessageIdInclusive().create()) {
+            check(reader.hasMessageAvailable(), "the last message is not there");
+            equal("9", text(reader.readNext(SECONDS, TimeUnit.SECONDS)));
+            check(!reader.hasMessageAvailable(), "something after the last message");
+        }
+    }
+
+    private void seek(String topic) throws Exception {
+        try (Consumer<byte[]> consumer = consumer(topic).subscribe();
+                Producer<byte[]> producer = unbatched(topic).create()) {
+            publish(producer, 10);
+            List<Message<byte[]>> messages = new ArrayList<>();
+            for (int i = 0; i < 10; i++) {
+                messages.add(next(consumer));
+                consumer.acknowledge(messages.get(i));
+            }
+            consumer.seek(messages.get(3).getMessageId());
+            equal("4", text(next(consumer)));
+            Thread.sleep(5);
+            long now = System.currentTimeMillis();
+            producer.send(bytes("10"));
+            consumer.seek(now);
+            equal("10", text(next(consumer)));
+            consumer.seek(MessageId.earliest);
+            equal("0", text(next(consumer)));
+        }
+    }
+
+    private void cumulativeAck(String topic) throws Exception {
+        try (Producer<byte[]> producer = unbatched(topic).create()) {
+            try (Consumer<byte[]> consumer =
+                    consumer(topic).isAckReceiptEnabled(true).subscribe()) {
+                publish(producer, 10);
+                for (int i = 0; i < 5; i++) {
+                    Message<byte[]> message = next(consumer);
+                    if (i == 4) {
+                        consumer.acknowledgeCumulative(message);
+                    }
+                }
+            }
+            try (Consumer<byte[]> consumer = consumer(topic).subscribe()) {
+                equal(numbered(10).subList(5, 10), texts(consumer, 5));
+            }
+        }
+    }
+
+    private void negativeAck(String topic) throws Exception {
+        try (Consumer<byte[]> consumer = consumer(topic)
+                        .subscriptionType(SubscriptionType.Shared)
+                        .negativeAckRedeliveryDelay(50, TimeUnit.MILLISECONDS).subscribe();
+                Producer<byte[]> producer = unbatched(topic).create()) {
+            producer.send(bytes("again"));
+            Message<byte[]> message = next(consumer);
+            equal(0, message.getRedeliveryCount());
+            consumer.negativeAcknowledge(message);
+            message = next(consumer);
+            equal("again", text(message));
+            equal(1, message.getRedeliveryCount());
+            consumer.acknowledge(message);
+        }
+    }
+
+    private void partitioned() throws Exception {
+        equal(4, client.getPartitionsForTopic(partitioned, false).get().size());
+        try (Consumer<byte[]> consumer = consumer(partitioned).subscribe();
+                Producer<byte[]> producer = client.newProducer().topic(partitioned).create()) {
+            List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+            for (int i = 0; i < 200; i++) {
+                String key = Integer.toString(i % 20);
+                sent.add(producer.newMessage().key(key).value(bytes("" + i)).sendAsync());
+            }
+            producer.flush();
+            for (CompletableFuture<MessageId> future : sent) {
+                future.get(SECONDS, TimeUnit.SECONDS);
+            }
+            Map<String, Integer> last = new HashMap<>();
+            Set<String> topics = new HashSet<>();
+            for (int i = 0; i < 200; i++) {
+                Message<byte[]> message = next(consumer);
+                int number = Integer.parseInt(text(message));
+                Integer previous = last.put(message.getKey(), number);
+                check(previous == null || previous < number, "a key is out of order");
+                topics.add(message.getTopicName());
+                consumer.acknowledge(message);
+            }
+            equal(4, topics.size());
+        }
+    }
+
+    private void manyTopics(String topic) throws Exception {
+        List<String> topics = List.of(topic + "-x", topic + "-y", topic + "-z");
+        for (String name : topics) {
+            try (Producer<byte[]> producer = unbatched(name).create()) {
+                producer.send(bytes(name));
+            }
+        }
+        ConsumerBuilder<byte[]> byList = client.newConsumer().topics(topics)
+                .subscriptionName("list")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
+        try (Consumer<byte[]> consumer = byList.subscribe()) {
+            equal(new HashSet<>(topics), new HashSet<>(texts(consumer, 3)));
+        }
+        ConsumerBuilder<byte[]> byPattern = client.newConsumer().topicsPattern(topic + "-.*")
+                .subscriptionName("pattern")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
+        try (Consumer<byte[]> consumer = byPattern.subscribe()) {
+            equal(new HashSet<>(topics), new HashSet<>(texts(consumer, 3)));
+        }
+    }
+
+    private void chunked(String topic) throws Exception {
+        byte[] large = new byte[12 << 20];
+        new java.util.Random(1).nextBytes(large);
+        try (Consumer<byte[]> consumer = consumer(topic).subscribe();
+                Producer<byte[]> producer =
+                        unbatched(topic).enableChunking(true).create()) {
+            producer.send(large);
+            producer.send(bytes("small"));
+            Message<byte[]> message = next(consumer);
+            check(Arrays.equals(large, message.getData()), "the chunks do not make the message");
+            consumer.acknowledge(message);
+            equal("small", text(next(consumer)));
+        }
+    }
+
+    /** A value with fields. */
+    public static final class Flight {
+        public String carrier;
+        public int delay;
+    }
+
+    private void schema(String topic) throws Exception {
+        try (Consumer<Flight> consumer = client.newConsumer(Schema.JSON(Flight.class))
+                        .topic(topic).subscriptionName("s").subscribe();
+                Producer<Flight> producer =
+                        client.newProducer(Schema.JSON(Flight.class)).topic(topic).create()) {
+            Flight flight = new Flight();
+            flight.carrier = "UA";
+            flight.delay = -4;
+            producer.send(flight);
+            Message<Flight> message = consumer.receive(SECONDS, TimeUnit.SECONDS);
+            equal("UA", message.getValue().carrier);
+            equal(-4, message.getValue().delay);
+        }
+        try (Consumer<String> consumer = client.newConsumer(Schema.STRING)
+                        .topic(topic + "-string").subscriptionName("s").subscribe();
+                Producer<String> producer =
+                        client.newProducer(Schema.STRING).topic(topic + "-string").create()) {
+            producer.send("grüße");
+            equal("grüße", consumer.receive(SECONDS, TimeUnit.SECONDS).getValue());
+        }
+    }
+
+    // -- helpers -----------------------------------------------------------------------------
+
+    private ConsumerBuilder<byte[]> consumer(String topic) {
+        return client.newConsumer().topic(topic).subscriptionName("s");
+    }
+
+    private ProducerBuilder<byte[]> unbatched(String topic) {
+        return client.newProducer().topic(topic).enableBatching(false);
+    }
+
+    private static void publish(Producer<byte[]> producer, int count) throws Exception {
+        List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            sent.add(producer.sendAsync(bytes(Integer.toString(i))));
+        }
+        producer.flush();
+        for (CompletableFuture<MessageId> future : sent) {
+            future.get(SECONDS, TimeUnit.SECONDS);
+        }
+    }
+
+    private static List<String> numbered(int count) {
+        List<String> texts = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            texts.add(Integer.toString(i));
+        }
+        return texts;
+    }
+
+    private static Message<byte[]> next(Consumer<byte[]> consumer) throws Exception {
+        Message<byte[]> message = consumer.receive(SECONDS, TimeUnit.SECONDS);
+        check(message != null, "no message within " + SECONDS + " s");
+        return message;
+    }
+
+    private static List<String> texts(Consumer<byte[]> consumer, int count) throws Exception {
+        List<String> texts = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            Message<byte[]> message = next(consumer);
+            texts.add(text(message));
+            consumer.acknowledge(message);
+        }
+        return texts;
+    }
+
+    private static String text(Message<byte[]> message) {
+        check(message != null, "no message");
+        return new String(message.getData(), StandardCharsets.UTF_8);
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static void equal(Object expected, Object found) {
+        check(Objects.equals(expected, found), "expected " + expected + ", found " + found);
+    }
+
+    private static void check(boolean holds, String message) {
+        if (!holds) {
+            throw new AssertionError(message);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+"""Runs the smoke programs of other languages and reads their verdicts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Sequence
+
+from tests.support.standalone import Standalone
+
+SCENARIOS = (
+    "batched_compressed",
+    "keys_and_properties",
+    "shared",
+    "failover",
+    "exclusive",
+    "reader",
+    "seek",
+    "cumulative_ack",
+    "negative_ack",
+    "partitioned",
+    "many_topics",
+    "chunked",
+    "schema",
+)
+"""What every client does; each program knows all of them."""
+
+PROGRAM_SECONDS = 120
+
+
+def create_partitioned_topic(standalone: Standalone, name: str, partitions: int) -> str:
+    """Create ``public/default/NAME`` over HTTP; its full name."""
+    request = urllib.request.Request(
+        f"{standalone.web_url}/admin/v2/persistent/public/default/{name}/partitions",
+        method="PUT",
+        data=json.dumps(partitions).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=10):
+        pass
+    return f"persistent://public/default/{name}"
+
+
+def verdicts(standalone: Standalone, language: str, command: Sequence[str]) -> dict[str, str]:
+    """Run a program over all scenarios; "" or the reason of the failure for each."""
+    partitioned = create_partitioned_topic(standalone, f"{language}-four", 4)
+    prefix = f"persistent://public/default/{language}-"
+    done = subprocess.run(
+        [*command, standalone.service_url, prefix, partitioned, *SCENARIOS],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_SECONDS,
+        check=False,
+    )
+    rest = f"the program ended with {done.returncode}: {done.stderr[-3000:]}"
+    found = dict.fromkeys(SCENARIOS, rest)
+    for line in done.stdout.splitlines():
+        verdict, _, rest = line.partition(" ")
+        name, _, reason = rest.partition(": ")
+        if verdict in ("PASS", "FAIL") and name in found:
+            found[name] = "" if verdict == "PASS" else f"{reason}\n{done.stderr[-3000:]}"
+    return found

@@ -1,0 +1,93 @@
+"""Medians, thresholds and the table of the comparison; lock files of jars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.brokers import Pulsar
+from benchmarks.load import LOCK
+from benchmarks.maven import Coordinate, _dependencies, _lock_lines, read_lock
+from benchmarks.report import Row, resources, table
+from benchmarks.scenarios import NAMES, SCENARIOS, START, Measure
+from benchmarks.usage import Usage
+
+HIGHER = Measure("rate", "k/s", "higher", lambda answer: answer["x"], 1.2)
+LOWER = Measure("latency", "ms", "lower", lambda answer: answer["x"], 0.7)
+
+
+def row(measure: Measure, pulsark: list[float], pulsar: list[float]) -> Row:
+    made = Row(measure)
+    for value in pulsark:
+        made.add("Pulsark", value, Usage(0.9, 0.9, 0.3, 0.2, 0.5, 0.1, 0.2))
+    for value in pulsar:
+        made.add("Pulsar", value, Usage(1.4, 0.4, 0.5, 0.2, 0.05, 0.1, 0.2))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("measure", "pulsark", "pulsar", "passed"),
+    [
+        (HIGHER, [121, 500, 120], [100, 100, 90], True),
+        (HIGHER, [119, 119, 500], [100, 100, 90], False),
+        (LOWER, [0.7], [1.0], True),
+        (LOWER, [0.8], [1.0], False),
+        (LOWER, [0.8], [], True),
+    ],
+)
+def test_the_ratio_of_medians_decides(
+    measure: Measure, pulsark: list[float], pulsar: list[float], passed: bool
+) -> None:
+    assert row(measure, pulsark, pulsar).passed is passed
+
+
+def test_tables_fit_80_columns() -> None:
+    rows = [row(m, [123456.0, 99999.0], [123456.0, 1.0]) for s in SCENARIOS for m in s.measures]
+    rows += [row(measure, [0.1234], [5.0]) for measure in START]
+    text = table(rows) + "\n" + resources(rows)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "FAIL" in text
+    assert "broker thread" in text
+    assert "all cores" in text
+
+
+def test_the_issue_names_every_threshold() -> None:
+    thresholds = {
+        measure.label: measure.threshold
+        for measure in (*START, *(m for s in SCENARIOS for m in s.measures))
+        if measure.threshold is not None
+    }
+    assert sorted(thresholds.values()) == [0.15, 0.3, 0.7, 1.2, 1.2, 1.2]
+    assert len(set(NAMES)) == len(SCENARIOS) + 1
+
+
+@pytest.mark.parametrize("lock", [LOCK, Pulsar.LOCK], ids=lambda lock: lock.stem)
+def test_lock_files(lock: Path) -> None:
+    coordinates = read_lock(lock)
+    assert len(set(coordinates)) == len(coordinates)
+    assert any(c.file_name == f"{lock.stem}.jar" for c in coordinates)
+
+
+def test_a_line_that_is_no_coordinate() -> None:
+    with pytest.raises(ValueError, match="not group:artifact"):
+        Coordinate.parse("only:two")
+
+
+def test_lock_lines_of_a_maven_listing() -> None:
+    listing = """
+The following files have been resolved:
+   io.netty:netty-epoll:jar:linux-x86_64:4.1.127.Final:compile -- module x
+   org.a:b:jar:1.0:runtime
+   org.a:tests:jar:1.0:test
+"""
+    assert _lock_lines(listing) == [
+        "io.netty:netty-epoll:4.1.127.Final:linux-x86_64",
+        "org.a:b:1.0",
+    ]
+
+
+def test_classifiers_of_one_module_are_one_dependency() -> None:
+    xml = _dependencies([Coordinate("g", "a", "1"), Coordinate("g", "a", "1", "linux")])
+    assert xml.count("<dependency ") == 1
+    assert xml.count("<artifact ") == 2
