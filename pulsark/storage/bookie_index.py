@@ -312,6 +312,11 @@ class BookieIndex:
                 return
             yield stretch._replace(first=max(first, stretch.first), last=min(last, stretch.last))
 
+    def epochs(self, stretches: Iterable[Stretch]) -> dict[int, int]:
+        """Epochs of the segments that the stretches lie in."""
+        numbers = {stretch.segment_id for stretch in stretches}
+        return {n: self.segments[n].epoch for n in numbers if n in self.segments}
+
     @property
     def damaged(self) -> bool:
         """Whether some part of the journal could not be read: then absence is never sure."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from pulsark.errors import (
     ConfigError,
@@ -41,8 +42,6 @@ from pulsark.storage.segment_scan import UnknownVersionError
 from pulsark.storage.segment_window import SegmentFiles
 
 log = logging.getLogger(__name__)
-
-MAX_RECORD_BYTES = 1 << 30
 
 
 class EmbeddedBookie:
@@ -339,11 +338,10 @@ class EmbeddedBookie:
             raise StorageError(f"bookie {self.bookie_id} is closed")
         for attempt in range(2):
             stretches = self._look_up(ledger_id, first_entry_id, last_entry_id, max_bytes)
+            epochs = self._index.epochs(stretches)
+            job = partial(read_entries, self._files, epochs, ledger_id, stretches, max_bytes)
             try:
-                result = await run_in_worker(
-                    self._reader,
-                    lambda s=stretches: read_entries(self._files, ledger_id, s, max_bytes),  # type: ignore[misc]
-                )
+                result = await run_in_worker(self._reader, job)
             except FileNotFoundError:
                 # The segment was collected since the look-up; its entries live elsewhere now.
                 if attempt:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from pulsark.errors import StorageError
 from pulsark.runtime import Runtime, Worker, run_in_worker
@@ -120,11 +121,16 @@ class SegmentCollector:
         first = stretch.first
         while first <= stretch.last:
             rest = [stretch._replace(first=first)]
+            job = partial(
+                read_entries,
+                self._files,
+                self._index.epochs(rest),
+                state.ledger_id,
+                rest,
+                COPY_BYTES,
+            )
             try:
-                read = await run_in_worker(
-                    worker,
-                    lambda r=rest: read_entries(self._files, state.ledger_id, r, COPY_BYTES),  # type: ignore[misc]
-                )
+                read = await run_in_worker(worker, job)
             except OSError as e:
                 log.error("segment %s: %s", segment_name(stretch.segment_id), e)
                 return False

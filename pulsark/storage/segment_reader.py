@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import google_crc32c
@@ -53,9 +53,15 @@ class EntryRead:
 
 
 def read_entries(
-    files: SegmentFiles, ledger_id: int, stretches: Sequence[Stretch], max_bytes: int
+    files: SegmentFiles,
+    epochs: Mapping[int, int],
+    ledger_id: int,
+    stretches: Sequence[Stretch],
+    max_bytes: int,
 ) -> EntryRead:
     """The entries of these stretches. Adjacent stretches share one ``pread``.
+
+    ``epochs`` has the epoch of each segment: a payload cannot pass for a group.
 
     Raises ``FileNotFoundError`` when a segment has been removed since the look-up, ``OSError``
     when the disk fails.
@@ -67,7 +73,8 @@ def read_entries(
             ahead = _ahead(stretches, i, max_bytes)
             window = Window(files.file(stretch.segment_id), ahead)
             its_segment = stretch.segment_id
-        wanted = _read_stretch(window, ledger_id, stretch, result)
+        epoch = epochs.get(stretch.segment_id)
+        wanted = _read_stretch(window, epoch, ledger_id, stretch, result)
         if result.corrupt is None and not result.full and wanted <= stretch.last:
             result.corrupt = wanted
         if result.full or result.corrupt is not None:
@@ -81,29 +88,42 @@ def _ahead(stretches: Sequence[Stretch], start: int, max_bytes: int) -> int:
     return max(WINDOW_BYTES, min(wanted, max_bytes, MAX_READ_AHEAD))
 
 
-def _read_stretch(window: Window, ledger_id: int, stretch: Stretch, result: EntryRead) -> int:
+def _read_stretch(
+    window: Window, epoch: int | None, ledger_id: int, stretch: Stretch, result: EntryRead
+) -> int:
     """Read one stretch; the first entry that was not found there or no longer wanted."""
     wanted = stretch.first
     position, end = stretch.offset, stretch.offset + stretch.extent
     while position < end and wanted <= stretch.last:
         data = window.read(position, _PEEK)
-        if data.startswith(GROUP_MAGIC):
-            if decode_group_head(data, 0, None, position) is None:
-                break
+        if decode_group_head(data, 0, epoch, position) is not None:
             position += GROUP_HEAD_SIZE
             continue
         try:
             head = decode_record_head(data, 0)
+            if position + head.size > end:
+                raise BadRecordError("record leaves the stretch")
             if head.ledger_id == ledger_id and head.kind == Kind.ENTRIES:
                 last = head.first + head.entries - 1
                 if head.first <= wanted <= last:
                     wanted = _read_record(window, position, head, wanted, stretch.last, result)
                     if result.full or result.corrupt is not None:
                         break
+            position += head.size
         except BadRecordError:
-            break
-        position += head.size
+            position = _next_group(window, epoch, position + 1, end)
     return wanted
+
+
+def _next_group(window: Window, epoch: int | None, position: int, end: int) -> int:
+    """Place of the next group behind damaged bytes; ``end`` if there is none."""
+    data = window.read(position, end - position + GROUP_HEAD_SIZE)
+    found = data.find(GROUP_MAGIC)
+    while 0 <= found < end - position:
+        if decode_group_head(data, found, epoch, position + found) is not None:
+            return position + found
+        found = data.find(GROUP_MAGIC, found + 1)
+    return end
 
 
 def _read_record(

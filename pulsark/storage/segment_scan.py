@@ -3,9 +3,9 @@
 Every group was on stable storage before the next one was written. So a group that is not
 whole, and has nothing after it, is the one that the crash interrupted: a *torn tail*, never
 acknowledged. A group that is not whole although something was written after it is *damage*:
-it had been acknowledged. Something "was written after it" when the head of a later group is
-found (its magic, checksum, random epoch and own offset cannot be there by chance), or when a
-later segment exists.
+it had been acknowledged. Something was written after it when the file goes on behind the end
+that its head tells, when the head of a later group is found (its magic, checksum, random epoch
+and own offset cannot be there by chance), or when a later segment exists.
 """
 
 from __future__ import annotations
@@ -116,17 +116,11 @@ class SegmentScan:
             self.epoch = head.epoch
             end = position + GROUP_HEAD_SIZE + head.body_size
             group = self._group(position, head)
-            follower = end
-            if not group.whole and self._head_at(end) is None:
-                follower = self._next_head(position + 1)
-            if not group.whole and follower >= self.size:
+            if not group.whole and end >= self.size:
                 yield Damage(position, self.size, tail=True)
                 return
-            self.corrupt_payloads += group.corrupt
-            yield from group.records
-            if group.broken_at is not None:
-                yield Damage(group.broken_at, follower, tail=False)
-            position = follower
+            yield from self._usable(group, end)
+            position = end
 
     def salvage(self, position: int) -> Iterator[ScannedRecord | Damage]:
         """What is left of the group at ``position``, the last of a segment that is not."""
@@ -135,10 +129,13 @@ class SegmentScan:
             yield Damage(position, self.size, tail=False)
             return
         group = self._group(position, head)
+        yield from self._usable(group, self.size)
+
+    def _usable(self, group: _Group, end: int) -> Iterator[ScannedRecord | Damage]:
         self.corrupt_payloads += group.corrupt
         yield from group.records
         if group.broken_at is not None:
-            yield Damage(group.broken_at, self.size, tail=False)
+            yield Damage(group.broken_at, end, tail=False)
 
     def _head_at(self, position: int) -> GroupHead | None:
         data = self._window.read(position, GROUP_HEAD_SIZE)

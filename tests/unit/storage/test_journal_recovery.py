@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import google_crc32c
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pulsark.errors import (
     ConfigError,
@@ -350,3 +352,34 @@ def test_a_lost_or_corrupt_checkpoint_only_costs_time() -> None:
 
     with Simulation() as sim:
         sim.run(main())
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_overwritten_ranges_are_never_absence(written: Written, data: st.DataObject) -> None:
+    """Whatever lies before the last group is overwritten with: right bytes or "unknown"."""
+    content = bytearray(written.content)
+    last = written.groups[-1]
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, last - 1))
+        size = data.draw(st.integers(1, last - start))
+        pattern = data.draw(st.sampled_from([b"\0", b"\xff", GROUP_MAGIC, b"\xc1\xe7"]))
+        content[start : start + size] = (pattern * size)[:size]
+    with Simulation() as sim:
+        sim.run(check_overwritten(sim, written.disk(bytes(content))))
+
+
+async def check_overwritten(sim: Simulation, disk: SimDisk) -> None:
+    async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
+        assert not bookie.recovery.torn
+        for entry_id in range(10):
+            try:
+                found = await bookie.read(1, entry_id, entry_id, 1)
+            except CorruptEntryError:
+                assert entry_id < 8
+            else:
+                assert found == [(entry_id, b"entry-%d" % entry_id)]
+        with pytest.raises(LedgerFencedError):
+            await append(bookie, 2, 0, [b"zombie"])
