@@ -26,12 +26,15 @@ _PARTITION_SUFFIX = re.compile(r"-partition-\d+$")
 
 
 class AdminClient:
-    """Not for several threads. Survives restarts of the broker for ``patience_s`` seconds."""
+    """Not for several threads. Survives restarts of the broker for ``patience_s`` seconds.
+
+    ``patience_s`` may be changed at any time.
+    """
 
     def __init__(self, url: str, patience_s: float) -> None:
         self._url = url
         self._parts = urlsplit(url)
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._connection: http.client.HTTPConnection | None = None
         self._answered = False
 
@@ -87,8 +90,8 @@ class AdminClient:
         raise DataSourceError(f"{what}: {self._url} answered {status}: {_reason(body)}")
 
     def _call(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        patience = self._patience_s if self._answered else FIRST_CONTACT_SECONDS
-        deadline = time.monotonic() + min(patience, self._patience_s)
+        patience = self.patience_s if self._answered else FIRST_CONTACT_SECONDS
+        deadline = time.monotonic() + min(patience, self.patience_s)
         pause = 0.0  # a kept-alive connection that the broker has dropped is retried at once
         while True:
             try:

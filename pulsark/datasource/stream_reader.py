@@ -46,6 +46,8 @@ IDLE_COMMIT_SECONDS = 1.0
 """Spark commits a batch only when the next one is planned. When nothing has come for so long,
 the finished batch is acknowledged anyway, so that an idle query has no backlog."""
 
+_STOP_SECONDS = 2.0
+
 
 class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read."""
@@ -60,6 +62,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._subscribed: set[str] = set()
         self._acknowledged: dict[str, Place] = {}
         self._idle_since: float | None = None
+        self._finished: StreamOffset | None = None
 
     # -- offsets ---------------------------------------------------------------------------
 
@@ -177,9 +180,17 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        """Close the connection to the broker."""
-        if self._admin is not None:
-            self._admin.close()
+        """Acknowledge what Spark has finished but not committed, if the broker is there."""
+        if self._admin is None:
+            return
+        self._admin.patience_s = _STOP_SECONDS
+        try:
+            if self._finished is not None:
+                self._acknowledge(self._finished)
+        except DataSourceError as error:
+            # The query is over in any case, and the next run commits from its checkpoint.
+            log.warning("%s", error)
+        self._admin.close()
 
     def _subscribe(self, begin: StreamOffset) -> None:
         subscription = self._options.subscription
@@ -214,6 +225,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _acknowledge_if_idle(self, begin: StreamOffset, idle: bool) -> None:
         """``begin`` is the end of a batch that Spark has finished, or the start of the query."""
+        self._finished = begin
         if not idle:
             self._idle_since = None
             return

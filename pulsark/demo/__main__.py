@@ -30,6 +30,7 @@ TOPIC = "flights"
 PARTITIONS = 4
 STANDARD_PORTS = (6650, 8080, 8815)
 KEPT_DIRECTORY = Path("data") / "demo"
+LOOK_SECONDS = 0.3
 QUERY_SECONDS = 240.0
 """Longer than the whole demo takes on two cores: something hangs."""
 
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--flights", type=int, metavar="N", help="publish only the first N flights")
     chosen = parser.parse_args(arguments)
     console = Console()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    _stop_politely()
     try:
         return run(console, keep=chosen.keep, limit=chosen.flights)
     except PulsarkError as error:
@@ -52,6 +53,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("interrupted")
         return 130
+
+
+_interrupted = threading.Event()
+
+
+def _stop_politely() -> None:
+    """Note SIGINT and SIGTERM for the next look at the query; the second one counts at once.
+
+    An exception in the middle of a call to the JVM would leave that connection useless for
+    stopping it.
+    """
+
+    def note(signum: int, frame: object) -> None:
+        if _interrupted.is_set():
+            raise KeyboardInterrupt
+        _interrupted.set()
+
+    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGTERM, note)
+
+
+def _look() -> None:
+    """Wait until it is time to look at the query again; ``KeyboardInterrupt`` if asked to stop."""
+    if _interrupted.wait(LOOK_SECONDS):
+        raise KeyboardInterrupt
 
 
 def run(console: Console, *, keep: bool, limit: int | None) -> int:
@@ -108,6 +134,7 @@ def _stream(
     """Publish and aggregate at the same time; the query's result."""
     with console.status("Starting Spark ..."):
         spark = start_spark(directory, directory / "spark.log")
+    _stop_politely()  # again, because Spark has put its own handler there
     try:
         query = RunningQuery(
             delays_by_day(spark, broker.service_url, broker.admin_url, TOPIC),
@@ -119,9 +146,6 @@ def _stream(
         return query.finish()
     finally:
         spark.stop()
-
-
-LOOK_SECONDS = 0.3
 
 
 class _Publisher(threading.Thread):
@@ -159,7 +183,7 @@ def _follow(console: Console, publisher: _Publisher, query: RunningQuery, total:
         aggregated = progress.add_task("aggregated by Spark", total=total)
         rows = 0
         while rows < total:
-            query.wait(LOOK_SECONDS)
+            _look()
             if publisher.error is not None:
                 raise publisher.error
             rows = query.rows()

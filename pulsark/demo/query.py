@@ -111,10 +111,6 @@ class RunningQuery:
             self._rows_by_batch[progress.batchId] = progress.numInputRows
         return sum(self._rows_by_batch.values())
 
-    def wait(self, seconds: float) -> None:
-        """Let the query run for a while; ends early if it fails."""
-        self._query.awaitTermination(seconds)  # type: ignore[arg-type]
-
     def finish(self) -> Answer:
         """Wait until everything published is in the result; then stop and return it."""
         self._query.processAllAvailable()

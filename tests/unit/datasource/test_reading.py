@@ -358,6 +358,17 @@ def test_an_idle_query_leaves_no_backlog(
     assert held == {"s": (1, 0)}
 
 
+def test_a_stopped_query_leaves_no_backlog(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    stream = Stream(broker, subscription="s", startingOffsets="earliest")
+    broker.publish(topic, [alone("a")])
+    assert stream.plan()
+    stream.offset = stream.end
+    assert not stream.plan()
+    stream.reader.stop()
+    assert broker.topics[topic][-1].subscriptions == {"s": (1, 0)}
+
+
 def test_available_now_stops_where_the_topic_ended(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [alone("a"), alone("b"), alone("c")])
