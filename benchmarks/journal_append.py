@@ -3,8 +3,9 @@
     python benchmarks/journal_append.py [--dir DIR] [--switch-interval SECONDS]
 
 ``loop us`` is CPU time of the event loop's thread. ``busy`` keeps the loop at work with
-callbacks of 50 us, which makes the journal's thread fight for the interpreter lock; that is
-where ``sys.setswitchinterval`` matters.
+callbacks of 30 to 500 us, which makes the journal's thread fight for the interpreter lock; that
+is where ``sys.setswitchinterval`` matters (``runtime.hand_over_promptly``). A directory in memory
+(``--dir /dev/shm``) shows the cost without the disk's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from pulsark.runtime import Runtime
+from pulsark.runtime import SWITCH_INTERVAL_SECONDS, Runtime
 from pulsark.storage.bookie import EntryRun
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_settings import JournalSettings
@@ -107,7 +108,7 @@ async def main(directory: str) -> None:
     )
     await lone(bookie, 1, 50)
     show("lone append, idle loop", await lone(bookie, 2, 500))
-    for callback_us in (50, 500):
+    for callback_us in (30, 50, 500):
         times = await busy_lone(bookie, 3 + callback_us, 200, callback_us)
         show(f"lone append, busy loop ({callback_us} us)", times)
     for entries, total, window in ((1, 60_000, 2000), (100, 200_000, 40), (1000, 200_000, 8)):
@@ -123,7 +124,7 @@ async def main(directory: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", help="where to write (default: a temporary directory)")
-    parser.add_argument("--switch-interval", type=float, default=sys.getswitchinterval())
+    parser.add_argument("--switch-interval", type=float, default=SWITCH_INTERVAL_SECONDS)
     parser.add_argument("--asyncio", action="store_true", help="asyncio's loop, not uvloop")
     options = parser.parse_args()
     sys.setswitchinterval(options.switch_interval)
