@@ -22,7 +22,13 @@ from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.dispatch.topic import Topic
-from pulsark.errors import BadVersionError, ClientError, ServerError
+from pulsark.errors import (
+    BadVersionError,
+    ClientError,
+    MetadataError,
+    ServerError,
+    StorageError,
+)
 from pulsark.metadata.resources import AlreadyExistsError, InUseError, Namespace, Resources
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
@@ -44,6 +50,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOST_CHECK_SECONDS = 1.0
+ROLL_OVER_CHECK_SECONDS = 60.0
 
 _RESERVED_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup")
 
@@ -103,7 +110,7 @@ class Broker:
         self._next_producer = 0
         self._next_consumer = 0
         self._closed = False
-        self._upkeep: asyncio.Task[None] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
 
     # -- life cycle ---
 
@@ -116,13 +123,16 @@ class Broker:
             broker_url,
             self.settings.defaultNumberOfNamespaceBundles,
         )
-        self._upkeep = asyncio.create_task(self._drop_lost())
+        self._upkeep = [
+            asyncio.create_task(self._drop_lost()),
+            asyncio.create_task(self._roll_over_idle()),
+        ]
 
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""
         self._closed = True
-        if self._upkeep is not None:
-            self._upkeep.cancel()
+        for task in self._upkeep:
+            task.cancel()
         for connection in list(self.connections):
             connection.close()
         for task in list(self._topics.values()):
@@ -148,6 +158,16 @@ class Broker:
                 opened = task.done() and not task.cancelled() and task.exception() is None
                 if opened and task.result().failed is not None:
                     del self._cursor_logs[bundle]
+
+    async def _roll_over_idle(self) -> None:
+        """Close ledgers that are old enough although nobody appends to them."""
+        while True:
+            await asyncio.sleep(ROLL_OVER_CHECK_SECONDS)
+            for topic in self.loaded_topics():
+                try:
+                    await topic.ledger.roll_over_if_due()
+                except (StorageError, MetadataError) as error:
+                    log.warning("%s: its ledger is not closed yet: %s", topic.name, error)
 
     def iso_time(self, ms: int) -> str:
         """Epoch milliseconds as ISO-8601 in UTC."""
