@@ -131,8 +131,8 @@ class Broker:
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""
         self._closed = True
-        for task in self._upkeep:
-            task.cancel()
+        for upkeep in self._upkeep:
+            upkeep.cancel()
         for connection in list(self.connections):
             connection.close()
         for task in list(self._topics.values()):
