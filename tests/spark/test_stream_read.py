@@ -138,6 +138,38 @@ def test_a_running_query_follows_the_topic_and_more_partitions(
         query.stop()
 
 
+def test_a_query_outlives_the_broker(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with Standalone(tmp_path / "data") as broker:
+        reading = {
+            "serviceUrl": broker.service_url,
+            "adminUrl": broker.web_url,
+            "topic": topic,
+            "subscription": "job",
+        }
+        client = pulsar.Client(broker.service_url, logger=logger)
+        publish(client, topic, range(500))
+        query = (
+            stream(spark, reading)
+            .selectExpr("cast(cast(value as string) as int) n")
+            .writeStream.format("memory")
+            .queryName("outlived")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            for end in (1000, 1500):
+                broker.kill()
+                broker.start()
+                publish(client, topic, range(end - 500, end))
+                eventually(lambda end=end: spark.table("outlived").count() >= end, "all rows")  # type: ignore[misc]
+            assert sorted(row.n for row in spark.table("outlived").collect()) == list(range(1500))
+            eventually(lambda: backlog(broker, topic, "job") == 0, "no backlog")
+        finally:
+            query.stop()
+            client.close()
+
+
 def _subscribed(broker: Standalone, topic: str) -> bool:
     return "job" in admin(broker, "GET", f"{topic}/subscriptions")
 
