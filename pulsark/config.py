@@ -253,10 +253,17 @@ class Settings:
     # -- the process -------------------------------------------------------------------------
 
     logLevel: str = setting(
-        "INFO",
+        "WARNING",
         "",
         "Least severe messages that are logged",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        own=True,
+    )
+    logFormat: str = setting(
+        "text",
+        "",
+        "How log lines look: text for people, one JSON object a line for programs",
+        choices=("text", "json"),
         own=True,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from pulsark import __version__
 from pulsark.cli.errors import CommandError
 from pulsark.config_sources import for_standalone, load_settings
+from pulsark.log_format import start_logging
 from pulsark.runtime import hand_over_promptly
 
 if TYPE_CHECKING:
@@ -25,11 +25,7 @@ def run_standalone(
     loaded = for_standalone(load_settings(file=conf, environment=os.environ, flags=flags))
     for warning in loaded.warnings:
         print(f"pulsark: warning: {warning}", file=sys.stderr)
-    logging.basicConfig(
-        level=loaded.settings.logLevel,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
+    start_logging(loaded.settings.logLevel, loaded.settings.logFormat)
     import uvloop
 
     hand_over_promptly()
