@@ -1,22 +1,18 @@
 """The Arrow cache: the newest entries of each topic, in bounded chunks.
 
 A topic's cache is a window without gaps that ends at its last confirmed entry. Consumers take
-single entries out of it; Flight takes Arrow record batches over the same bytes, built when
-asked for. Chunks leave oldest first when the process-wide budget is exceeded.
+single entries out of it; Flight makes Arrow record batches of the same objects when asked
+(`flight_server.entry_batch`), so nothing is held twice. Chunks leave oldest first when the
+process-wide budget is exceeded.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pulsark.dispatch.entry import Entry
 from pulsark.storage.position import Position
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ENTRIES = 4096
@@ -44,24 +40,6 @@ class Chunk:
     def is_full(self) -> bool:
         """Whether the next entry starts a new chunk."""
         return self.size >= CHUNK_BYTES or len(self.entries) >= CHUNK_ENTRIES
-
-    def record_batch(self, first: int = 0, last: int | None = None) -> pa.RecordBatch:
-        """Entries ``first:last`` (indexes in the chunk) as ledger_id, entry_id, entry."""
-        return record_batch(self.entries[first:last])
-
-
-def record_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
-    """Entries as an Arrow record batch: ledger_id int64, entry_id int64, entry binary."""
-    import pyarrow as pa
-
-    return pa.record_batch(
-        [
-            pa.array([e.ledger_id for e in entries], pa.int64()),
-            pa.array([e.entry_id for e in entries], pa.int64()),
-            pa.array([e.data for e in entries], pa.binary()),
-        ],
-        names=["ledger_id", "entry_id", "entry"],
-    )
 
 
 class CacheBudget:

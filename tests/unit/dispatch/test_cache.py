@@ -76,14 +76,3 @@ def test_a_read_crosses_chunks() -> None:
     cache.append(1, CHUNK_ENTRIES, entries(1, CHUNK_ENTRIES, [0] * 5), 0)
     found = cache.read(Position(1, CHUNK_ENTRIES - 1), 3, 1)
     assert positions(found) == [Position(1, CHUNK_ENTRIES - 1 + i) for i in range(3)]
-
-
-def test_arrow_batch_holds_the_same_entries() -> None:
-    from pulsark.dispatch.cache import record_batch
-
-    batch = record_batch(entries(4, 7, [1, 2]))
-    assert batch.to_pydict() == {
-        "ledger_id": [4, 4],
-        "entry_id": [7, 8],
-        "entry": [b"\0", b"\0\0"],
-    }
