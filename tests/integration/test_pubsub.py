@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 
 import pulsar
 import pytest
@@ -273,7 +273,7 @@ def test_partitioned_topic(client, shared_standalone, topic) -> None:
         consumer.acknowledge(message)
         partition = message.message_id().partition()
         by_partition.setdefault(partition, []).append(int(message.data()))
-    assert sorted(sum(by_partition.values(), [])) == list(range(30))
+    assert sorted(chain.from_iterable(by_partition.values())) == list(range(30))
     assert len(by_partition) > 1
     assert all(numbers == sorted(numbers) for numbers in by_partition.values())
 
