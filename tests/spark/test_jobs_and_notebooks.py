@@ -1,0 +1,98 @@
+"""Jobs as users submit them, and notebooks as users run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from pyspark.sql import SparkSession
+
+from pulsark.datasource.topic_to_delta import arguments, run
+from tests.support.standalone import Standalone
+
+ROOT = Path(__file__).parents[2]
+
+
+def publish(client: pulsar.Client, topic: str, first: int, count: int) -> None:
+    producer = client.create_producer(topic, batching_enabled=True)
+    for number in range(first, first + count):
+        producer.send_async(str(number).encode(), None)
+    producer.flush()
+    producer.close()
+
+
+def numbers(spark: SparkSession, table: str) -> list[int]:
+    rows = spark.read.format("delta").load(table).selectExpr("cast(value as string) v").collect()
+    return sorted(int(row["v"]) for row in rows)
+
+
+def test_topic_to_delta_copies_each_message_once(
+    spark: SparkSession, broker: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "table")
+    words = ["--topic", topic, "--table", table, "--checkpoint", str(tmp_path / "checkpoint")]
+    words += ["--service-url", broker.service_url, "--admin-url", broker.web_url]
+    publish(client, topic, 0, 50)
+    assert run(spark, arguments(words))["rows"] == 50
+    assert numbers(spark, table) == list(range(50))
+    publish(client, topic, 50, 30)
+    assert run(spark, arguments(words))["rows"] == 30
+    assert run(spark, arguments(words))["rows"] == 0
+    assert numbers(spark, table) == list(range(80))
+
+
+def test_topic_to_delta_under_spark_submit(
+    broker: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, 0, 10)
+    submit = Path(sys.executable).parent / "spark-submit"
+    done = subprocess.run(
+        [
+            str(submit),
+            *("--master", "local[2]", "--properties-file", "conf/spark-defaults.conf"),
+            *("--conf", "spark.ui.enabled=false"),
+            "jobs/topic_to_delta.py",
+            *("--topic", topic, "--table", str(tmp_path / "table")),
+            *("--checkpoint", str(tmp_path / "checkpoint")),
+            *("--service-url", broker.service_url, "--admin-url", broker.web_url),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 10
+
+
+def test_a_job_without_its_flags_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        arguments(["--topic", "t"])
+    assert ended.value.code == 2
+    assert "--table" in capsys.readouterr().err
+
+
+def test_the_quickstart_notebook_runs(
+    spark: SparkSession, broker: Standalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSARK_SERVICE_URL", broker.service_url)
+    monkeypatch.setenv("PULSARK_ADMIN_URL", broker.web_url)
+    notebook = json.loads((ROOT / "notebooks" / "quickstart.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert [tuple(row) for row in names["per_key"].collect()] == [
+        ("espresso", 500),
+        ("filter", 500),
+    ]
+    assert names["cups"] == {"espresso": 501, "filter": 500}
+    assert names["first"].data() == b"coffee 0"
