@@ -1,0 +1,104 @@
+"""Every command and snippet of the documents is run; what they name exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from pulsark.cli.app import app
+from tests.docs.reader import MAKE_TARGETS, ROOT, Reader
+from tests.docs.snippets import code_spans, links, snippets
+
+TOP = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")]
+DOCUMENTS = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
+
+PLACES = (ROOT, ROOT / "pulsark", ROOT / "conf")
+"""Where a file that a sentence names may be."""
+
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+
+
+@each_document
+def test_every_snippet_runs(document: Path, reader: Reader) -> None:
+    for snippet in snippets(document):
+        if snippet.not_run is None:
+            reader.run(snippet)
+    for words in EXPECTED.get(document.name, ()):
+        assert words in reader.output, reader.output
+
+
+EXPECTED = {
+    "README.md": (
+        "is ready",
+        "hello\nworld\n",
+        "my-sub ",
+        "b'one espresso' table-7",
+    ),
+    "spark.md": ("key='table-7'", "ledger_id"),
+}
+"""What a reader of the document must have seen."""
+
+
+def test_the_readme_is_for_narrow_terminals() -> None:
+    for snippet in snippets(ROOT / "README.md"):
+        wide = [line for line in snippet.text.splitlines() if len(line) > 80]
+        assert not wide, f"{snippet.place}: {wide}"
+
+
+@each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in links(document):
+        path, _, _ = target.partition("#")
+        if path and "://" not in path:
+            assert (document.parent / path).exists(), f"{document.name}: {target}"
+
+
+@each_document
+def test_commands_in_sentences_exist(document: Path) -> None:
+    for span in code_spans(document):
+        words = shlex.split(span) if span.count("'") % 2 == 0 else span.split()
+        match words:
+            case ["make", target, *_]:
+                assert target in MAKE_TARGETS, span
+            case ["pulsark" | ".venv/bin/pulsark", *arguments] if arguments:
+                check_usage(span, arguments)
+            case ["python", "-m", module, *_]:
+                assert importlib.util.find_spec(module) is not None, span
+
+
+def check_usage(span: str, arguments: list[str]) -> None:
+    """Fail unless the subcommand and all its options are known."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
+        name, *arguments = arguments
+        assert name in command.commands, span
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in parameter.opts}
+    used = {word.partition("=")[0] for word in arguments if word.startswith("-")}
+    assert used <= known | {"-h", "--help"}, span
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
+def test_files_and_names_in_sentences_exist(name: str) -> None:
+    for span in code_spans(ROOT / name):
+        if re.fullmatch(r"[\w*-][\w./*-]*(/[\w.*-]*|\.(py|md|conf|toml))", span):
+            places = [place.glob(span.rstrip("/")) for place in PLACES]
+            assert any(any(found) for found in places), span
+        elif re.fullmatch(r"([a-z_]+\.)+[A-Z]\w+", span):
+            assert pkgutil.resolve_name(f"pulsark.{span}"), span
+
+
+def test_the_architecture_is_short_and_names_every_folder() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert len(text.splitlines()) < 200
+    packages = {path.parent.name for path in (ROOT / "pulsark").glob("*/__init__.py")}
+    assert {p for p in packages if f"`{p}/`" not in text} == set()
