@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from pulsark.cli.client_log import ClientLog
 from pulsark.cli.errors import CommandError
 from pulsark.cli.output import print_json_line
 
@@ -30,6 +31,13 @@ _POLL_MILLIS = 250
 """The client's receive call does not see Ctrl-C: it is asked in slices of this length."""
 
 _CONNECT_TIMEOUT_SECONDS = 10
+
+_MEANINGS = {
+    "ConsumerBusy": "the subscription has another consumer and does not share",
+    "InvalidTopicName": "this is no name of a topic; short ones are NAME or TENANT/NAMESPACE/NAME",
+    "NotAllowedError": "the broker does not serve this kind of topic or subscription",
+}
+"""Errors that come without the broker's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ def message_id_text(message_id: Any) -> str:
 
 
 @contextmanager
-def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
+def _client(service_url: str, log: ClientLog) -> Iterator[tuple[Any, Any]]:
     """The client library and a connected client; its errors become one line."""
     try:
         import pulsar
@@ -95,14 +103,14 @@ def _client(service_url: str) -> Iterator[tuple[Any, Any]]:
         client = pulsar.Client(
             service_url,
             operation_timeout_seconds=_CONNECT_TIMEOUT_SECONDS,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, log.path),
         )
     except (pulsar.PulsarException, ValueError) as error:
         raise CommandError(f"{service_url}: {error}") from error
     try:
         yield pulsar, client
     except pulsar.PulsarException as error:
-        raise CommandError(f"{service_url}: {_reason(error)}") from error
+        raise CommandError(f"{service_url}: {_reason(error, log.brokers_words())}") from error
     finally:
         client.close()
 
@@ -125,11 +133,13 @@ def _check_reachable(service_url: str) -> None:
     raise CommandError(f"no answer from a broker at {service_url} ({problem}); is it running?")
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, brokers_words: str | None) -> str:
     name = type(error).__name__
+    if brokers_words is not None:
+        return f"{brokers_words} ({name})"
     if name in ("ConnectError", "Timeout", "RetryableError"):
         return f"no answer from a broker ({name}); is it running?"
-    return f"{name}: {error}"
+    return f"{_MEANINGS[name]} ({name})" if name in _MEANINGS else f"{name}: {error}"
 
 
 def run_produce(
@@ -147,7 +157,7 @@ def run_produce(
         if messages
         else (line.rstrip("\n") for line in sys.stdin for _ in range(count))
     )
-    with _client(service_url) as (pulsar, client):
+    with _client(service_url, ClientLog()) as (pulsar, client):
         producer = client.create_producer(
             topic, block_if_queue_full=True, batching_enabled=True, batching_max_publish_delay_ms=1
         )
@@ -197,7 +207,8 @@ def run_consume(
     output: Output,
 ) -> None:
     """Print and acknowledge messages until ``number``, a pause of ``timeout_s`` or Ctrl-C."""
-    with _client(service_url) as (pulsar, client):
+    log = ClientLog()
+    with _client(service_url, log) as (pulsar, client):
         consumer = client.subscribe(
             topic,
             subscription,
@@ -205,7 +216,7 @@ def run_consume(
             initial_position=getattr(pulsar.InitialPosition, position_name),
         )
         try:
-            _receive(pulsar, consumer, number, timeout_s, output)
+            _receive(pulsar, consumer, number, timeout_s, output, log)
         except KeyboardInterrupt:
             pass  # the way to end a command that has no end
         finally:
@@ -213,7 +224,12 @@ def run_consume(
 
 
 def _receive(
-    pulsar: Any, consumer: Any, number: int, timeout_s: float | None, output: Output
+    pulsar: Any,
+    consumer: Any,
+    number: int,
+    timeout_s: float | None,
+    output: Output,
+    log: ClientLog,
 ) -> None:
     received, idle_ms = 0, 0
     while not number or received < number:
@@ -221,6 +237,7 @@ def _receive(
             message = consumer.receive(timeout_millis=_POLL_MILLIS)
         except pulsar.Timeout:
             idle_ms += _POLL_MILLIS
+            sys.stderr.write(log.news())  # why nothing comes: the broker went away
             if timeout_s is not None and idle_ms >= timeout_s * 1000:
                 if number:
                     raise CommandError(

@@ -215,6 +215,24 @@ def test_topics(shared_standalone: Standalone) -> None:
     assert "answered 404" in error
 
 
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("produce none/default/t -m x --json", "Namespace none/default does not exist"),
+        ("consume non-persistent://public/default/t", "Non-persistent topics are not enabled"),
+        ("produce ../t -m x", "this is no name of a topic"),
+    ],
+)
+def test_what_the_broker_refuses_is_one_clear_line(
+    shared_standalone: Standalone, command: str, reason: str
+) -> None:
+    out, error = pulsark(shared_standalone, *command.split(), code=1)
+    assert out == ""
+    assert error.startswith("pulsark: pulsar://")
+    assert reason in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", [["produce", "t", "-m", "x"], ["consume", "t"]])
 def test_no_broker_there(command: list[str]) -> None:
     _, error = pulsark(None, *command, "--service-url", "pulsar://127.0.0.1:1", code=1)

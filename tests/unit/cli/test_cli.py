@@ -292,7 +292,7 @@ def test_produce_says_what_was_not_stored(
     client = SimpleNamespace(create_producer=lambda *_, **__: producer, close=lambda: None)
     fake = SimpleNamespace(
         Client=lambda *_, **__: client,
-        ConsoleLogger=lambda level: None,
+        FileLogger=lambda level, path: None,
         LoggerLevel=SimpleNamespace(Error=3),
         Result=SimpleNamespace(Ok="Ok"),
         PulsarException=RuntimeError,
