@@ -12,6 +12,7 @@ Anything else that escapes is a bug and is not caught to keep going.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 
@@ -64,6 +65,13 @@ class ClientError(PulsarkError):
 
 class ConfigError(PulsarkError):
     """A setting, a flag or the environment is wrong; names the key and the cure."""
+
+    @classmethod
+    def cannot_listen(cls, key: str, host: str, port: int, error: OSError) -> ConfigError:
+        """The port that the setting ``key`` names cannot be opened."""
+        if error.errno == errno.EADDRINUSE:
+            return cls(f"{key}: port {port} is in use; stop the other process or choose another")
+        return cls(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 class MetadataError(PulsarkError):

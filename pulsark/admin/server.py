@@ -49,10 +49,7 @@ class AdminServer:
                 lambda: _FirstRequest(self), host, port, backlog=128
             )
         except OSError as error:
-            raise ConfigError(
-                f"webServicePort: cannot listen on {host}:{port}: {error.strerror}; "
-                "stop the other process or choose another port"
-            ) from error
+            raise ConfigError.cannot_listen("webServicePort", host, port, error) from error
         self.stats.rates.start()
         return int(self._server.sockets[0].getsockname()[1])
 

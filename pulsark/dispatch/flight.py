@@ -70,10 +70,7 @@ class FlightListener:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listener = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
-            raise ConfigError(
-                f"flightServicePort: cannot listen on {host}:{port}: {error.strerror}; "
-                "stop the other process or choose another port"
-            ) from error
+            raise ConfigError.cannot_listen("flightServicePort", host, port, error) from error
         self._listener = listener
         loop = asyncio.get_running_loop()
         threading.Thread(

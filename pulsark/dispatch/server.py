@@ -24,10 +24,7 @@ class Server:
                 lambda: Connection(self._broker), host, port, backlog=1024
             )
         except OSError as error:
-            raise ConfigError(
-                f"brokerServicePort: cannot listen on {host}:{port}: {error.strerror}; "
-                "stop the other process or choose another port"
-            ) from error
+            raise ConfigError.cannot_listen("brokerServicePort", host, port, error) from error
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:

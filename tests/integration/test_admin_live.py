@@ -286,8 +286,7 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path, option: str) -> None:
         directory = str(tmp_path / "data")
         _, error = pulsark(None, "standalone", "--data-dir", directory, *flags, code=1)
     last = error.splitlines()[-1]
-    assert port in last
-    assert "choose another port" in last
+    assert f"port {port} is in use; stop the other process or choose another" in last
     assert "Traceback" not in error
 
 
