@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 .cache/jars.ok: $(STAMP)
 	$(BIN)/python -m pulsark.datasource.jars
-	touch $@
+	mkdir -p $(@D) && touch $@
 
 demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spark stream
 	$(BIN)/python -m pulsark.demo $(DEMO_ARGS)
