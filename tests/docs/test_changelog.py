@@ -1,0 +1,115 @@
+"""What CHANGELOG.md says of today's limits is so. Who lifts a limit changes both."""
+
+from __future__ import annotations
+
+import datetime
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+from tests.support.standalone import Standalone
+
+WAIT_MILLIS = 5000
+
+
+@pytest.fixture(scope="module")
+def client(broker: Standalone) -> Iterator[pulsar.Client]:
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(broker.service_url, operation_timeout_seconds=5, logger=logger)
+    yield client
+    client.close()
+
+
+def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Consumer:
+    return client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest, **options)
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def test_key_shared_is_refused(client: pulsar.Client) -> None:
+    with pytest.raises(pulsar.NotAllowedError):
+        subscribe(client, "log-keys", consumer_type=pulsar.ConsumerType.KeyShared)
+
+
+def test_non_persistent_topics_are_refused(client: pulsar.Client) -> None:
+    with pytest.raises(pulsar.NotAllowedError):
+        client.create_producer("non-persistent://public/default/t")
+
+
+def test_exclusive_producers_are_refused(client: pulsar.Client) -> None:
+    with pytest.raises(pulsar.NotAllowedError):
+        client.create_producer("log-access", access_mode=pulsar.ProducerAccessMode.Exclusive)
+
+
+@pytest.mark.parametrize("policy", ["retention", "messageTTL", "backlogQuota", "deduplication"])
+def test_policies_of_namespaces_are_not_there(broker: Standalone, policy: str) -> None:
+    url = f"{broker.web_url}/admin/v2/namespaces/public/default/{policy}"
+    request = urllib.request.Request(url, b"{}", {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    assert refused.value.code == 404
+    refused.value.close()
+
+
+# -- accepted, without effect --------------------------------------------------------------------
+
+
+def test_delayed_messages_come_at_once(client: pulsar.Client) -> None:
+    consumer = subscribe(client, "log-delayed", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer("log-delayed")
+    producer.send(b"later", deliver_after=datetime.timedelta(hours=1))
+    assert consumer.receive(WAIT_MILLIS).data() == b"later"
+
+
+def test_what_is_sent_again_is_stored_again(client: pulsar.Client) -> None:
+    producer = client.create_producer("log-again", producer_name="me")
+    for _ in range(2):
+        producer.send(b"once", sequence_id=5)
+    consumer = subscribe(client, "log-again")
+    assert [consumer.receive(WAIT_MILLIS).data() for _ in range(2)] == [b"once"] * 2
+
+
+def test_the_compacted_topic_is_the_whole_one(client: pulsar.Client) -> None:
+    producer = client.create_producer("log-compacted")
+    for value in (b"old", b"new"):
+        producer.send(value, partition_key="k")
+    consumer = subscribe(client, "log-compacted", is_read_compacted=True)
+    assert [consumer.receive(WAIT_MILLIS).data() for _ in range(2)] == [b"old", b"new"]
+
+
+# -- the work of clients alone -------------------------------------------------------------------
+
+
+def test_dead_letters(client: pulsar.Client) -> None:
+    consumer = subscribe(
+        client,
+        "log-dead",
+        consumer_type=pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=50,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1, initial_subscription_name="s"),
+    )
+    client.create_producer("log-dead").send(b"poison")
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(WAIT_MILLIS))
+    # The client looks whether a message is dead when it comes for the third time.
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(500)
+    assert subscribe(client, "log-dead-s-DLQ").receive(WAIT_MILLIS).data() == b"poison"
+
+
+def test_large_messages_in_chunks(client: pulsar.Client) -> None:
+    consumer = subscribe(client, "log-chunks")
+    large = bytes(range(256)) * 50_000
+    client.create_producer("log-chunks", chunking_enabled=True).send(large)
+    assert consumer.receive(WAIT_MILLIS).data() == large
+
+
+def test_a_table_view(client: pulsar.Client) -> None:
+    producer = client.create_producer("log-view")
+    for value in (b"old", b"new"):
+        producer.send(value, partition_key="k")
+    assert client.create_table_view("log-view").get("k") == b"new"
