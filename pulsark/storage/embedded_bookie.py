@@ -116,7 +116,8 @@ class EmbeddedBookie:
                 worker, lambda: _recover(bookie_id, journal_dir, ledger_dir, runtime)
             )
             report = recovered.report
-            level = logging.INFO if not report.damaged else logging.ERROR
+            harmed = report.damaged or report.corrupt_entries
+            level = logging.ERROR if harmed else logging.INFO
             log.log(level, "bookie %s: %s", bookie_id, report)
             bookie = cls(
                 commissioned.identity, journal_dir, ledger_dir, settings, runtime, recovered

@@ -128,8 +128,14 @@ def flip_bit(path: Path, needle: bytes) -> None:
 @pytest.mark.parametrize(
     "tail", ["zeros", "junk", "half a record"], ids=lambda tail: tail.replace(" ", "-")
 )
-def test_torn_tail(standalone: Standalone, tail: str) -> None:
+def test_torn_tail(tmp_path: Path, tail: str) -> None:
     """What a crash left half-written is cut off; everything confirmed is there."""
+    standalone = Standalone(tmp_path / "data", env={"PULSARK_logLevel": "INFO"})
+    with standalone:
+        check_torn_tail(standalone, tail)
+
+
+def check_torn_tail(standalone: Standalone, tail: str) -> None:
     publish_some(standalone)
     standalone.kill()
     last = segments(standalone)[-1]
