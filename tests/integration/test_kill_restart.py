@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
+from pathlib import Path
 
 import pulsar
 import pytest
@@ -225,7 +226,13 @@ def publish_and_kill(
         assert not publisher.is_alive(), "a publisher does not end"
 
 
-def test_nothing_confirmed_is_lost_over_five_kills(standalone: Standalone) -> None:
+@pytest.mark.parametrize("bookies", [1, 3])
+def test_nothing_confirmed_is_lost_over_five_kills(tmp_path: Path, bookies: int) -> None:
+    with Standalone(tmp_path / "data", "--bookies", str(bookies)) as standalone:
+        kill_while_publishing(standalone)
+
+
+def kill_while_publishing(standalone: Standalone) -> None:
     create_topic(standalone)
     history = History()
     holes = Acknowledger(standalone, HOLES, cumulative=False)
