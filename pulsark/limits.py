@@ -26,6 +26,18 @@ TOPIC_NAME_BYTES_MAX = 1024
 CONSUMER_METADATA_CHARS_MAX = 1024
 """Keys and values together that a consumer may attach to itself, as in Pulsar."""
 
+HANDSHAKE_SECONDS = 10.0
+"""A client that has not said CONNECT by then is closed."""
+
+REQUESTS_UNDER_WAY_MAX = 1000
+"""Requests of one connection that wait for storage; above it, its socket is not read."""
+
+CONSUMER_NAME_CHARS_MAX = 1024
+"""Longest name of a consumer. Failover hashes it a hundred times."""
+
+SUBSCRIPTION_NAME_CHARS_MAX = 1024
+"""Longest name of a subscription."""
+
 RECENTLY_CLOSED_PRODUCERS_MAX = 1000
 """Closed producer ids a connection remembers, to ignore publishes that were under way."""
 

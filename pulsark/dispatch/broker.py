@@ -25,21 +25,25 @@ from pulsark.dispatch.topic import Topic
 from pulsark.errors import (
     BadVersionError,
     ClientError,
-    MetadataError,
+    PulsarkError,
     ServerError,
-    StorageError,
 )
+from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
 from pulsark.metadata.resources import AlreadyExistsError, InUseError, Namespace, Resources
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
 from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from pulsark.storage.managed_ledger import (
+    ManagedLedger,
+    ManagedLedgerConfig,
+    delete_managed_ledger,
+    read_record,
+)
 from pulsark.storage.position import EARLIEST, LATEST, Position
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.entry import parse_entry
 from pulsark.wire.hashes import bundle_hash, topics_hash
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import TopicName, parse_namespace
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -109,6 +113,7 @@ class Broker:
         self._instance_id: int | None = None
         self._next_producer = 0
         self._next_consumer = 0
+        self._deleting: set[TopicName] = set()
         self._closed = False
         self._upkeep: list[asyncio.Task[None]] = []
 
@@ -166,8 +171,9 @@ class Broker:
             for topic in self.loaded_topics():
                 try:
                     await topic.ledger.roll_over_if_due()
-                except (StorageError, MetadataError) as error:
-                    log.warning("%s: its ledger is not closed yet: %s", topic.name, error)
+                except PulsarkError as error:
+                    if not (topic.closed or topic.ledger.is_terminated):
+                        log.warning("%s: its ledger is not closed yet: %s", topic.name, error)
 
     def iso_time(self, ms: int) -> str:
         """Epoch milliseconds as ISO-8601 in UTC."""
@@ -204,12 +210,14 @@ class Broker:
     async def _own(self, name: TopicName) -> str:
         """Own the bundle of a topic, or raise; returns ``tenant/namespace/bundle``."""
         bundle = f"{name.namespace_name}/{await self.bundle_of(name)}"
-        if bundle not in self._owned:
-            self._owned[bundle] = asyncio.create_task(self._claim(bundle))
+        claim = self._owned.get(bundle)
+        if claim is None:
+            claim = self._owned[bundle] = asyncio.create_task(self._claim(bundle))
         try:
-            await asyncio.shield(self._owned[bundle])
+            await asyncio.shield(claim)
         except Exception:
-            self._owned.pop(bundle, None)
+            if self._owned.get(bundle) is claim:
+                del self._owned[bundle]
             raise
         return bundle
 
@@ -225,8 +233,9 @@ class Broker:
             ) from error
 
     async def _cursor_log(self, bundle: str) -> CursorLog:
-        if bundle not in self._cursor_logs:
-            self._cursor_logs[bundle] = asyncio.create_task(
+        opening = self._cursor_logs.get(bundle)
+        if opening is None:
+            opening = self._cursor_logs[bundle] = asyncio.create_task(
                 CursorLog.open(
                     bundle,
                     self.ledgers,
@@ -236,9 +245,10 @@ class Broker:
                 )
             )
         try:
-            return await asyncio.shield(self._cursor_logs[bundle])
+            return await asyncio.shield(opening)
         except Exception:
-            self._cursor_logs.pop(bundle, None)
+            if self._cursor_logs.get(bundle) is opening:
+                del self._cursor_logs[bundle]
             raise
 
     # -- topics ---
@@ -260,7 +270,7 @@ class Broker:
 
     async def exists(self, name: TopicName) -> bool:
         """Whether a topic (a partition or a topic without partitions) is there."""
-        if await self.metadata.get(ledger_path(name)) is not None:
+        if await read_record(ledger_path(name), self.metadata) is not None:
             return True
         if name.partition < 0:
             return False
@@ -269,6 +279,11 @@ class Broker:
 
     async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
         """A topic, loaded if needed; made if ``create`` and it is missing."""
+        if self._deleting and name.base in self._deleting:
+            raise ClientError(ServerError.ServiceNotReady, f"Topic {name.base} is being deleted")
+        return await self._topic(name, create=create)
+
+    async def _topic(self, name: TopicName, *, create: bool = False) -> Topic:
         if self._closed:
             raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
         key = str(name)
@@ -348,16 +363,26 @@ class Broker:
         if not (create and self.settings.allowAutoTopicCreation):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
         if self.settings.allowAutoTopicCreationType == "partitioned" and name.partition < 0:
-            count = self.settings.defaultNumPartitions
-            await self.create_partitioned_topic(name, count, {})
-            return count
+            try:
+                await self.create_partitioned_topic(name, self.settings.defaultNumPartitions, {})
+            except AlreadyExistsError:
+                log.debug("%s was created by another client at the same time", name)
+            found = await self.resources.partitioned_topics.get(name)
+            return 0 if found is None else found.partitions
         return 0
+
+    async def require_topic(self, name: TopicName) -> None:
+        """Raise ``ClientError(TopicNotFound)`` unless a topic, partitioned or not, is there."""
+        if await self.exists(name):
+            return
+        if await self.resources.partitioned_topics.get(name) is None:
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
 
     async def create_topic(self, name: TopicName, properties: dict[str, str]) -> Topic:
         """Create a topic without partitions (or a missing partition)."""
         await self._namespace(name)
         if await self.resources.partitioned_topics.get(name) is not None or (
-            await self.metadata.get(ledger_path(name)) is not None
+            await read_record(ledger_path(name), self.metadata) is not None
         ):
             raise AlreadyExistsError(f"Topic {name} already exists")
         topic = await self.topic(name, create=True)
@@ -376,11 +401,20 @@ class Broker:
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete one topic or partition with its data and subscriptions."""
-        topic = await self.topic(name)
+        path = ledger_path(name)
+        if str(name) not in self._topics and await read_record(path, self.metadata) is None:
+            if not await self._has_record(name) and not await self.exists(name):
+                raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+            # Never used, or a deletion that did not come to its end.
+            await delete_managed_ledger(path, self.ledgers, self.metadata)
+            return
+        topic = await self._topic(name)
         if topic.is_used and not force:
             raise InUseError(f"Topic {name} has connected producers or consumers")
-        await topic.delete()
-        self._topics.pop(str(name), None)
+        try:
+            await topic.delete()
+        finally:
+            self._forget(topic)
 
     async def delete_partitioned_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic with all its partitions."""
@@ -393,25 +427,42 @@ class Broker:
                 topic = self.loaded_topic(partition)
                 if topic is not None and topic.is_used:
                     raise InUseError(f"Topic {partition} has connected producers or consumers")
-        for partition in partitions:
-            if await self.metadata.get(ledger_path(partition)) is not None:
-                await self.delete_topic(partition, force=True)
-        await self.resources.partitioned_topics.delete(name)
+        self._deleting.add(name)
+        try:
+            for partition in partitions:
+                if str(partition) in self._topics or await self._has_record(partition):
+                    await self.delete_topic(partition, force=True)
+            await self.resources.partitioned_topics.delete(name)
+        finally:
+            self._deleting.discard(name)
+
+    async def _has_record(self, name: TopicName) -> bool:
+        """Whether anything is stored of a topic, even if it is being deleted."""
+        return await self.metadata.get(ledger_path(name)) is not None
 
     async def unload_topic(self, name: TopicName) -> None:
         """Close a topic; clients connect anew and load it again."""
         topic = self.loaded_topic(name)
         if topic is not None:
-            await topic.close()
-            self._topics.pop(str(name), None)
+            try:
+                await topic.close()
+            finally:
+                self._forget(topic)
+
+    def _forget(self, topic: Topic) -> None:
+        """Nobody gets this topic any more; the next who asks loads another one."""
+        if self.loaded_topic(topic.name) is topic:
+            del self._topics[str(topic.name)]
 
     async def list_topics(self, namespace: str, *, include_system: bool = False) -> list[str]:
         """Full names of a namespace's topics, each partition by itself, sorted."""
         if await self.resources.namespaces.get(namespace) is None:
             raise ClientError(ServerError.TopicNotFound, f"Namespace {namespace} does not exist")
+        parent = f"/managed-ledgers/{namespace}/persistent"
         names = {
             f"persistent://{namespace}/{unquote(child)}"
-            for child in await self.metadata.children(f"/managed-ledgers/{namespace}/persistent")
+            for child in await self.metadata.children(parent)
+            if await read_record(f"{parent}/{child}", self.metadata) is not None
         }
         for base in await self.resources.partitioned_topics.list(namespace):
             found = await self.resources.partitioned_topics.get(base)
@@ -427,6 +478,7 @@ class Broker:
         Patterns are left to the client, which filters what is not marked as filtered: an
         expression from the network could keep Python's matcher busy for ever.
         """
+        namespace = "/".join(parse_namespace(namespace))
         wanted = mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
         topics = await self.list_topics(namespace) if wanted else []
         return TopicList(topics, topics_hash(topics))
@@ -442,6 +494,7 @@ class Broker:
 
     async def ensure_subscription(self, topic: Topic, name: str) -> None:
         """Make sure that a durable subscription exists; a new one starts at Earliest."""
+        check_subscription_name(name)
         if name not in topic.subscriptions:
             if not self.settings.allowAutoSubscriptionCreation:
                 raise ClientError(
@@ -452,36 +505,68 @@ class Broker:
     async def subscribe(self, connection: Connection, request: pb.CommandSubscribe) -> Consumer:
         """Admit a consumer. The subscription exists durably when this returns."""
         check_subscription_name(request.subscription)
-        sub_type = SubType(request.subType)
-        if sub_type.name not in self.settings.subscriptionTypesEnabled:
-            raise ClientError(
-                ServerError.NotAllowedError, f"{sub_type.name} subscriptions are not enabled"
-            )
+        sub_type = self._check_type(request)
         name = TopicName.parse(request.topic)
         topic = await self.topic_for_clients(name, may_create=request.force_topic_creation)
         if request.HasField("schema"):
             await self.schemas.register(name, request.schema)
+        while True:
+            topic.check_open()
+            subscription = topic.subscriptions.get(request.subscription)
+            if subscription is None:
+                subscription = await self._create_subscription(topic, request)
+            elif subscription.cursor.durable != request.durable:
+                raise ClientError(
+                    ServerError.NotAllowedError,
+                    f"Subscription {subscription.name} is "
+                    + ("durable" if subscription.cursor.durable else "not durable"),
+                )
+            try:
+                async with subscription.changing:
+                    # It may have been deleted while others were admitted.
+                    if topic.subscriptions.get(subscription.name) is subscription:
+                        return await self._join(connection, request, subscription, sub_type)
+            except BaseException:
+                if not subscription.consumers:
+                    topic.subscription_idle(subscription)
+                raise
+
+    def _check_type(self, request: pb.CommandSubscribe) -> SubType:
+        sub_type = SubType(request.subType)
+        if sub_type.name not in self.settings.subscriptionTypesEnabled or sub_type not in (
+            SubType.Exclusive,
+            SubType.Shared,
+            SubType.Failover,
+        ):
+            raise ClientError(
+                ServerError.NotAllowedError, f"{sub_type.name} subscriptions are not enabled"
+            )
         if request.read_compacted and sub_type not in (SubType.Exclusive, SubType.Failover):
             raise ClientError(
                 ServerError.NotAllowedError,
                 "read_compacted is for Exclusive and Failover subscriptions",
             )
-        subscription = topic.subscriptions.get(request.subscription)
-        if subscription is None:
-            subscription = await self._create_subscription(topic, request)
-        elif subscription.cursor.durable != request.durable:
-            raise ClientError(
-                ServerError.NotAllowedError,
-                f"Subscription {subscription.name} is "
-                + ("durable" if subscription.cursor.durable else "not durable"),
-            )
-        async with subscription.changing:
-            consumer = self._new_consumer(connection, request, subscription)
-            await self._admit(subscription, consumer, sub_type)
-        if request.start_message_rollback_duration_sec:
-            target = self.clock.now_ms() - request.start_message_rollback_duration_sec * 1000
-            position = await topic.ledger.find_by_publish_time(target)
-            await subscription.rollback(position)
+        return sub_type
+
+    async def _join(
+        self,
+        connection: Connection,
+        request: pb.CommandSubscribe,
+        subscription: Subscription,
+        sub_type: SubType,
+    ) -> Consumer:
+        """Add a consumer, all or nothing. The caller holds ``subscription.changing``."""
+        consumer = self._new_consumer(connection, request, subscription, sub_type)
+        await self._admit(subscription, consumer, sub_type)
+        try:
+            if request.start_message_rollback_duration_sec:
+                target = self.clock.now_ms() - request.start_message_rollback_duration_sec * 1000
+                position = await subscription.topic.ledger.find_by_publish_time(target)
+                await subscription.rollback(position)
+            subscription.topic.check_open()
+        except BaseException:
+            subscription.remove_consumer(consumer)
+            raise
         return consumer
 
     async def _create_subscription(
@@ -496,7 +581,9 @@ class Broker:
         position = EARLIEST if earliest else LATEST
         if not request.durable and request.HasField("start_message_id"):
             start = position_of(request.start_message_id)
-            if start <= topic.ledger.last_confirmed:
+            # The place right after the last entry is where the next one comes: not beyond.
+            before = Position(start.ledger_id, start.entry_id - 1)
+            if before <= topic.ledger.last_confirmed:
                 position = start
         return await topic.create_subscription(
             request.subscription,
@@ -516,15 +603,23 @@ class Broker:
             if error.code != ServerError.ConsumerBusy or holder is None:
                 raise
             # The holder's connection may be half dead: ask, and try again if it is.
-            if await holder.connection.probe():
+            if await holder.connection.probe() and not holder.closed:
                 raise
+            subscription.topic.check_open()
             subscription.remove_consumer(holder)
             subscription.use_type(sub_type)
             subscription.add_consumer(consumer)
 
     def _new_consumer(
-        self, connection: Connection, request: pb.CommandSubscribe, subscription: Subscription
+        self,
+        connection: Connection,
+        request: pb.CommandSubscribe,
+        subscription: Subscription,
+        sub_type: SubType,
     ) -> Consumer:
+        # The epoch tells what was sent before a redelivery from what comes after it; where
+        # messages are redelivered one by one there is none.
+        has_epoch = request.HasField("consumer_epoch") and sub_type != SubType.Shared
         self._next_consumer += 1
         return Consumer(
             subscription,
@@ -532,21 +627,23 @@ class Broker:
             request.consumer_id,
             request.consumer_name or f"consumer-{self._next_consumer}",
             priority=request.priority_level,
-            epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
+            epoch=request.consumer_epoch if has_epoch else None,
             metadata={m.key: m.value for m in request.metadata},
             connected_since_ms=self.clock.now_ms(),
         )
 
     async def last_message_id(self, topic: Topic) -> LastMessage:
-        """The last message that can be delivered."""
+        """The last message that can be delivered: no marker."""
         position = topic.ledger.last_confirmed
-        if position.ledger_id < 0:
-            return LastMessage(Position(-1, -1), -1)
-        entries = await topic.ledger.read(position, 1, 1)
-        if not entries:
-            return LastMessage(Position(-1, -1), -1)
-        head = parse_entry(entries[0][1])
-        return LastMessage(position, head.messages - 1 if head.batched else -1)
+        while position.ledger_id >= 0:
+            entries = await topic.read(position, 1, 1)
+            if not entries or entries[0].position != position:
+                break
+            entry = entries[0]
+            if not entry.marker:
+                return LastMessage(position, entry.messages - 1 if entry.batched else -1)
+            position = topic.ledger.previous_position(position)
+        return LastMessage(EARLIEST, -1)
 
     # -- Flight ---
 
@@ -578,6 +675,11 @@ def check_subscription_name(name: str) -> None:
     """Refuse names that are empty or kept for the system."""
     if not name:
         raise ClientError(ServerError.ProducerBusy, "The subscription name is empty")
+    if len(name) > SUBSCRIPTION_NAME_CHARS_MAX:
+        raise ClientError(
+            ServerError.NotAllowedError,
+            f"The subscription name is longer than {SUBSCRIPTION_NAME_CHARS_MAX} characters",
+        )
     if name.startswith(_RESERVED_SUBSCRIPTIONS):
         raise ClientError(
             ServerError.ProducerBusy, f"Subscription name {name} is reserved for the system"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.entry import Entry
@@ -62,10 +63,13 @@ def pick_active(consumers: list[Consumer], topic: str, partition: int) -> Consum
     eligible = sorted((c for c in consumers if c.priority == best), key=lambda c: c.name)
     if partition >= 0:
         return eligible[partition % len(eligible)]
-    ring = sorted(
-        (murmur3_32(f"{c.name}{point}".encode()), index)
-        for index, c in enumerate(eligible)
-        for point in range(RING_POINTS)
-    )
+    if len(eligible) == 1:
+        return eligible[0]
+    ring = sorted((point, index) for index, c in enumerate(eligible) for point in _points(c.name))
     place = bisect_left(ring, (murmur3_32(topic.encode()), -1))
     return eligible[ring[place % len(ring)][1]]
+
+
+@lru_cache(maxsize=4096)
+def _points(name: str) -> tuple[int, ...]:
+    return tuple(murmur3_32(f"{name}{point}".encode()) for point in range(RING_POINTS))

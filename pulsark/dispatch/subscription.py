@@ -23,7 +23,7 @@ from pulsark.dispatch.failover import Failover
 from pulsark.dispatch.replay import ReplaySet
 from pulsark.dispatch.shared import Shared
 from pulsark.dispatch.subscription_type import SubscriptionType, SubType
-from pulsark.errors import ClientError, ServerError, StorageError
+from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import READER_GRACE_SECONDS
 from pulsark.runtime import Done
 from pulsark.storage.cursor import Cursor
@@ -109,7 +109,7 @@ class Subscription:
         self.type.add(consumer)
         self.had_consumer = True
         if not self.type.tracks_pending and self.type.active is not before:
-            self._change_active(before)
+            self._change_active(before, consumer)
 
     def announce_active(self, newcomer: Consumer) -> None:
         """Tell a new Failover consumer whether it is the active one."""
@@ -146,14 +146,18 @@ class Subscription:
             return Shared()
         raise ClientError(ServerError.NotAllowedError, f"{sub_type.name} is not enabled")
 
-    def _change_active(self, before: Consumer | None) -> None:
-        """Everything unacknowledged goes to the new active consumer."""
+    def _change_active(self, before: Consumer | None, newcomer: Consumer | None = None) -> None:
+        """Everything unacknowledged goes to the new active consumer.
+
+        A newcomer is not told here: it gets the answer to its request first.
+        """
         self._rewind()
         if self.type.sub_type != SubType.Failover:
             return
         active = self.type.active
         for consumer in self.type.consumers:
-            consumer.connection.send_active_change(consumer, consumer is active)
+            if consumer is not newcomer:
+                consumer.connection.send_active_change(consumer, consumer is active)
         delay_ms = self.topic.settings.activeConsumerFailoverDelayTimeMillis
         if before is None or delay_ms == 0:
             return
@@ -217,9 +221,8 @@ class Subscription:
             )
         if not self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled and ack_set:
             # Without batch-index tracking only the entries before this one are done.
-            position = Position(position.ledger_id, position.entry_id - 1)
+            position = Position(position.ledger_id, max(position.entry_id, 0) - 1)
             ack_set = None
-        position = min(position, self.topic.ledger.last_confirmed)
         self.cursor.ack_cumulative(position, ack_set, done)
         self.messages_acked += 1
         consumer.messages_acked += 1
@@ -313,8 +316,10 @@ class Subscription:
             ack_set = None
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.cursor.reset(target, ack_set, _resolve(done))
-        await done
+        # Before anything is awaited: the task may be cancelled, and the cursor has moved.
+        self._redeliveries.clear()
         self._rewind()
+        await done
 
     def _drop_if_abandoned(self) -> None:
         if not self.consumers:
@@ -477,7 +482,7 @@ class Subscription:
     async def _fill_ahead(self) -> None:
         try:
             self._ahead = await self.topic.read(self.read_position, READ_ENTRIES, READ_BYTES)
-        except StorageError as error:
+        except PulsarkError as error:
             self._read_failed(error)
             return
         self._reading = None
@@ -487,7 +492,7 @@ class Subscription:
     async def _fill_replay(self, position: Position) -> None:
         try:
             entries = await self.topic.read(position, READ_ENTRIES, READ_BYTES)
-        except StorageError as error:
+        except PulsarkError as error:
             self._read_failed(error)
             return
         self._reading = None
@@ -496,7 +501,7 @@ class Subscription:
             self._replay.discard(position)  # trimmed away since it was delivered
         self.pump()
 
-    def _read_failed(self, error: StorageError) -> None:
+    def _read_failed(self, error: PulsarkError) -> None:
         log.warning("%s: subscription %s cannot read: %s", self.topic.name, self.name, error)
         loop = asyncio.get_running_loop()
         self._reading = loop.create_task(self._retry_later())

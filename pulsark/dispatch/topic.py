@@ -20,7 +20,7 @@ from pulsark.runtime import Clock
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_log import CursorLog
 from pulsark.storage.managed_ledger import ManagedLedger
-from pulsark.storage.position import EARLIEST, LATEST, Position
+from pulsark.storage.position import Position
 from pulsark.wire.entry import message_counts
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class Topic:
         """
         log.warning("%s: %d publishes failed: %s", self.name, len(contexts), error)
         self.storage_error = error
+        code = error.code if isinstance(error, ClientError) else ServerError.PersistenceError
         closing: dict[int, Producer] = {}
         for entry in contexts:
             producer = entry.producer
@@ -117,7 +118,7 @@ class Topic:
             entry.producer = None
             closing[id(producer)] = producer
             producer.connection.send_publish_error(
-                producer, entry, ServerError.PersistenceError, f"The entry was not stored: {error}"
+                producer, entry, code, f"The entry was not stored: {error}"
             )
         for producer in closing.values():
             producer.connection.close_producer(producer)
@@ -133,17 +134,14 @@ class Topic:
     async def add_producer(self, producer: Producer) -> None:
         """Admit a producer, or raise ``ClientError``."""
         self.check_writable()
-        other = self.producers.get(producer.name)
-        if other is not None and not self._succeeds(producer, other):
-            alive = await other.connection.probe()
-            other_now = self.producers.get(producer.name)
-            if alive and other_now is not None:
+        while (other := self.producers.get(producer.name)) is not None:
+            if not self._succeeds(producer, other) and await other.connection.probe():
+                if other.closed:
+                    continue  # it left meanwhile
                 raise ClientError(
                     ServerError.ProducerBusy,
                     f"Producer with name '{producer.name}' is already connected to topic",
                 )
-            other = other_now
-        if other is not None:
             other.connection.forget_producer(other)
             self.remove_producer(other)
         self.check_writable()
@@ -164,10 +162,14 @@ class Topic:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
 
-    def check_writable(self) -> None:
-        """Raise the error with which a new producer is refused, if it must be."""
+    def check_open(self) -> None:
+        """Raise ``ClientError`` if the topic goes away from here."""
         if self.closed:
             raise ClientError(ServerError.ServiceNotReady, f"Topic {self.name} is being unloaded")
+
+    def check_writable(self) -> None:
+        """Raise the error with which a new producer is refused, if it must be."""
+        self.check_open()
         if self.ledger.is_terminated:
             raise ClientError(ServerError.TopicTerminatedError, f"Topic {self.name} is terminated")
         if self.ledger.is_fenced:
@@ -189,6 +191,7 @@ class Topic:
         A durable one exists once this returns, over any restart.
         """
         async with self._creating:
+            self.check_open()
             subscription = self.subscriptions.get(name)
             if subscription is not None:
                 return subscription
@@ -205,13 +208,8 @@ class Topic:
 
     def mark_delete_before(self, position: Position) -> Position:
         """The mark-delete position that makes ``position`` the next one delivered."""
-        last = self.ledger.last_confirmed
-        if position == LATEST or position > last:
-            return last
-        first = self.ledger.first_position()
-        if position <= EARLIEST or position <= first:
-            return Position(first.ledger_id, first.entry_id - 1)
-        return Position(position.ledger_id, position.entry_id - 1)
+        place = self.ledger.valid_position_at_or_after(position)
+        return Position(place.ledger_id, place.entry_id - 1)
 
     async def delete_subscription(self, subscription: Subscription) -> None:
         """Delete a subscription, durably."""
@@ -225,7 +223,8 @@ class Topic:
     def subscription_idle(self, subscription: Subscription) -> None:
         """The last consumer left: what a reader leaves behind goes away."""
         if not subscription.cursor.durable and not subscription.changing.locked():
-            self.subscriptions.pop(subscription.name, None)
+            if self.subscriptions.get(subscription.name) is subscription:
+                del self.subscriptions[subscription.name]
             subscription.close()
 
     def acknowledged(self, subscription: Subscription) -> None:
@@ -296,14 +295,16 @@ class Topic:
         """Unload: durable state is on disk when this returns."""
         self.disconnect()
         await self.ledger.close()
-        self._cursors.unload(self.ledger.topic_id)
+        async with self._creating:  # a cursor made after this would not be unloaded
+            self._cursors.unload(self.ledger.topic_id)
         self._cache.clear()
 
     async def delete(self) -> None:
         """Delete the topic with its subscriptions and its data."""
         self.disconnect()
         self.subscriptions.clear()
-        await self._cursors.delete_topic(self.ledger.topic_id)
+        async with self._creating:
+            await self._cursors.delete_topic(self.ledger.topic_id)
         await self.ledger.delete()
         self._cache.clear()
 

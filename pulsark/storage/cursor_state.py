@@ -267,6 +267,8 @@ class CursorState(AckedSet):
         With ``ack_set``: everything before it, and those of its messages whose bit is 0. Says
         whether anything changed. A position beyond the last entry is ignored.
         """
+        if position.entry_id > MAX_ENTRY_ID:
+            position, ack_set = Position(position.ledger_id, MAX_ENTRY_ID), None
         if position <= self.mark_delete or position > self._ledgers.last_confirmed:
             return False
         before = (self.mark_delete, self.masks.get(position))

@@ -31,6 +31,8 @@ HANDLERS: dict[int, Callable[[Connection, pb.BaseCommand], None]] = {
     Command.PARTITIONED_METADATA: lookup.partitioned_metadata,
     Command.LOOKUP: lookup.lookup,
     Command.GET_TOPICS_OF_NAMESPACE: lookup.topics_of_namespace,
+    Command.WATCH_TOPIC_LIST: lookup.watch_topics,
+    Command.WATCH_TOPIC_LIST_CLOSE: lookup.unwatch_topics,
     Command.GET_SCHEMA: lookup.get_schema,
     Command.GET_OR_CREATE_SCHEMA: lookup.get_or_create_schema,
     Command.PRODUCER: producers.create_producer,

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.error_codes import error_code
 from pulsark.dispatch.message_ids import fill_message_id, position_of
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import CONSUMER_METADATA_CHARS_MAX
+from pulsark.limits import (
+    CONSUMER_METADATA_CHARS_MAX,
+    CONSUMER_NAME_CHARS_MAX,
+    TOPIC_PROPERTIES_MAX,
+)
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -36,6 +40,16 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
         raise ClientError(
             ServerError.MetadataError,
             f"Consumer metadata is longer than {CONSUMER_METADATA_CHARS_MAX} characters",
+        )
+    if len(request.consumer_name) > CONSUMER_NAME_CHARS_MAX:
+        raise ClientError(
+            ServerError.NotAllowedError,
+            f"The consumer name is longer than {CONSUMER_NAME_CHARS_MAX} characters",
+        )
+    if len(request.subscription_properties) > TOPIC_PROPERTIES_MAX:
+        raise ClientError(
+            ServerError.MetadataError,
+            f"A subscription has at most {TOPIC_PROPERTIES_MAX} properties",
         )
     consumer = await connection.broker.subscribe(connection, request)
     subscription = consumer.subscription
@@ -129,9 +143,9 @@ def redeliver(connection: Connection, command: Command) -> None:
 
 def seek(connection: Connection, command: Command) -> None:
     request = command.seek
+    consumer = connection.consumers.get(request.consumer_id)
 
     async def answer() -> None:
-        consumer = connection.consumers.get(request.consumer_id)
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription
@@ -154,9 +168,9 @@ def seek(connection: Connection, command: Command) -> None:
 
 def unsubscribe(connection: Connection, command: Command) -> None:
     request = command.unsubscribe
+    consumer = connection.consumers.get(request.consumer_id)
 
     async def answer() -> None:
-        consumer = connection.consumers.get(request.consumer_id)
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription
@@ -166,7 +180,8 @@ def unsubscribe(connection: Connection, command: Command) -> None:
                 ServerError.MetadataError,
                 "Unconnected or shared consumer attempting to unsubscribe",
             )
-        del connection.consumers[request.consumer_id]
+        if connection.consumers.get(request.consumer_id) is consumer:
+            del connection.consumers[request.consumer_id]
         subscription.remove_consumer(consumer)
         await subscription.topic.delete_subscription(subscription)
         connection.send_success(request.request_id)
@@ -176,6 +191,7 @@ def unsubscribe(connection: Connection, command: Command) -> None:
 
 def close_consumer(connection: Connection, command: Command) -> None:
     request = command.close_consumer
+    connection.abandon("consumer", request.consumer_id)
     consumer = connection.consumers.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumer(consumer)
@@ -184,9 +200,9 @@ def close_consumer(connection: Connection, command: Command) -> None:
 
 def last_message_id(connection: Connection, command: Command) -> None:
     request = command.getLastMessageId
+    consumer = connection.consumers.get(request.consumer_id)
 
     async def answer() -> None:
-        consumer = connection.consumers.get(request.consumer_id)
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.error_codes import error_code
-from pulsark.errors import PulsarkError
+from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 
@@ -63,15 +63,16 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
     request = command.getTopicsOfNamespace
 
     async def answer() -> None:
-        found = await connection.broker.topics_of_namespace(request.namespace, request.mode)
-        reply = Command(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-        response = reply.getTopicsOfNamespaceResponse
-        response.request_id = request.request_id
-        response.topics_hash = found.hash
-        response.changed = request.topics_hash != found.hash
-        if response.changed:
-            response.topics.extend(found.topics)
-        connection.send(reply)
+        async with connection.large_answer():
+            found = await connection.broker.topics_of_namespace(request.namespace, request.mode)
+            reply = Command(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+            response = reply.getTopicsOfNamespaceResponse
+            response.request_id = request.request_id
+            response.topics_hash = found.hash
+            response.changed = request.topics_hash != found.hash
+            if response.changed:
+                response.topics.extend(found.topics)
+            connection.send(reply)
 
     connection.run(answer(), request.request_id)
 
@@ -106,6 +107,7 @@ def get_or_create_schema(connection: Connection, command: Command) -> None:
         response.request_id = request.request_id
         try:
             name = TopicName.parse(request.topic)
+            await connection.broker.require_topic(name)
             response.schema_version = await connection.broker.schemas.register(name, request.schema)
         except PulsarkError as error:
             response.error_code = int(error_code(error))  # type: ignore[assignment]
@@ -113,3 +115,16 @@ def get_or_create_schema(connection: Connection, command: Command) -> None:
         connection.send(reply)
 
     connection.run(answer(), request.request_id)
+
+
+def watch_topics(connection: Connection, command: Command) -> None:
+    """Watchers are not offered in the handshake; clients that ask for one poll instead."""
+    connection.send_request_error(
+        command.watchTopicList.request_id,
+        ClientError(ServerError.NotAllowedError, "Watching topics is not enabled on this broker"),
+    )
+
+
+def unwatch_topics(connection: Connection, command: Command) -> None:
+    """There is nothing to close."""
+    connection.send_success(command.watchTopicListClose.request_id)

@@ -29,12 +29,12 @@ def create_producer(connection: Connection, command: Command) -> None:
 
 async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     name = TopicName.parse(request.topic)
-    topic = await connection.broker.topic_for_clients(name)
-    topic.check_writable()
     if request.producer_access_mode != 0:
         raise ClientError(
             ServerError.NotAllowedError, "Only the Shared producer access mode is supported"
         )
+    topic = await connection.broker.topic_for_clients(name)
+    topic.check_writable()
     schema_version = b""
     if request.HasField("schema"):
         schema_version = await connection.broker.schemas.register(name, request.schema)
@@ -73,6 +73,7 @@ def _ready(connection: Connection, producer: Producer, request_id: int) -> None:
 
 def close_producer(connection: Connection, command: Command) -> None:
     request = command.close_producer
+    connection.abandon("producer", request.producer_id)
     producer = connection.producers.pop(request.producer_id, None)
     if producer is None:
         connection.send_success(request.request_id)

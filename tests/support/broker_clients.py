@@ -1,0 +1,264 @@
+"""A broker in memory and in virtual time, and clients whose sockets are lists of commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, cast
+
+from pulsark.config import Settings
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.connection import Connection
+from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.storage.ledger import LedgerManager
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.frames import FrameDecoder, encode_command
+from tests.sim.disk import SimDisk
+from tests.sim.simulation import Simulation
+from tests.support.memory_bookie import MemoryBookie
+from tests.support.wire_frames import publish
+
+Command = pb.BaseCommand
+MAX_FRAME_BYTES = 16 << 20
+
+
+class BrokerInMemory:
+    """One broker over one bookie. ``started`` makes it; ``Client`` talks to it."""
+
+    def __init__(self, sim: Simulation, **changed: Any) -> None:
+        names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
+        quorums = {f"managedLedgerDefault{name}": 1 for name in names}
+        settings = {**quorums, "activeConsumerFailoverDelayTimeMillis": 0, **changed}
+        runtime = sim.runtime(SimDisk())
+        self.bookie = MemoryBookie()
+        self.metadata = MemoryMetadataStore()
+        ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, runtime)
+        self.broker = Broker(Settings(**settings), runtime, self.metadata, ledgers)
+
+    async def start(self) -> None:
+        await self.broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
+
+
+class FakeTransport(asyncio.Transport):
+    """What was written, and whether the client reads: a client that does not lets it pile up."""
+
+    def __init__(self, protocol: Connection) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self.written = bytearray()
+        self.unread = 0
+        self.reads = True
+        self.paused = False
+        self.closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("10.0.0.1", 1234) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = high or 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def writelines(self, list_of_data: Any) -> None:
+        assert not self.closed, "written to a closed socket"
+        data = b"".join(list_of_data)
+        self.written += data
+        if not self.reads:
+            before, self.unread = self.unread, self.unread + len(data)
+            if before <= self._high < self.unread:
+                self._protocol.pause_writing()
+
+    def read_all(self) -> None:
+        """The client reads again, all there is."""
+        self.reads, self.unread = True, 0
+        self._protocol.resume_writing()
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    abort = close
+
+
+class Client:
+    """One connection, its handshake done. It answers pings unless ``mute``."""
+
+    def __init__(self, broker: BrokerInMemory, *, handshake: bool = True) -> None:
+        self.connection = Connection(broker.broker)
+        self.transport = FakeTransport(self.connection)
+        self.connection.connection_made(self.transport)
+        self.mute = False
+        self.answers: list[pb.BaseCommand] = []
+        self._decoder = FrameDecoder(MAX_FRAME_BYTES)
+        self._ids = count(1)
+        if handshake:
+            command = Command(type=Command.CONNECT)
+            command.connect.client_version = "test"
+            command.connect.protocol_version = 21
+            self.send(command)
+
+    # -- bytes ---------------------------------------------------------------------------------
+
+    def send_bytes(self, data: bytes) -> None:
+        """Give bytes to the broker, unless the connection is closed."""
+        view = memoryview(data)
+        while view and not self.transport.closed:
+            buffer = self.connection.get_buffer(-1)
+            size = min(len(buffer), len(view))
+            buffer[:size] = view[:size]
+            view = view[size:]
+            self.connection.buffer_updated(size)
+
+    def send(self, *commands: pb.BaseCommand) -> None:
+        """Send commands in one piece."""
+        self.send_bytes(b"".join(map(encode_command, commands)))
+
+    def hang_up(self) -> None:
+        """The connection is lost."""
+        self.transport.close()
+
+    async def take(self, *types: int, seconds: float = 1.0) -> pb.BaseCommand:
+        """The next answer of one of the types; ``TimeoutError`` if none comes."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while True:
+            self._read()
+            for command in self.answers:
+                if command.type in types:
+                    self.answers.remove(command)
+                    return command
+            if loop.time() >= end:
+                raise TimeoutError(f"no {types} among {self.answers}")
+            await asyncio.sleep(0.001)
+
+    def has(self, kind: int) -> bool:
+        """Whether a command of this type has arrived and was not taken."""
+        self._read()
+        return any(command.type == kind for command in self.answers)
+
+    def _read(self) -> None:
+        data = bytes(self.transport.written)
+        self.transport.written.clear()
+        for command, _ in self._decoder.receive(data):
+            if command.type != Command.PING:
+                self.answers.append(command)
+            elif not self.mute:
+                self.send(pong())
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def subscribe_command(
+        self, topic: str, subscription: str = "s", consumer_id: int = 1, **fields: Any
+    ) -> pb.BaseCommand:
+        command = Command(type=Command.SUBSCRIBE)
+        request = command.subscribe
+        request.topic, request.subscription = topic, subscription
+        request.subType = fields.pop("kind", pb.CommandSubscribe.Exclusive)
+        request.consumer_id, request.request_id = consumer_id, next(self._ids)
+        request.initialPosition = pb.CommandSubscribe.Earliest
+        for name, value in fields.items():
+            if name == "start":
+                request.start_message_id.ledgerId, request.start_message_id.entryId = value
+            else:
+                setattr(request, name, value)
+        return command
+
+    async def subscribe(self, topic: str, subscription: str = "s", **fields: Any) -> int:
+        """Subscribe with 1000 permits; 0, or the code of the refusal."""
+        command = self.subscribe_command(topic, subscription, **fields)
+        self.send(command)
+        code = await self.outcome(seconds=8)
+        if code == 0:
+            self.flow(1000, command.subscribe.consumer_id)
+        return code
+
+    async def outcome(self, seconds: float = 1.0) -> int:
+        """The next SUCCESS (0) or ERROR (its code)."""
+        answer = await self.take(Command.SUCCESS, Command.ERROR, seconds=seconds)
+        return answer.error.error if answer.type == Command.ERROR else 0
+
+    def flow(self, permits: int, consumer_id: int = 1) -> None:
+        command = Command(type=Command.FLOW)
+        command.flow.consumer_id, command.flow.messagePermits = consumer_id, permits
+        self.send(command)
+
+    def producer_command(self, topic: str, name: str, producer_id: int = 1) -> pb.BaseCommand:
+        command = Command(type=Command.PRODUCER)
+        request = command.producer
+        request.topic, request.producer_id, request.producer_name = topic, producer_id, name
+        request.request_id = next(self._ids)
+        return command
+
+    async def produce(self, topic: str, count_: int, producer_id: int = 1) -> list[tuple[int, int]]:
+        """Open a producer and publish; the message ids."""
+        name = f"p-{id(self)}-{producer_id}"
+        self.send(self.producer_command(topic, name, producer_id))
+        await self.take(Command.PRODUCER_SUCCESS)
+        return [await self.publish(i, producer_id) for i in range(count_)]
+
+    async def publish(self, sequence_id: int = 0, producer_id: int = 1) -> tuple[int, int]:
+        self.send_bytes(publish(producer_id, sequence_id, b"x"))
+        receipt = (await self.take(Command.SEND_RECEIPT)).send_receipt
+        return receipt.message_id.ledgerId, receipt.message_id.entryId
+
+    async def received(self, number: int) -> list[tuple[int, int]]:
+        """The ids of the next messages."""
+        ids = [(await self.take(Command.MESSAGE)).message.message_id for _ in range(number)]
+        return [(i.ledgerId, i.entryId) for i in ids]
+
+    def close_command(self, kind: str, number: int = 1) -> pb.BaseCommand:
+        """CLOSE_CONSUMER or CLOSE_PRODUCER."""
+        if kind == "consumer":
+            command = Command(type=Command.CLOSE_CONSUMER)
+            command.close_consumer.consumer_id = number
+            command.close_consumer.request_id = next(self._ids)
+        else:
+            command = Command(type=Command.CLOSE_PRODUCER)
+            command.close_producer.producer_id = number
+            command.close_producer.request_id = next(self._ids)
+        return command
+
+    def seek_command(self, position: tuple[int, int], consumer_id: int = 1) -> pb.BaseCommand:
+        command = Command(type=Command.SEEK)
+        command.seek.consumer_id, command.seek.request_id = consumer_id, next(self._ids)
+        command.seek.message_id.ledgerId, command.seek.message_id.entryId = position
+        return command
+
+    def ack_command(
+        self, position: tuple[int, int], *, cumulative: bool = False, ack_set: tuple[int, ...] = ()
+    ) -> pb.BaseCommand:
+        command = Command(type=Command.ACK)
+        request = command.ack
+        request.consumer_id, request.request_id = 1, next(self._ids)
+        request.ack_type = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
+        request.message_id.add(ledgerId=position[0], entryId=position[1], ack_set=ack_set)
+        return command
+
+
+def pong() -> pb.BaseCommand:
+    command = Command(type=Command.PONG)
+    command.pong.SetInParent()
+    return command
+
+
+@contextmanager
+def held(broker: BrokerInMemory) -> Iterator[None]:
+    """While it is open, nothing becomes durable."""
+    broker.bookie.held = True
+    yield
+    broker.bookie.held = False
+    cast(Any, broker.bookie).release_held()
