@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from tests.support.standalone import Standalone
+
+# A shell starts background jobs with SIGINT ignored, and processes inherit that. Tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run; HYPOTHESIS_PROFILE=long looks for new ones.
 settings.register_profile("quick", max_examples=100, deadline=None, derandomize=True)
