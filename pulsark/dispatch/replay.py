@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyroaring import BitMap
 
+from pulsark.storage.cursor_state import MAX_ENTRY_ID
 from pulsark.storage.position import Position
 
 
@@ -28,9 +29,9 @@ class ReplaySet:
         self._ledgers.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
 
     def discard(self, position: Position) -> None:
-        """Remove a position if it is there."""
+        """Remove a position if it is there; any that a client names will do."""
         entries = self._ledgers.get(position.ledger_id)
-        if entries is not None:
+        if entries is not None and 0 <= position.entry_id <= MAX_ENTRY_ID:
             entries.discard(position.entry_id)
             if not entries:
                 del self._ledgers[position.ledger_id]

@@ -299,16 +299,18 @@ class Subscription:
         A position without an entry stands for the next one that has or will have one. Clients
         subscribe again by themselves; they wait on ``changing`` until it is done.
         """
-        async with self.changing:
-            with self.hold():
-                single = self.type.active
-                for consumer in [single] if single is not None else self.consumers:
-                    consumer.connection.close_consumer(consumer)
-                await self._move_cursor(position, ack_set)
-        if not self.cursor.durable:
-            # The reader is expected back; if it stays away, nobody else will clean up.
-            loop = asyncio.get_running_loop()
-            loop.call_later(READER_GRACE_SECONDS, self._drop_if_abandoned)
+        try:
+            async with self.changing:
+                with self.hold():
+                    single = self.type.active
+                    for consumer in [single] if single is not None else self.consumers:
+                        consumer.connection.close_consumer(consumer)
+                    await self._move_cursor(position, ack_set)
+        finally:
+            if not self.cursor.durable:
+                # The reader is expected back; if it stays away, nobody else will clean up.
+                loop = asyncio.get_running_loop()
+                loop.call_later(READER_GRACE_SECONDS, self._drop_if_abandoned)
 
     async def _move_cursor(self, position: Position, ack_set: list[int] | None) -> None:
         target = self.topic.ledger.valid_position_at_or_after(position)

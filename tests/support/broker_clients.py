@@ -53,6 +53,7 @@ class FakeTransport(asyncio.Transport):
         self.reads = True
         self.paused = False
         self.closed = False
+        self._lost = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("10.0.0.1", 1234) if name == "peername" else default
@@ -64,7 +65,9 @@ class FakeTransport(asyncio.Transport):
         return self.unread
 
     def writelines(self, list_of_data: Any) -> None:
-        assert not self.closed, "written to a closed socket"
+        assert not self._lost, "written after connection_lost"
+        if self.closed:
+            return
         data = b"".join(list_of_data)
         self.written += data
         if not self.reads:
@@ -89,9 +92,13 @@ class FakeTransport(asyncio.Transport):
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._loop.call_soon(self._protocol.connection_lost, None)
+            self._loop.call_soon(self._lose)
 
     abort = close
+
+    def _lose(self) -> None:
+        self._protocol.connection_lost(None)
+        self._lost = True
 
 
 class Client:

@@ -320,6 +320,21 @@ def test_strange_cumulative_acks_do_not_harm_later_ones(entry_id, ack_set) -> No
     run()
 
 
+@scenario()
+async def test_an_ack_of_what_never_was_while_others_wait_for_redelivery(broker) -> None:
+    client = Client(broker)
+    ids = await client.produce(TOPIC, 2)
+    assert await client.subscribe(TOPIC, kind=SHARED) == 0
+    await client.received(2)
+    subscription = broker.broker.loaded_topic(NAME).subscriptions["s"]
+    with subscription.hold():
+        subscription.redeliver(client.connection.consumers[1], None, None)
+        for entry_id in (2**40, 2**63 - 1, 2**64 - 1):
+            client.send(client.ack_command((ids[0][0], entry_id)))
+            await client.take(Command.ACK_RESPONSE)
+    assert await client.received(2) == ids
+
+
 # -- what a client is told --------------------------------------------------------------------
 
 
