@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import gc
 import os
 import queue
 import random
@@ -282,6 +283,20 @@ def hand_over_promptly() -> None:
     loop's callbacks take. Call once, where the process starts.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+
+
+GC_THRESHOLDS = (200_000, 50, 100)
+
+
+def collect_rarely() -> None:
+    """Make the search for reference cycles rare: it took 9 % of a busy broker's time.
+
+    Entries and what surrounds them are freed by counting references. Cycles come from failed
+    requests and closed connections, a few objects each. Call once everything is imported.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from pulsark.limits import (
     UNREAD_OUTPUT_BYTES_MAX,
 )
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.entry import checksum_ok, entry_without_checksum, message_counts
+from pulsark.wire.entry import checked_counts, entry_without_checksum
 from pulsark.wire.frames import FrameDecoder, encode_command, message_head, send_receipt
 
 if TYPE_CHECKING:
@@ -448,7 +448,8 @@ class Connection(asyncio.BufferedProtocol):
         if producer is None or producer.closed:
             self._on_send_without_producer(send)
             return
-        if not checksum_ok(data):
+        counts = checked_counts(data)
+        if counts is None:
             self._refuse_send(
                 send,
                 ServerError.ChecksumError,
@@ -460,7 +461,7 @@ class Connection(asyncio.BufferedProtocol):
                 send, ServerError.NotAllowedError, "Transactions are not enabled on this broker"
             )
             return
-        messages, batched, marker = message_counts(data)
+        messages, batched, marker = counts
         highest = send.highest_sequence_id if send.HasField("highest_sequence_id") else None
         entry = Entry(data, messages, batched, marker, producer, send.sequence_id, highest)
         producer.messages_in += messages

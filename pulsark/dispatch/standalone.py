@@ -24,7 +24,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.server import Server
 from pulsark.errors import ConfigError
 from pulsark.metadata.sqlite import SqliteMetadataStore
-from pulsark.runtime import Runtime, lock_directory
+from pulsark.runtime import Runtime, collect_rarely, lock_directory
 from pulsark.storage.bookie_fleet import BookieHome, open_fleet
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
@@ -143,6 +143,7 @@ async def serve(settings: Settings, ready: asyncio.Future[dict[str, str]] | None
         loop.add_signal_handler(signum, stop.set)
     try:
         info = await standalone.start()
+        collect_rarely()
         log.info("serving", extra=info)
         if ready is not None:
             ready.set_result(info)

@@ -33,6 +33,11 @@ CHECKSUM_END = 6
 _SINGLE_MESSAGE_BYTES_MIN = 6  # its size, and metadata with nothing but the payload's size
 
 _metadata_size = struct.Struct(">I")
+_head = struct.Struct(">HII")  # magic, checksum, metadata size
+_MAGIC_NUMBER = 0x0E01
+_BATCH_TAG = b"\x58"  # num_messages_in_batch, where it is present
+_MARKER_TAG = b"\xa0\x01"  # marker_type, likewise
+_parse = pb.MessageMetadata.FromString
 
 
 class EntryHeader(NamedTuple):
@@ -77,17 +82,43 @@ def parse_entry(entry: bytes) -> EntryHeader:
     )
 
 
+def checked_counts(entry: bytes) -> tuple[int, bool, bool] | None:
+    """``message_counts`` of an entry that just arrived; ``None`` if its checksum is wrong.
+
+    Each publish passes here, so all is done in one go.
+    """
+    if len(entry) < _head.size:
+        return message_counts(entry)
+    magic, checksum, size = _head.unpack_from(entry)
+    if magic != _MAGIC_NUMBER:
+        return message_counts(entry)
+    if google_crc32c.value(entry[CHECKSUM_END:]) != checksum:
+        return None
+    payload_offset = 10 + size
+    if payload_offset > len(entry) or size > MESSAGE_METADATA_BYTES_MAX:
+        raise ProtocolError(f"Message metadata of {size} bytes in an entry of {len(entry)}")
+    return _counts(entry[10:payload_offset], len(entry) - payload_offset)
+
+
 def message_counts(entry: bytes) -> tuple[int, bool, bool]:
-    """``messages``, ``batched`` and ``marker`` as in ``EntryHeader``: what each publish needs."""
+    """``messages``, ``batched`` and ``marker`` as in ``EntryHeader``."""
     start, payload_offset = _bounds(entry)
-    metadata = _parse_metadata(entry[start:payload_offset])
+    return _counts(entry[start:payload_offset], len(entry) - payload_offset)
+
+
+def _counts(head: bytes, payload_size: int) -> tuple[int, bool, bool]:
+    try:
+        metadata = _parse(head)
+    except DecodeError:
+        raise ProtocolError("Message metadata that cannot be parsed") from None
     if not metadata.IsInitialized():
         raise ProtocolError("Message metadata that lack a required field")
-    if metadata.HasField("num_messages_in_batch"):
+    # A field that is there has its tag there; most entries have neither.
+    if _BATCH_TAG in head and metadata.HasField("num_messages_in_batch"):
         messages = metadata.num_messages_in_batch
-        _check_batch_size(metadata, messages, len(entry) - payload_offset)
+        _check_batch_size(metadata, messages, payload_size)
         return messages, True, metadata.HasField("marker_type")
-    return 1, False, metadata.HasField("marker_type")
+    return 1, False, _MARKER_TAG in head and metadata.HasField("marker_type")
 
 
 def _check_batch_size(metadata: pb.MessageMetadata, messages: int, payload_size: int) -> None:
