@@ -459,11 +459,12 @@ class Broker:
         if await self.resources.namespaces.get(namespace) is None:
             raise ClientError(ServerError.TopicNotFound, f"Namespace {namespace} does not exist")
         parent = f"/managed-ledgers/{namespace}/persistent"
-        names = {
-            f"persistent://{namespace}/{unquote(child)}"
-            for child in await self.metadata.children(parent)
-            if await read_record(f"{parent}/{child}", self.metadata) is not None
-        }
+        names = set()
+        for number, child in enumerate(await self.metadata.children(parent), 1):
+            if number % 100 == 0:
+                await asyncio.sleep(0)  # a store in this process answers without a pause
+            if await read_record(f"{parent}/{child}", self.metadata) is not None:
+                names.add(f"persistent://{namespace}/{unquote(child)}")
         for base in await self.resources.partitioned_topics.list(namespace):
             found = await self.resources.partitioned_topics.get(base)
             if found is not None:

@@ -142,8 +142,13 @@ class CursorLog:
                 return loaded[name]
             task = asyncio.create_task(self._create(key, mark_delete, properties, ledgers))
             self._creating[key] = task
-            task.add_done_callback(lambda _: self._creating.pop(key))
+            task.add_done_callback(lambda done: self._created(key, done))
         return await asyncio.shield(self._creating[key])
+
+    def _created(self, key: tuple[str, str], task: asyncio.Task[Cursor]) -> None:
+        del self._creating[key]
+        if not task.cancelled():
+            task.exception()  # whoever asked may be gone: then nobody else looks at it
 
     async def _create(
         self,

@@ -541,6 +541,7 @@ async def test_a_client_that_never_reads_its_answers_is_not_read_either(broker) 
     client.transport.reads = False
     ping = Command(type=Command.PING)
     ping.ping.SetInParent()
+    client.connection.write(bytes(2 << 20))
     pings = encode_command(ping) * 5000
     for _ in range(50):
         if client.transport.paused:
