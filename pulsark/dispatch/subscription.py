@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 READ_ENTRIES = 500
 READ_BYTES = 4 << 20
+HOLDER_QUESTIONS = 64
+"""After so many of them one ACK gets an index of who holds what."""
 ROUNDS_PER_TURN = 4
 """Batches a subscription may send before other work of the event loop gets its turn."""
 
@@ -193,8 +195,9 @@ class Subscription:
             acks = [a for a in acks if a[1] is None or not any(a[1])]
         changes = self.cursor.ack(acks, done)
         if self.type.tracks_pending:
+            holders = _Holders(self.type)
             for (position, _, _), remaining in zip(acks, changes, strict=True):
-                self._settle(consumer, position, remaining)
+                self._settle(consumer, position, remaining, holders)
             self._update_blocked()
             if consumer.blocked and consumer.unacked <= self._consumer_limit // 2:
                 consumer.blocked = False
@@ -229,7 +232,9 @@ class Subscription:
         consumer.last_acked_ms = self.last_acked_ms = now_ms
         self.topic.acknowledged(self)
 
-    def _settle(self, consumer: Consumer, position: Position, remaining: int) -> None:
+    def _settle(
+        self, consumer: Consumer, position: Position, remaining: int, holders: _Holders
+    ) -> None:
         """Release an acknowledged entry from the consumer that holds it.
 
         ``remaining`` is the number of messages of the entry that are still unacknowledged.
@@ -237,7 +242,7 @@ class Subscription:
         """
         owner: Consumer | None = consumer
         if position not in consumer.pending:
-            owner = next((c for c in self.type.consumers if position in c.pending), None)
+            owner = holders.find(position)
         if remaining == 0:
             self._redeliveries.pop(position, None)
             self._replay.discard(position)
@@ -522,6 +527,31 @@ class Subscription:
         if self._takeover is not None:
             self._takeover.cancel()
             self._takeover = None
+
+
+class _Holders:
+    """Finds the consumers that hold what another one acknowledges, for one ACK.
+
+    Mostly it is asked once or never. A command that names very many entries of others is
+    answered from an index, made once: the work must not grow with ids times consumers.
+    """
+
+    __slots__ = ("_asked", "_index", "_type")
+
+    def __init__(self, type_: SubscriptionType) -> None:
+        self._type = type_
+        self._asked = 0
+        self._index: dict[Position, Consumer] | None = None
+
+    def find(self, position: Position) -> Consumer | None:
+        """Who holds an entry now."""
+        self._asked += 1
+        if self._asked < HOLDER_QUESTIONS:
+            return next((c for c in self._type.consumers if position in c.pending), None)
+        if self._index is None:
+            self._index = {p: c for c in self._type.consumers for p in c.pending}
+        owner = self._index.get(position)
+        return owner if owner is not None and position in owner.pending else None
 
 
 class _Hold:

@@ -271,6 +271,17 @@ def test_an_ack_from_another_consumer_releases_the_owner() -> None:
     assert bench.taken() == [("a", 0, 0)]
 
 
+def test_one_ack_may_name_many_entries_of_another_consumer_and_twice() -> None:
+    bench = Bench(SubType.Shared)
+    owner = bench.connect("a")
+    bench.connect("b")
+    bench.flow("a", 300)
+    bench.publish(300)
+    bench.ack("b", *range(200), *range(200), 999)
+    assert owner.unacked == bench.subscription.unacked == 100
+    assert min(owner.pending) == Position(LEDGER, 200)
+
+
 def test_a_consumer_with_too_much_unacknowledged_waits_until_half() -> None:
     bench = Bench(SubType.Shared, maxUnackedMessagesPerConsumer=4)
     bench.subscription.cursor.identity = bench.subscription.cursor.identity._replace(cursor_id=1)
