@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.consumer import Consumer
     from pulsark.dispatch.producer import Producer
+    from pulsark.dispatch.topic import Topic
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._out: list[bytes] = []
+        self._published_to: set[Topic] = set()
         self._out_bytes = 0
         self._socket_open = True
         self._flush_scheduled = False
@@ -133,11 +135,24 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("%s: failed, closing", self.address)
             self._abort()
             return
+        if self._published_to:
+            self._store()
         self._hold_back()
         self._ping_sent = False
         if self._probe is not None:
             self._probe.set_result(True)
             self._probe = None
+
+    def _store(self) -> None:
+        """Let the journal have what one read brought, before the next read keeps the loop busy.
+
+        The loop polls its sockets between two rounds of callbacks, and a poll may bring
+        milliseconds of work: what waits for its round in between would wait for that, too.
+        """
+        for topic in self._published_to:
+            topic.ledger.flush()
+        self._published_to.clear()
+        self.broker.ledgers.flush()
 
     def eof_received(self) -> bool:
         """The client closed its side."""
@@ -252,7 +267,8 @@ class Connection(asyncio.BufferedProtocol):
             )
         self._published(producer, len(entries), size)
         if self.state is State.CONNECTED and not producer.closed:
-            self.write(b"".join(receipts))
+            self._out.append(b"".join(receipts))
+            self._flush()
 
     def send_publish_error(
         self, producer: Producer, entry: Entry, code: ServerError, message: str
@@ -469,7 +485,9 @@ class Connection(asyncio.BufferedProtocol):
         producer.pending += 1
         self._pending_publishes += 1
         self._pending_bytes += len(data)
-        producer.topic.publish(entry)
+        topic = producer.topic
+        topic.publish(entry)
+        self._published_to.add(topic)
 
     def _on_send_without_producer(self, send: pb.CommandSend) -> None:
         if self.state is not State.CONNECTED:

@@ -63,6 +63,9 @@ class Bookie(Protocol):
         without harm: the bytes are equal. The payloads are kept, not copied.
         """
 
+    def flush(self) -> None:
+        """What was appended so far need not wait for more of this turn of the loop."""
+
     async def read(
         self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int
     ) -> list[tuple[int, bytes]]:

@@ -202,6 +202,9 @@ class EmbeddedBookie:
             record.error = self._journal.refuses(record.size, reserve)
         self._journal.add(record)
 
+    def flush(self) -> None:
+        self._journal.flush()
+
     def _refusal(self, ledger_id: int, recovery: bool) -> StorageError | None:
         state = self._index.ledgers.get(ledger_id)
         if state is not None and state.fenced and not recovery:

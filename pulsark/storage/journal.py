@@ -166,7 +166,12 @@ class Journal:
             self.pending_bytes += record.size
         if not self._scheduled and not self._in_flight:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Start the group that the disk waits for, if there is one. Else it has its turn."""
+        if self._scheduled:
+            self._flush()
 
     def roll_if_low(self) -> None:
         """On a full disk, begin a new segment with the next group.

@@ -58,6 +58,10 @@ class LedgerManager:
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
         self._closed: dict[int, LedgerMetadata] = {}
 
+    def flush(self) -> None:
+        """What was appended so far need not wait for more of this turn of the loop."""
+        self._bookies.flush()
+
     async def create(self, config: LedgerConfig, listener: LedgerListener) -> LedgerWriter:
         """A new ledger with an id that was never used, open for the returned writer.
 

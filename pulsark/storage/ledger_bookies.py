@@ -29,6 +29,11 @@ class LedgerBookies:
             raise StorageError(f"bookie {bookie_id} is not available")
         return bookie
 
+    def flush(self) -> None:
+        """Let all bookies start with what they were given."""
+        for bookie in self._bookies.values():
+            bookie.flush()
+
     def failed(self, bookie_id: str) -> None:
         """A write to this bookie failed."""
         self._suspect_until[bookie_id] = self._runtime.clock.monotonic() + SUSPECT_SECONDS

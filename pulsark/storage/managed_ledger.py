@@ -151,9 +151,10 @@ class ManagedLedger(LedgerView):
         appends.contexts.append(context)
         if not self._scheduled:
             self._scheduled = True
-            self._call_soon(self._flush)
+            self._call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what was appended; it need not wait for more of this turn of the loop."""
         self._scheduled = False
         if not self._appends.entries:
             return
@@ -244,7 +245,7 @@ class ManagedLedger(LedgerView):
         self._held = False
         if self._appends.entries and not self._scheduled:
             self._scheduled = True
-            self._call_soon(self._flush)
+            self._call_soon(self.flush)
         if self._refusal is not None:
             return
         if self._unclosed() and self._timer is None:
@@ -365,7 +366,7 @@ class ManagedLedger(LedgerView):
         """Confirm everything that was appended, and leave no ledger open."""
         if self._writer is None and (self._appends.entries or self._unclosed()):
             await self._reopen()
-        self._flush()
+        self.flush()
         record = await self._close_writer()
         if record is not self._record:
             await self._save(record)

@@ -63,6 +63,9 @@ class MemoryBookie:
     def bookie_id(self) -> str:
         return self._bookie_id
 
+    def flush(self) -> None:
+        """Appends complete a turn later in any case."""
+
     def append(
         self, run: EntryRun, done: Done, *, recovery: bool = False, reserve: bool = False
     ) -> None:
