@@ -8,12 +8,14 @@ ratio misses its threshold.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.brokers import Broker, Pulsar, Pulsark
@@ -141,15 +143,29 @@ class Comparison:
     ) -> tuple[dict[str, float], Usage]:
         os.sync()  # so that a run does not pay for what the one before left in the page cache
         extra = {"subscription": f"s{round_number}"} if scenario.subscription else {}
-        meter = Meter(broker.pid, self._load.pid, broker.home)
+        with self._alone(broker):
+            meter = Meter(broker.pid, self._load.pid, broker.home)
+            try:
+                answer = self._load.call(
+                    scenario.command, url=broker.url, topic=topic, **options, **extra
+                )
+            except Exception:
+                broker.check()
+                raise
+            return answer, meter.read()
+
+    @contextlib.contextmanager
+    def _alone(self, broker: Broker) -> Iterator[None]:
+        """The other broker stands still meanwhile: what it still has to do after its own run
+        (flushes, collections) costs it time of its own, not this one's."""
+        others = [other for other in self._brokers if other is not broker]
+        for other in others:
+            os.kill(other.pid, signal.SIGSTOP)
         try:
-            answer = self._load.call(
-                scenario.command, url=broker.url, topic=topic, **options, **extra
-            )
-        except Exception:
-            broker.check()
-            raise
-        return answer, meter.read()
+            yield
+        finally:
+            for other in others:
+                os.kill(other.pid, signal.SIGCONT)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
