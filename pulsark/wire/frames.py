@@ -26,7 +26,7 @@ from pulsark.limits import COMMAND_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.text_fields import has_broken_text, text_plan
 
-RECEIVE_BYTES = 128 * 1024
+RECEIVE_BYTES = 512 * 1024
 """Most that one read of a socket takes, large frames apart."""
 
 LARGE_REST_BYTES = 64 * 1024
