@@ -92,7 +92,7 @@ SCENARIOS = (
     ),
     _publish(
         "batched-100-flood",
-        "same, client at its limit",
+        "same, no bound",
         batching=True,
         size=100,
         pending=0,
