@@ -62,6 +62,9 @@ class State(Enum):
     CLOSED = "closed"
 
 
+_CLOSED = State.CLOSED
+
+
 class Connection(asyncio.BufferedProtocol):
     """The server's side of one TCP connection."""
 
@@ -123,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._on_send(command.send, entry)
                 else:
                     self._on_command(command)
-                if self.state is State.CLOSED:
+                if self.state is _CLOSED:
                     return
         except ProtocolError as error:
             log.info("%s: protocol error, closing: %s", self.address, error)
@@ -252,9 +255,10 @@ class Connection(asyncio.BufferedProtocol):
         """Confirm SENDs of one producer, in their order."""
         producer_id = producer.producer_id
         receipts = []
-        size = 0
+        messages = size = 0
         for entry in entries:
             entry.producer = None
+            messages += entry.messages
             size += len(entry.data)
             receipts.append(
                 send_receipt(
@@ -265,6 +269,8 @@ class Connection(asyncio.BufferedProtocol):
                     entry.entry_id,
                 )
             )
+        producer.messages_in += messages
+        producer.bytes_in += size
         self._published(producer, len(entries), size)
         if self.state is State.CONNECTED and not producer.closed:
             self._out.append(b"".join(receipts))
@@ -478,10 +484,9 @@ class Connection(asyncio.BufferedProtocol):
             )
             return
         messages, batched, marker = counts
-        highest = send.highest_sequence_id if send.HasField("highest_sequence_id") else None
+        # Absent and 0 are the same to the client that reads the receipt.
+        highest = send.highest_sequence_id or None
         entry = Entry(data, messages, batched, marker, producer, send.sequence_id, highest)
-        producer.messages_in += messages
-        producer.bytes_in += len(data)
         producer.pending += 1
         self._pending_publishes += 1
         self._pending_bytes += len(data)
