@@ -106,7 +106,7 @@ async def broker_topics(broker: BrokerOf, stats: StatsOf) -> Response:
     tree: dict[str, Any] = {}
     for topic in broker.loaded_topics():
         bundles = tree.setdefault(topic.name.namespace_name, {})
-        domains = bundles.setdefault(await broker.bundle_of(topic.name), {})
+        domains = bundles.setdefault(await broker.ownership.bundle_of(topic.name), {})
         domains.setdefault(topic.name.domain, {})[str(topic.name)] = _broker_stats(
             stats.topic(topic), stats.internal(topic)
         )

@@ -39,7 +39,7 @@ async def lookup_topic(topic: TopicOf, broker: BrokerOf) -> Response:
 @router.get(OLD_LOOKUP + "/bundle", include_in_schema=False)
 async def lookup_bundle(topic: TopicOf, broker: BrokerOf) -> Response:
     """The bundle that a topic is in, as bare text."""
-    return text(await broker.bundle_of(topic))
+    return text(await broker.ownership.bundle_of(topic))
 
 
 @router.get(_SCHEMA + "/schema")

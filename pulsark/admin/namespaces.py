@@ -116,9 +116,11 @@ async def _has_topics(broker: Broker, name: str) -> bool:
 async def _delete_topics(broker: Broker, name: str) -> None:
     partitioned = await broker.resources.partitioned_topics.list(name)
     for base in partitioned:
-        await broker.delete_partitioned_topic(base, force=True)
-    for topic in map(TopicName.parse, await broker.list_topics(name, include_system=True)):
-        await broker.delete_topic(topic, force=True)
+        await broker.topic_admin.delete_partitioned_topic(base, force=True)
+    for topic in map(
+        TopicName.parse, await broker.topic_admin.list_topics(name, include_system=True)
+    ):
+        await broker.topic_admin.delete_topic(topic, force=True)
 
 
 @router.get("/{tenant}/{namespace}/topics")
@@ -131,7 +133,7 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
     if mode == "NON_PERSISTENT":
         return value([])
     include_system = flag(request, "includeSystemTopic")
-    return value(await broker.list_topics(name, include_system=include_system))
+    return value(await broker.topic_admin.list_topics(name, include_system=include_system))
 
 
 @router.get("/{tenant}/{namespace}/bundles")
@@ -171,7 +173,7 @@ async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Res
     for topic in broker.loaded_topics():
         if (
             topic.name.namespace_name == name
-            and await broker.bundle_of(topic.name) == bundle.lower()
+            and await broker.ownership.bundle_of(topic.name) == bundle.lower()
         ):
             await broker.unload_topic(topic.name)
     return done()

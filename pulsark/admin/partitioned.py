@@ -44,7 +44,9 @@ async def list_partitioned(name: NamespaceOf, request: Request, broker: BrokerOf
 @router.get("/{topic}/partitions")
 async def get_partitions(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """How many partitions a topic has: 0 if it is not partitioned."""
-    count = await broker.partition_count(topic, create=flag(request, "checkAllowAutoCreation"))
+    count = await broker.topic_admin.partition_count(
+        topic, create=flag(request, "checkAllowAutoCreation")
+    )
     found = await broker.resources.partitioned_topics.get(topic)
     metadata: dict[str, Any] = {"partitions": count, "deleted": False}
     if found is not None and found.properties:
@@ -69,7 +71,7 @@ async def create_partitioned(topic: TopicOf, request: Request, broker: BrokerOf)
         raise fail(404, "Namespace does not exist")
     if await is_there(broker, topic):
         raise fail(409, "This topic already exists")
-    await broker.create_partitioned_topic(topic, partitions, properties)
+    await broker.topic_admin.create_partitioned_topic(topic, partitions, properties)
     return done()
 
 
@@ -92,13 +94,13 @@ async def delete_partitioned(topic: TopicOf, request: Request, broker: BrokerOf)
     """Delete a topic with all its partitions."""
     found = await broker.resources.partitioned_topics.get(topic)
     if found is None:
-        if await broker.exists(topic):
+        if await broker.topic_admin.exists(topic):
             raise fail(409, "Topic is not partitioned")
         raise fail(404, "Partitioned topic does not exist")
     force = flag(request, "force")
     if not force and any(is_used(broker, part) for part in parts_of(topic, found)):
         raise fail(412, "Topic has connected producers or consumers")
-    await broker.delete_partitioned_topic(topic, force=force)
+    await broker.topic_admin.delete_partitioned_topic(topic, force=force)
     return done()
 
 
@@ -157,7 +159,7 @@ async def is_there(broker: Broker, topic: TopicName) -> bool:
     """Whether a topic exists, with or without partitions."""
     if await broker.resources.partitioned_topics.get(topic) is not None:
         return True
-    return await broker.exists(topic)
+    return await broker.topic_admin.exists(topic)
 
 
 async def leaves(broker: Broker, topic: TopicName) -> list[TopicName]:
@@ -165,7 +167,7 @@ async def leaves(broker: Broker, topic: TopicName) -> list[TopicName]:
     found = await broker.resources.partitioned_topics.get(topic)
     if found is not None:
         return parts_of(topic, found)
-    if not await broker.exists(topic):
+    if not await broker.topic_admin.exists(topic):
         raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
     return [topic]
 

@@ -26,7 +26,8 @@ from pulsark.admin.requests import (
     string_map,
     value,
 )
-from pulsark.dispatch.broker import Broker, check_subscription_name
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.subscribing import check_subscription_name
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic import Topic
 from pulsark.limits import TOPIC_PROPERTIES_MAX
@@ -64,7 +65,7 @@ async def create_subscription(
     if not await is_there(broker, topic):
         if not broker.settings.allowAutoTopicCreation:
             raise fail(412, "Topic does not exist, and automatic creation is switched off")
-        if await broker.partition_count(topic, create=True) == 0:
+        if await broker.topic_admin.partition_count(topic, create=True) == 0:
             await broker.topic_for_clients(topic)
     targets = await _loaded(broker, topic)
     if all(name in target.subscriptions for target in targets):

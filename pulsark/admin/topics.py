@@ -38,10 +38,14 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
         if await broker.resources.namespaces.get(name) is None:
             raise fail(404, "Namespace does not exist")
         return value([])
-    topics = await broker.list_topics(name, include_system=flag(request, "includeSystemTopic"))
+    topics = await broker.topic_admin.list_topics(
+        name, include_system=flag(request, "includeSystemTopic")
+    )
     bundle = request.query_params.get("bundle")
     if bundle:
-        topics = [t for t in topics if await broker.bundle_of(TopicName.parse(t)) == bundle]
+        topics = [
+            t for t in topics if await broker.ownership.bundle_of(TopicName.parse(t)) == bundle
+        ]
     return value(topics)
 
 
@@ -56,11 +60,11 @@ async def create_topic(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
         parent = await broker.resources.partitioned_topics.get(topic.base)
         if parent is None or topic.partition >= parent.partitions:
             raise fail(412, "The name is one of a partition that no partitioned topic has")
-        if await broker.exists(topic):
+        if await broker.topic_admin.exists(topic):
             raise fail(409, "This topic already exists")
     elif await is_there(broker, topic):
         raise fail(409, "This topic already exists")
-    await broker.create_topic(topic, properties)
+    await broker.topic_admin.create_topic(topic, properties)
     return done()
 
 
@@ -69,12 +73,12 @@ async def delete_topic(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
     """Delete a topic with its messages and subscriptions."""
     if await broker.resources.partitioned_topics.get(topic) is not None:
         raise fail(409, "Topic is partitioned; delete it with its partitions")
-    if not await broker.exists(topic):
+    if not await broker.topic_admin.exists(topic):
         raise fail(404, "Topic does not exist")
     force = flag(request, "force")
     if not force and is_used(broker, topic):
         raise fail(412, "Topic has connected producers or consumers")
-    await broker.delete_topic(topic, force=force)
+    await broker.topic_admin.delete_topic(topic, force=force)
     return done()
 
 
@@ -149,7 +153,9 @@ async def terminate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
 @router.post("/{topic}/terminate/partitions")
 async def terminate_partitions(topic: TopicOf, broker: BrokerOf) -> Response:
     """The same for each partition of a topic."""
-    if await broker.resources.partitioned_topics.get(topic) is None and await broker.exists(topic):
+    if await broker.resources.partitioned_topics.get(
+        topic
+    ) is None and await broker.topic_admin.exists(topic):
         raise fail(405, "Topic is not partitioned")
     ended: dict[str, Any] = {}
     for part in parts_of(topic, await existing(broker, topic)):

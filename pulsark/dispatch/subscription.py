@@ -259,10 +259,10 @@ class Subscription:
 
     @property
     def _consumer_limit(self) -> int:
-        return self.topic.settings.maxUnackedMessagesPerConsumer
+        return self.topic.policies.max_unacked_messages_per_consumer
 
     def _update_blocked(self) -> None:
-        limit = self.topic.settings.maxUnackedMessagesPerSubscription
+        limit = self.topic.policies.max_unacked_messages_per_subscription
         if limit <= 0 or not self.cursor.durable:
             return
         if not self._blocked and self.unacked >= limit:
@@ -453,7 +453,7 @@ class Subscription:
             if redeliveries:
                 consumer.messages_redelivered += messages
                 self.messages_redelivered += messages
-            limit = self.topic.settings.maxUnackedMessagesPerSubscription
+            limit = self.topic.policies.max_unacked_messages_per_subscription
             if 0 < limit <= self.unacked:
                 self._update_blocked()
         consumer.connection.send_message(consumer, entry, redeliveries, ack_set)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer
 from pulsark.dispatch.subscription import Subscription
 from pulsark.errors import ClientError, ServerError, StorageFullError
@@ -43,6 +44,7 @@ class Topic:
     ) -> None:
         self.name = name
         self.settings = settings
+        self.policies = effective(settings, {}, {})
         self.clock = clock
         self.created_ms = created_ms
         self.producers: dict[str, Producer] = {}
@@ -63,6 +65,12 @@ class Topic:
         self._cursors = cursors
         for name, cursor in cursors.cursors(ledger.topic_id, ledger).items():
             self.subscriptions[name] = Subscription(self, name, cursor)
+
+    def set_policies(self, policies: TopicPolicies) -> None:
+        """The rules changed; what depends on them follows at once."""
+        self.policies = policies
+        for subscription in self.subscriptions.values():
+            subscription.schedule_pump()
 
     # -- publishing ---
 

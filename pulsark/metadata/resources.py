@@ -30,6 +30,9 @@ from pulsark.wire.topic_name import TopicName, check_name_part, parse_namespace
 
 FORMAT_VERSION = 1
 DEFAULT_BUNDLES = 4
+POLICIES_PATH = "/admin/policies"
+"""Tenants are right below it, namespaces below their tenant."""
+
 SYSTEM_TENANT = "pulsar"
 PUBLIC_TENANT = "public"
 
@@ -154,7 +157,7 @@ class Tenants:
 
     async def list(self) -> list[str]:
         """Names, sorted."""
-        return await self._store.children("/admin/policies")
+        return await self._store.children(POLICIES_PATH)
 
     async def get(self, name: str) -> Tenant | None:
         """A tenant."""
@@ -376,11 +379,11 @@ def _cluster_path(name: str) -> str:
 
 
 def _tenant_path(name: str) -> str:
-    return f"/admin/policies/{name}"
+    return f"{POLICIES_PATH}/{name}"
 
 
 def _namespace_path(name: str) -> str:
-    return f"/admin/policies/{name}"
+    return f"{POLICIES_PATH}/{name}"
 
 
 def _partitioned_path(name: TopicName) -> str:

@@ -207,7 +207,7 @@ class AdminApi:
             durable=True,
             initialPosition=pb.CommandSubscribe.Earliest,
         )
-        return self.run(self.broker.subscribe(connection(), request))
+        return self.run(self.broker.subscribing.subscribe(connection(), request))
 
 
 def connection() -> Any:

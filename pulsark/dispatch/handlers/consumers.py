@@ -51,7 +51,7 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
             ServerError.MetadataError,
             f"A subscription has at most {TOPIC_PROPERTIES_MAX} properties",
         )
-    consumer = await connection.broker.subscribe(connection, request)
+    consumer = await connection.broker.subscribing.subscribe(connection, request)
     subscription = consumer.subscription
     if not connection.is_open:
         subscription.remove_consumer(consumer)

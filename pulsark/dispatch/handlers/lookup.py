@@ -24,7 +24,7 @@ def partitioned_metadata(connection: Connection, command: Command) -> None:
         response.request_id = request.request_id
         try:
             name = TopicName.parse(request.topic)
-            response.partitions = await connection.broker.partition_count(
+            response.partitions = await connection.broker.topic_admin.partition_count(
                 name, create=request.metadata_auto_creation_enabled
             )
             response.response = pb.CommandPartitionedTopicMetadataResponse.Success
@@ -64,7 +64,9 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
 
     async def answer() -> None:
         async with connection.large_answer():
-            found = await connection.broker.topics_of_namespace(request.namespace, request.mode)
+            found = await connection.broker.topic_admin.topics_of_namespace(
+                request.namespace, request.mode
+            )
             reply = Command(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
             response = reply.getTopicsOfNamespaceResponse
             response.request_id = request.request_id
@@ -107,7 +109,7 @@ def get_or_create_schema(connection: Connection, command: Command) -> None:
         response.request_id = request.request_id
         try:
             name = TopicName.parse(request.topic)
-            await connection.broker.require_topic(name)
+            await connection.broker.topic_admin.require_topic(name)
             response.schema_version = await connection.broker.schemas.register(name, request.schema)
         except PulsarkError as error:
             response.error_code = int(error_code(error))  # type: ignore[assignment]

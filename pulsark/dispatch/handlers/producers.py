@@ -39,7 +39,9 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     if request.HasField("schema"):
         schema_version = await connection.broker.schemas.register(name, request.schema)
     if request.initial_subscription_name:
-        await connection.broker.ensure_subscription(topic, request.initial_subscription_name)
+        await connection.broker.subscribing.ensure_subscription(
+            topic, request.initial_subscription_name
+        )
     producer_name = request.producer_name or await connection.broker.new_producer_name()
     producer = Producer(
         topic,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,6 +93,19 @@ async def test_a_producer_closed_during_its_creation_is_never_there(broker) -> N
     await asyncio.sleep(PROBE_TIMEOUT_SECONDS + 1)
     assert not second.has(Command.PRODUCER_SUCCESS)
     assert not second.connection.producers
+
+
+@scenario()
+async def test_a_loaded_topic_follows_its_namespaces_policies(broker) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    await broker.broker.resources.namespaces.update(
+        NAME.namespace_name,
+        lambda old: replace(old, policies={"subscription_types_enabled": ["Exclusive"]}),
+    )
+    await asyncio.sleep(0.01)
+    assert await client.subscribe(TOPIC, kind=SHARED) == ServerError.NotAllowedError
+    assert await Client(broker).subscribe(TOPIC) == 0
 
 
 @scenario()
@@ -456,12 +470,12 @@ async def test_a_topic_that_is_being_deleted_does_not_exist(broker) -> None:
     record = found.value.replace(b'"OPEN"', b'"DELETING"')
     assert decode_record(path, record).state is TopicState.DELETING
     await broker.metadata.put(path, record, found.version)
-    assert not await broker.broker.exists(NAME)
-    assert await broker.broker.list_topics("public/default") == []
+    assert not await broker.broker.topic_admin.exists(NAME)
+    assert await broker.broker.topic_admin.list_topics("public/default") == []
     code = await client.subscribe(TOPIC, force_topic_creation=False)
     assert code == ServerError.TopicNotFound
-    await broker.broker.create_topic(NAME, {})
-    assert await broker.broker.exists(NAME)
+    await broker.broker.topic_admin.create_topic(NAME, {})
+    assert await broker.broker.topic_admin.exists(NAME)
 
 
 @scenario()
@@ -470,13 +484,13 @@ async def test_a_topic_whose_deletion_failed_can_be_used_or_deleted_again(broker
     await client.produce(TOPIC, 1)
     broker.bookie.down = True
     with pytest.raises((StorageError, MetadataError)):
-        await broker.broker.delete_topic(NAME, force=True)
+        await broker.broker.topic_admin.delete_topic(NAME, force=True)
     broker.bookie.down = False
     assert broker.broker.loaded_topic(NAME) is None
     try:
-        await broker.broker.delete_topic(NAME)
+        await broker.broker.topic_admin.delete_topic(NAME)
     finally:
-        assert not await broker.broker.exists(NAME)
+        assert not await broker.broker.topic_admin.exists(NAME)
 
 
 @scenario()
@@ -564,7 +578,7 @@ async def test_a_client_that_never_reads_its_answers_is_not_read_either(broker) 
 async def test_large_answers_wait_until_the_one_before_was_read(broker) -> None:
     name = "t" * 200
     for i in range(50):
-        await broker.broker.create_topic(TopicName.parse(f"{name}-{i}"), {})
+        await broker.broker.topic_admin.create_topic(TopicName.parse(f"{name}-{i}"), {})
     client = Client(broker)
     client.transport.reads = False
     ask = Command(type=Command.GET_TOPICS_OF_NAMESPACE)

@@ -13,6 +13,7 @@ from pulsark.config import Settings
 from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.policies import effective
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.errors import ClientError, ServerError
@@ -58,6 +59,7 @@ class FakeTopic:
     def __init__(self, **changed: object) -> None:
         self.name = TopicName.parse("persistent://public/default/t")
         self.settings = Settings(**{"activeConsumerFailoverDelayTimeMillis": 0, **changed})
+        self.policies = effective(self.settings, {}, {})
         self.ledger = FakeLedger()
         self.cache = TopicCache(CacheBudget(1 << 30))
 

@@ -1,0 +1,188 @@
+"""The admission of consumers: what SUBSCRIBE asks for, and whether it may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.consumer import Consumer
+from pulsark.dispatch.message_ids import position_of
+from pulsark.dispatch.subscription import Subscription
+from pulsark.dispatch.subscription_type import SubType
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
+from pulsark.storage.position import EARLIEST, LATEST, Position
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.connection import Connection
+    from pulsark.dispatch.topic import Topic
+
+_RESERVED_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup")
+
+
+class Subscribing:
+    """Admits consumers to the subscriptions of a broker's topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._clock = broker.clock
+        self._unnamed = 0
+
+    async def ensure_subscription(self, topic: Topic, name: str) -> None:
+        """Make sure that a durable subscription exists; a new one starts at Earliest."""
+        check_subscription_name(name)
+        if name not in topic.subscriptions:
+            if not self._settings.allowAutoSubscriptionCreation:
+                raise ClientError(
+                    ServerError.NotAllowedError, f"Subscription {name} may not be created"
+                )
+            await topic.create_subscription(name, EARLIEST, {}, durable=True)
+
+    async def subscribe(self, connection: Connection, request: pb.CommandSubscribe) -> Consumer:
+        """Admit a consumer. The subscription exists durably when this returns."""
+        check_subscription_name(request.subscription)
+        sub_type = self._check_type(request)
+        name = TopicName.parse(request.topic)
+        topic = await self._broker.topic_for_clients(name, may_create=request.force_topic_creation)
+        if sub_type.name not in topic.policies.subscription_types:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"{sub_type.name} subscriptions are not enabled on {name}",
+            )
+        if request.HasField("schema"):
+            await self._broker.schemas.register(name, request.schema)
+        while True:
+            topic.check_open()
+            subscription = topic.subscriptions.get(request.subscription)
+            if subscription is None:
+                subscription = await self._create_subscription(topic, request)
+            elif subscription.cursor.durable != request.durable:
+                raise ClientError(
+                    ServerError.NotAllowedError,
+                    f"Subscription {subscription.name} is "
+                    + ("durable" if subscription.cursor.durable else "not durable"),
+                )
+            try:
+                async with subscription.changing:
+                    # It may have been deleted while others were admitted.
+                    if topic.subscriptions.get(subscription.name) is subscription:
+                        return await self._join(connection, request, subscription, sub_type)
+            except BaseException:
+                if not subscription.consumers:
+                    topic.subscription_idle(subscription)
+                raise
+
+    def _check_type(self, request: pb.CommandSubscribe) -> SubType:
+        sub_type = SubType(request.subType)
+        if sub_type == SubType.Key_Shared:
+            raise ClientError(
+                ServerError.NotAllowedError, f"{sub_type.name} subscriptions are not enabled"
+            )
+        if request.read_compacted and sub_type not in (SubType.Exclusive, SubType.Failover):
+            raise ClientError(
+                ServerError.NotAllowedError,
+                "read_compacted is for Exclusive and Failover subscriptions",
+            )
+        return sub_type
+
+    async def _join(
+        self,
+        connection: Connection,
+        request: pb.CommandSubscribe,
+        subscription: Subscription,
+        sub_type: SubType,
+    ) -> Consumer:
+        """Add a consumer, all or nothing. The caller holds ``subscription.changing``."""
+        consumer = self._new_consumer(connection, request, subscription, sub_type)
+        await self._admit(subscription, consumer, sub_type)
+        try:
+            if request.start_message_rollback_duration_sec:
+                target = self._clock.now_ms() - request.start_message_rollback_duration_sec * 1000
+                position = await subscription.topic.ledger.find_by_publish_time(target)
+                await subscription.rollback(position)
+            subscription.topic.check_open()
+        except BaseException:
+            subscription.remove_consumer(consumer)
+            raise
+        return consumer
+
+    async def _create_subscription(
+        self, topic: Topic, request: pb.CommandSubscribe
+    ) -> Subscription:
+        if request.durable and not self._settings.allowAutoSubscriptionCreation:
+            raise ClientError(
+                ServerError.SubscriptionNotFound,
+                f"Subscription {request.subscription} does not exist",
+            )
+        earliest = request.initialPosition == pb.CommandSubscribe.Earliest
+        position = EARLIEST if earliest else LATEST
+        if not request.durable and request.HasField("start_message_id"):
+            start = position_of(request.start_message_id)
+            # The place right after the last entry is where the next one comes: not beyond.
+            before = Position(start.ledger_id, start.entry_id - 1)
+            if before <= topic.ledger.last_confirmed:
+                position = start
+        return await topic.create_subscription(
+            request.subscription,
+            position,
+            {p.key: p.value for p in request.subscription_properties},
+            durable=request.durable,
+        )
+
+    async def _admit(
+        self, subscription: Subscription, consumer: Consumer, sub_type: SubType
+    ) -> None:
+        try:
+            subscription.use_type(sub_type)
+            subscription.add_consumer(consumer)
+        except ClientError as error:
+            holder = subscription.type.active
+            if error.code != ServerError.ConsumerBusy or holder is None:
+                raise
+            # The holder's connection may be half dead: ask, and try again if it is.
+            if await holder.connection.probe() and not holder.closed:
+                raise
+            subscription.topic.check_open()
+            subscription.remove_consumer(holder)
+            subscription.use_type(sub_type)
+            subscription.add_consumer(consumer)
+
+    def _new_consumer(
+        self,
+        connection: Connection,
+        request: pb.CommandSubscribe,
+        subscription: Subscription,
+        sub_type: SubType,
+    ) -> Consumer:
+        # The epoch tells what was sent before a redelivery from what comes after it; where
+        # messages are redelivered one by one there is none.
+        has_epoch = request.HasField("consumer_epoch") and sub_type != SubType.Shared
+        self._unnamed += 1
+        return Consumer(
+            subscription,
+            connection,
+            request.consumer_id,
+            request.consumer_name or f"consumer-{self._unnamed}",
+            priority=request.priority_level,
+            epoch=request.consumer_epoch if has_epoch else None,
+            metadata={m.key: m.value for m in request.metadata},
+            connected_since_ms=self._clock.now_ms(),
+        )
+
+
+def check_subscription_name(name: str) -> None:
+    """Refuse names that are empty or kept for the system."""
+    if not name:
+        raise ClientError(ServerError.ProducerBusy, "The subscription name is empty")
+    if len(name) > SUBSCRIPTION_NAME_CHARS_MAX:
+        raise ClientError(
+            ServerError.NotAllowedError,
+            f"The subscription name is longer than {SUBSCRIPTION_NAME_CHARS_MAX} characters",
+        )
+    if name.startswith(_RESERVED_SUBSCRIPTIONS):
+        raise ClientError(
+            ServerError.ProducerBusy, f"Subscription name {name} is reserved for the system"
+        )

@@ -1,0 +1,181 @@
+"""Creating, deleting and listing topics, partitioned or not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.resources import AlreadyExistsError, InUseError
+from pulsark.storage.managed_ledger import delete_managed_ledger, read_record
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.hashes import topics_hash
+from pulsark.wire.topic_name import TopicName, parse_namespace
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.topic import Topic
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """Topics of a namespace with the hash that clients compare."""
+
+    topics: list[str]
+    hash: str
+
+
+class TopicAdmin:
+    """The topics of a broker as things that come and go."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._metadata = broker.metadata
+        self._resources = broker.resources
+        self._deleting: set[TopicName] = set()
+
+    def is_deleting(self, base: TopicName) -> bool:
+        """Whether all partitions of a topic are on their way out."""
+        return base in self._deleting
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether a topic (a partition or a topic without partitions) is there."""
+        if await read_record(ledger_path(name), self._metadata) is not None:
+            return True
+        if name.partition < 0:
+            return False
+        parent = await self._resources.partitioned_topics.get(name.base)
+        return parent is not None and name.partition < parent.partitions
+
+    async def partition_count(self, name: TopicName, *, create: bool) -> int:
+        """Partitions of a topic; 0 if it has none, or is missing and may be created."""
+        if not name.is_persistent:
+            raise ClientError(
+                ServerError.NotAllowedError, "Non-persistent topics are not enabled on this broker"
+            )
+        await self._broker.ownership.namespace(name)
+        found = await self._resources.partitioned_topics.get(name)
+        if found is not None:
+            return found.partitions
+        if await self.exists(name):
+            return 0
+        if not (create and self._settings.allowAutoTopicCreation):
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        if self._settings.allowAutoTopicCreationType == "partitioned" and name.partition < 0:
+            try:
+                await self.create_partitioned_topic(name, self._settings.defaultNumPartitions, {})
+            except AlreadyExistsError:
+                log.debug("%s was created by another client at the same time", name)
+            found = await self._resources.partitioned_topics.get(name)
+            return 0 if found is None else found.partitions
+        return 0
+
+    async def require_topic(self, name: TopicName) -> None:
+        """Raise ``ClientError(TopicNotFound)`` unless a topic, partitioned or not, is there."""
+        if await self.exists(name):
+            return
+        if await self._resources.partitioned_topics.get(name) is None:
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+
+    async def create_topic(self, name: TopicName, properties: dict[str, str]) -> Topic:
+        """Create a topic without partitions (or a missing partition)."""
+        await self._broker.ownership.namespace(name)
+        if await self._resources.partitioned_topics.get(name) is not None or (
+            await read_record(ledger_path(name), self._metadata) is not None
+        ):
+            raise AlreadyExistsError(f"Topic {name} already exists")
+        topic = await self._broker.topic(name, create=True)
+        if properties:
+            await topic.ledger.set_properties(properties)
+        return topic
+
+    async def create_partitioned_topic(
+        self, name: TopicName, partitions: int, properties: dict[str, str]
+    ) -> None:
+        """Create a topic with partitions; they exist at once and load on first use."""
+        await self._broker.ownership.namespace(name)
+        if await self.exists(name):
+            raise AlreadyExistsError(f"Topic {name} already exists")
+        await self._resources.partitioned_topics.create(name, partitions, properties)
+
+    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete one topic or partition with its data and subscriptions."""
+        path = ledger_path(name)
+        if not self._broker.is_loading(name) and await read_record(path, self._metadata) is None:
+            if not await self._has_record(name) and not await self.exists(name):
+                raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+            # Never used, or a deletion that did not come to its end.
+            await delete_managed_ledger(path, self._broker.ledgers, self._metadata)
+            return
+        topic = await self._broker.load_topic(name)
+        if topic.is_used and not force:
+            raise InUseError(f"Topic {name} has connected producers or consumers")
+        try:
+            await topic.delete()
+        finally:
+            self._broker.forget(topic)
+
+    async def delete_partitioned_topic(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete a topic with all its partitions."""
+        found = await self._resources.partitioned_topics.get(name)
+        if found is None:
+            raise ClientError(ServerError.TopicNotFound, f"Partitioned topic {name} does not exist")
+        partitions = [name.with_partition(i) for i in range(found.partitions)]
+        if not force:
+            for partition in partitions:
+                topic = self._broker.loaded_topic(partition)
+                if topic is not None and topic.is_used:
+                    raise InUseError(f"Topic {partition} has connected producers or consumers")
+        self._deleting.add(name)
+        try:
+            for partition in partitions:
+                if self._broker.is_loading(partition) or await self._has_record(partition):
+                    await self.delete_topic(partition, force=True)
+            await self._resources.partitioned_topics.delete(name)
+        finally:
+            self._deleting.discard(name)
+
+    async def _has_record(self, name: TopicName) -> bool:
+        """Whether anything is stored of a topic, even if it is being deleted."""
+        return await self._metadata.get(ledger_path(name)) is not None
+
+    async def list_topics(self, namespace: str, *, include_system: bool = False) -> list[str]:
+        """Full names of a namespace's topics, each partition by itself, sorted."""
+        if await self._resources.namespaces.get(namespace) is None:
+            raise ClientError(ServerError.TopicNotFound, f"Namespace {namespace} does not exist")
+        parent = f"/managed-ledgers/{namespace}/persistent"
+        names = set()
+        for number, child in enumerate(await self._metadata.children(parent), 1):
+            if number % 100 == 0:
+                await asyncio.sleep(0)  # a store in this process answers without a pause
+            if await read_record(f"{parent}/{child}", self._metadata) is not None:
+                names.add(f"persistent://{namespace}/{unquote(child)}")
+        for base in await self._resources.partitioned_topics.list(namespace):
+            found = await self._resources.partitioned_topics.get(base)
+            if found is not None:
+                names.update(str(base.with_partition(i)) for i in range(found.partitions))
+        if not include_system:
+            names = {n for n in names if not n.rsplit("/", 1)[1].startswith("__")}
+        return sorted(names)
+
+    async def topics_of_namespace(self, namespace: str, mode: int) -> TopicList:
+        """Topics of a namespace for a client.
+
+        Patterns are left to the client, which filters what is not marked as filtered: an
+        expression from the network could keep Python's matcher busy for ever.
+        """
+        namespace = "/".join(parse_namespace(namespace))
+        wanted = mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
+        topics = await self.list_topics(namespace) if wanted else []
+        return TopicList(topics, topics_hash(topics))
+
+
+def ledger_path(name: TopicName) -> str:
+    """Where a topic's managed-ledger record is in the metadata store."""
+    return f"/managed-ledgers/{name.namespace_name}/{name.domain}/{quote(name.local, safe='')}"
