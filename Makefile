@@ -7,7 +7,7 @@ HYPOTHESIS_PROFILE ?= quick
 PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
-.PHONY: help setup demo test check format unit sim chaos bench docs-test test-clients proto lock clean
+.PHONY: help setup demo test check format unit sim chaos bench docs-test test-clients test-suite proto lock clean
 
 help: ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -47,6 +47,9 @@ chaos: $(STAMP) ## long runs with killed processes
 
 test-clients: $(STAMP) ## the official Python, Java and Go clients
 	$(BIN)/python -m pytest tests/clients -q $(PYTEST_ARGS)
+
+test-suite: $(STAMP) ## the official Python client's own tests; FOLDER= is their checkout
+	$(BIN)/python -m tests.clients.official_suite $(or $(FOLDER),$(error FOLDER= is needed: a checkout of apache/pulsar-client-python)) $(SUITE_ARGS)
 
 bench: $(STAMP) ## ratios against Apache Pulsar; CHECK=1 exits 1 below a threshold
 	$(BIN)/python -m benchmarks.compare $(if $(CHECK),--check) $(BENCH_ARGS)

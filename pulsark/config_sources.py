@@ -55,6 +55,7 @@ def load_settings(
     }
     merge.take(variables, "environment")
     merge.take({key: _text(value) for key, value in (flags or {}).items()}, "command line")
+    merge.refuse_what_guards()
     return LoadedSettings(
         Settings(**merge.values),  # type: ignore[arg-type]
         tuple(merge.warnings),
@@ -103,6 +104,7 @@ class _Merge:
         self.values: dict[str, object] = {}
         self.sources: dict[str, str] = {}
         self.warnings: list[str] = []
+        self._guards: dict[str, str] = {}
         self._keys: Mapping[str, Key] = key_index()
 
     def take(self, texts: Mapping[str, str], source: str) -> None:
@@ -127,17 +129,24 @@ class _Merge:
                 f"{quiet} {'key' if quiet == 1 else 'keys'} ({source})"
             )
 
+    def refuse_what_guards(self) -> None:
+        """Raise if a switch that guards something ended up on, with nothing behind it."""
+        for name, source in self._guards.items():
+            raise ConfigError(
+                f"{name}=true: Pulsark cannot do this yet and will not start open; "
+                f"false is allowed ({source})"
+            )
+
     def _foreign(self, name: str, text: str, source: str) -> int:
         """Warn about a key that is not ours; 1 if it only repeats Pulsar's default."""
         # Imported here: most processes meet no foreign key.
         from pulsark.config_foreign import pulsar_default
 
         default = pulsar_default(name)
-        if name in _MUST_NOT_BE_IGNORED and text.strip().lower() == "true":
-            raise ConfigError(
-                f"{name}=true: Pulsark cannot do this yet and will not start open; "
-                f"false is allowed ({source})"
-            )
+        if name in _MUST_NOT_BE_IGNORED:
+            self._guards.pop(name, None)
+            if text.strip().lower() == "true":
+                self._guards[name] = source
         if default is None:
             self.warnings.append(f"{name}: unknown key{self._suggestion(name)} ({source})")
         elif text.strip() in ("", default):

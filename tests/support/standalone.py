@@ -12,18 +12,24 @@ from pathlib import Path
 
 
 class Standalone:
-    """One ``pulsark standalone`` on free ports over a data directory.
+    """One ``pulsark standalone`` over a data directory, on free ports unless some are given.
 
     ``kill`` is SIGKILL, ``stop`` is SIGTERM; ``start`` after either serves the same data on the
     same ports.
     """
 
-    def __init__(self, data_dir: Path, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *args: str,
+        env: dict[str, str] | None = None,
+        ports: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
         self.data_dir = Path(data_dir)
         self._args = args
         self._env = env or {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports = (0, 0, 0)
+        self._ports = ports
         self.info: dict[str, str] = {}
 
     @property

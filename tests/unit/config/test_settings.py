@@ -122,6 +122,16 @@ def test_asking_for_authentication_does_not_start_an_open_broker() -> None:
     assert load_settings(environment={"PULSARK_authenticationEnabled": "false"}).warnings
 
 
+def test_a_later_source_may_switch_authentication_off() -> None:
+    wanted = {"PULSARK_authenticationEnabled": "true"}
+    assert load_settings(environment=wanted, flags={"authenticationEnabled": False}).warnings
+    with pytest.raises(ConfigError, match=r"authenticationEnabled=true.*\(command line\)"):
+        load_settings(
+            environment={"PULSARK_authenticationEnabled": "false"},
+            flags={"authenticationEnabled": True},
+        )
+
+
 @pytest.mark.parametrize(
     ("bookies", "quorums"), [(1, (1, 1, 1)), (2, (2, 2, 2)), (3, (3, 3, 2)), (5, (3, 3, 2))]
 )
