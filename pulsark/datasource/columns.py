@@ -1,6 +1,6 @@
 """The columns of a message in Spark: names, types, meaning.
 
-The same columns as the topic's table (``storage.rows.ROW_SCHEMA``), spelled in Spark's types,
+The same columns as ``storage.rows.ROW_SCHEMA``, spelled in Spark's types,
 because the planning process must not import pyarrow only to tell a schema.
 """
 

@@ -139,7 +139,7 @@ def test_rows_say_what_the_wire_says(messages: Any, skip: int, stop: int) -> Non
             None if one.null_value else payload,
             one.partition_key if one.HasField("partition_key") and not one.null_partition_key
             else None,
-            one.ordering_key or None,
+            one.ordering_key if one.HasField("ordering_key") else None,
             {item.key: item.value for item in one.properties},
             (one.sequence_id if one.HasField("sequence_id") else 7) & (2**64 - 1),
         )

@@ -1,0 +1,175 @@
+"""Arrow arrays from positions and from lists, by as few passes as there can be."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pulsark.storage.rows.schema import MILLISECONDS_MAX, TIMESTAMP
+from pulsark.wire.text_fields import as_text
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+SMALL_PROPERTY_COUNT = 8
+
+
+class MessageColumns(NamedTuple):
+    """What differs from message to message; arrays of one length, one element a row.
+
+    ``entry`` is the number of the entry within its builder.
+    """
+
+    entry: Ints
+    batch_index: pa.Array
+    key: pa.Array
+    key_base64: pa.Array
+    ordering_key: pa.Array
+    value: pa.Array
+    value_raw: pa.Array
+    properties: pa.Array
+    sequence_id: pa.Array
+    event_time: pa.Array
+    message_meta: pa.Array
+
+
+def merge(parts: Sequence[MessageColumns]) -> MessageColumns:
+    """All rows, by entry; the rows of one entry are in one part, in order."""
+    entry = np.concatenate([part.entry for part in parts])
+    if len(parts) == 1 and (entry[1:] >= entry[:-1]).all():
+        return parts[0]
+    order = np.argsort(entry, kind="stable")
+    places = pa.array(order)
+    columns = zip(*(part[1:] for part in parts), strict=True)
+    return MessageColumns(entry[order], *(pa.concat_arrays(c).take(places) for c in columns))
+
+
+def slices(data: pa.Buffer, starts: Ints, ends: Ints, present: Bools | None = None) -> pa.Array:
+    """Pieces of a buffer as a binary column; pieces ascend, and may touch.
+
+    With ``present``, which has as many true values as there are pieces, one element each, and
+    null where it is false.
+    """
+    count = len(starts)
+    borders = np.empty(2 * count, np.int32)
+    borders[0::2], borders[1::2] = starts, ends
+    if not count:
+        return pa.nulls(0 if present is None else len(present), pa.binary())
+    # What lies between two pieces is an element too, which the take leaves out.
+    both = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(borders), data]
+    )
+    if present is None:
+        return both.take(pa.array(np.arange(0, 2 * count, 2)))
+    places = (np.cumsum(present) - 1) * 2
+    return both.take(pa.array(places, mask=~present))
+
+
+def text(column: pa.Array) -> pa.Array | None:
+    """A binary column as text; ``None`` if some of it is not UTF-8."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+
+
+def not_text(column: pa.Array) -> Bools:
+    """Where a binary column is not UTF-8."""
+    return np.array([_is_broken(item) for item in column.to_pylist()], np.bool_)
+
+
+def _is_broken(item: bytes | None) -> bool:
+    try:
+        if item is not None:
+            item.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def binary(values: list[bytes | None]) -> pa.Array:
+    """A binary column; without nulls by one copy of the bytes."""
+    if None in values:
+        return pa.array(values, pa.binary())
+    ends = np.zeros(len(values) + 1, np.int32)
+    ends[1:] = list(accumulate(map(len, values)))  # type: ignore[arg-type]
+    data = b"".join(values)  # type: ignore[arg-type]
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    )
+
+
+def strings(values: Iterable[str]) -> pa.Array:
+    """A text column; what is not UTF-8 (``bytes`` then) gets replacement characters."""
+    values = list(values)
+    try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError):
+        return pa.array([as_text(value) for value in values], pa.string())
+
+
+def keys(values: list[str | None], flags: list[bool]) -> tuple[pa.Array, pa.Array]:
+    """Keys and whether they are base64. What is not UTF-8 (``bytes`` then) becomes base64."""
+    if not all(key is None or isinstance(key, str) for key in values):
+        for i, key in enumerate(values):
+            if isinstance(key, bytes):
+                values[i] = base64.b64encode(key).decode()
+                flags[i] = True
+    shown = [None if key is None else flag for key, flag in zip(values, flags, strict=True)]
+    return pa.array(values, pa.string()), pa.array(shown, pa.bool_())
+
+
+def microseconds(milliseconds: int) -> int | None:
+    """A time for Arrow; 0 and what no clock can show mean that there is none."""
+    return milliseconds * 1000 if 0 < milliseconds <= MILLISECONDS_MAX else None
+
+
+def times(milliseconds: npt.NDArray[np.uint64]) -> pa.Array:
+    """The same for a column of them."""
+    if not milliseconds.any():
+        return pa.nulls(len(milliseconds), TIMESTAMP)
+    absent = (milliseconds == 0) | (milliseconds > MILLISECONDS_MAX)
+    shown = np.where(absent, 0, milliseconds).astype(np.int64) * 1000
+    return pa.array(shown, TIMESTAMP, mask=absent)
+
+
+def repeated_names(names: pa.Array, ends: npt.NDArray[Any]) -> Bools:
+    """Rows that have a property twice. Row i's names are ``names[ends[i]:ends[i + 1]]``."""
+    counts = np.diff(ends)
+    result = np.zeros(len(counts), np.bool_)
+    most = int(counts.max(initial=0))
+    if most < 2:
+        return result
+    codes = names.dictionary_encode()
+    rows = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    places = codes.indices.to_numpy().astype(np.int64)
+    if most <= SMALL_PROPERTY_COUNT:
+        for distance in range(1, most):
+            same = (rows[distance:] == rows[:-distance]) & (places[distance:] == places[:-distance])
+            result[rows[distance:][same]] = True
+        return result
+    pairs = np.sort(rows * len(codes.dictionary) + places)
+    again = pairs[1:][pairs[1:] == pairs[:-1]]
+    result[again // len(codes.dictionary)] = True
+    return result
+
+
+def last_wins(
+    names: pa.Array, values: pa.Array, ends: npt.NDArray[np.int32]
+) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int32]]:
+    """Properties as clients see them: of equal names the last one counts."""
+    name_list, value_list = names.to_pylist(), values.to_pylist()
+    rows = [
+        dict(zip(name_list[start:end], value_list[start:end], strict=True))
+        for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    ]
+    new_ends = np.zeros_like(ends)
+    new_ends[1:] = list(accumulate(map(len, rows)))
+    flat = [item for row in rows for item in row.items()]
+    return strings(name for name, _ in flat), strings(value for _, value in flat), new_ends

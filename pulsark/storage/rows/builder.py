@@ -1,0 +1,283 @@
+"""Entries as rows: one row a message.
+
+Messages that cannot be read here, because they are encrypted, a chunk of a larger one or
+damaged, become one row an entry: ``value`` is null and ``value_raw`` holds what was sent. A
+tombstone has neither. Markers, and members of a batch that compaction removed, are no messages
+and give no row; a builder for a table keeps one for each entry that has nothing else, with
+``batch_size`` 0, so that no entry of a ledger is missing from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsark.errors import ProtocolError
+from pulsark.storage.rows.arrays import MessageColumns, merge, microseconds
+from pulsark.storage.rows.batches import Batches
+from pulsark.storage.rows.plain import PlainRows
+from pulsark.storage.rows.schema import (
+    ALL_COLUMNS,
+    FILE_SCHEMA,
+    MESSAGE_META,
+    ROW_SCHEMA,
+    TIMESTAMP,
+)
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.compression import decompress
+from pulsark.wire.entry import CHECKSUM_END, MAGIC, EntryHeader, checksum_ok, parse_entry
+from pulsark.wire.text_fields import as_text
+
+UNCOMPRESSED_BYTES_MAX = 256 << 20
+"""A payload that claims to become larger is kept as it was sent."""
+
+FEW_MESSAGES = 64
+"""Fewer messages of batches are read one by one: numpy has a price for each call."""
+
+_ALL: Final = 2**31
+
+
+class RowBuilder:
+    """Collects the messages of entries of one topic partition; not for several threads.
+
+    ``finish`` gives the rows added since the last ``finish``, in the order of ``add``. ``rows``
+    and ``size`` (bytes of values) tell when it is time for it.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        columns: Sequence[str] = tuple(ROW_SCHEMA.names),
+        *,
+        every_entry: bool = False,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._every_entry = every_entry
+        self.schema = pa.schema([ALL_COLUMNS.field(name) for name in columns])
+        self._clear()
+
+    @classmethod
+    def for_table(cls, partition: int) -> RowBuilder:
+        """A builder of rows for the files of a table, from which entries can be made again."""
+        return cls("", partition, tuple(FILE_SCHEMA.names), every_entry=True)
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self.size = 0
+        self._batches = Batches()
+        self._plain = PlainRows(keep_meta=MESSAGE_META.name in self.schema.names)
+        # One element an entry.
+        self._entries: list[bytes] = []
+        self._ledger_ids: list[int] = []
+        self._entry_ids: list[int] = []
+        self._batch_sizes: list[int | None] = []
+        self._heads: list[EntryHeader | None] = []
+        self._metas: list[bytes | None] = []
+        self._limits: list[tuple[int, int]] = []
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        entry: bytes,
+        skip_through: int = -1,
+        stop_after: int = _ALL,
+    ) -> None:
+        """Add the messages of an entry with ``skip_through`` < batch index <= ``stop_after``.
+
+        A message that is not in a batch counts as index 0 for this.
+        """
+        head = _head(entry)
+        if skip_through >= 0 and (head is None or not head.batched or _opaque(head.metadata)):
+            return
+        number = len(self._entries)
+        self._entries.append(entry)
+        self._ledger_ids.append(ledger_id)
+        self._entry_ids.append(entry_id)
+        self._batch_sizes.append(head.messages if head is not None else None)
+        self._heads.append(head)
+        keep_meta = head is not None and skip_through < 0
+        self._metas.append(_raw_metadata(entry, head) if head and keep_meta else None)
+        self._limits.append((skip_through, stop_after))
+        if head is None:
+            self._add_raw(number, None, entry)
+        elif head.marker:
+            self._add_empty(number, head, entry)
+        elif head.batched and not _opaque(head.metadata):
+            try:
+                payload = _uncompressed(head, entry)
+                self.rows += self._batches.add(number, head, payload, skip_through, stop_after)
+                self.size += len(payload)
+            except ProtocolError:
+                self._add_damaged(number)
+        else:
+            self._add_alone(number, head, entry)
+
+    def _add_alone(self, number: int, head: EntryHeader, entry: bytes) -> None:
+        metadata = head.metadata
+        if _opaque(metadata):
+            self._add_raw(number, metadata, entry[head.payload_offset :])
+            return
+        try:
+            payload = _uncompressed(head, entry)
+        except ProtocolError:
+            self._add_raw(number, metadata, entry[head.payload_offset :])
+            return
+        self._plain.add_whole(number, metadata, None if metadata.null_value else payload, None)
+        self.rows += 1
+        self.size += len(payload)
+
+    def _add_raw(self, number: int, metadata: pb.MessageMetadata | None, raw: bytes) -> None:
+        self._plain.add_whole(number, metadata, None, raw)
+        self.rows += 1
+        self.size += len(raw)
+
+    def _add_damaged(self, number: int) -> None:
+        """A row for a batch that cannot be taken apart."""
+        head = self._heads[number]
+        if head is not None and self._limits[number][0] < 0:
+            raw = self._entries[number][head.payload_offset :]
+            self._add_raw(number, head.metadata, raw)
+
+    def _add_empty(self, number: int, head: EntryHeader, entry: bytes) -> None:
+        """A row for an entry without messages, where every entry has one."""
+        if self._every_entry:
+            self._batch_sizes[number] = 0
+            self._add_raw(number, head.metadata, entry[head.payload_offset :])
+
+    def _add_one_by_one(self, number: int, head: EntryHeader, payload: bytes) -> None:
+        try:
+            if not self._plain.add_batch(number, head, payload, *self._limits[number]):
+                self._add_empty(number, head, self._entries[number])
+        except ProtocolError:
+            self._add_damaged(number)
+
+    def finish(self) -> pa.RecordBatch:
+        """The rows collected, with exactly ``schema``; empties the builder."""
+        parts: list[MessageColumns] = []
+        rest = self._batches.batches
+        if self._batches.rows >= FEW_MESSAGES:
+            columns, rest = self._batches.columns()
+            if columns is not None:
+                parts.append(columns)
+        for batch in rest:
+            self._add_one_by_one(batch.entry, batch.head, batch.payload)
+        if self._plain.rows or not parts:
+            parts.append(self._plain.columns())
+        found = merge(parts)
+        rows = _Rows(found, len(self._entries))
+        arrays = [_BUILD[name](self, rows) for name in self.schema.names]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        self._clear()
+        return batch
+
+    # -- columns ---------------------------------------------------------------------------
+
+    def _message_ids(self, rows: _Rows) -> pa.Array:
+        heads = [
+            f"{ledger_id}:{entry_id}:{self._partition}:"
+            for ledger_id, entry_id in zip(self._ledger_ids, self._entry_ids, strict=True)
+        ]
+        indexes = pc.cast(rows.found.batch_index, pa.string())
+        return pc.binary_join_element_wise(rows.spread(heads, pa.string()), indexes, "")
+
+    def _of_head(self, get: Callable[[EntryHeader], Any]) -> list[Any]:
+        return [get(head) if head is not None else None for head in self._heads]
+
+
+class _Rows:
+    """The rows of a ``finish``, and how what is known of entries spreads over them."""
+
+    def __init__(self, found: MessageColumns, entries: int) -> None:
+        self.found = found
+        self.count = len(found.entry)
+        self._entry = found.entry
+        # One row an entry, as of messages sent alone, is common and needs no copies.
+        self._alone = self.count == entries and bool((found.entry == np.arange(entries)).all())
+
+    def spread(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        """Values of entries as a column."""
+        array = pa.array(values, kind)
+        return array if self._alone else array.take(pa.array(self._entry))
+
+    def first(self, values: Sequence[bytes | None]) -> pa.Array:
+        """Values of entries as a column that is null but on each entry's first row."""
+        if self._alone:
+            return pa.array(values, pa.binary())
+        later = np.zeros(self.count, np.bool_)
+        later[1:] = self._entry[1:] == self._entry[:-1]
+        return pa.array(values, pa.binary()).take(pa.array(self._entry, mask=later))
+
+
+def _times(get: Callable[[EntryHeader], int]) -> Callable[[RowBuilder, _Rows], pa.Array]:
+    def column(builder: RowBuilder, rows: _Rows) -> pa.Array:
+        return rows.spread(builder._of_head(lambda head: microseconds(get(head))), TIMESTAMP)
+
+    return column
+
+
+_BUILD: Final[dict[str, Callable[[RowBuilder, _Rows], pa.Array]]] = {
+    "topic": lambda b, rows: pa.repeat(pa.scalar(b._topic, pa.string()), rows.count),
+    "partition": lambda b, rows: pa.repeat(pa.scalar(b._partition, pa.int32()), rows.count),
+    "message_id": RowBuilder._message_ids,
+    "ledger_id": lambda b, rows: rows.spread(b._ledger_ids, pa.int64()),
+    "entry_id": lambda b, rows: rows.spread(b._entry_ids, pa.int64()),
+    "batch_index": lambda b, rows: rows.found.batch_index,
+    "batch_size": lambda b, rows: rows.spread(b._batch_sizes, pa.int32()),
+    "key": lambda b, rows: rows.found.key,
+    "key_base64": lambda b, rows: rows.found.key_base64,
+    "ordering_key": lambda b, rows: rows.found.ordering_key,
+    "value": lambda b, rows: rows.found.value,
+    "value_raw": lambda b, rows: rows.found.value_raw,
+    "properties": lambda b, rows: rows.found.properties,
+    "producer_name": lambda b, rows: rows.spread(
+        b._of_head(lambda head: as_text(head.producer_name)), pa.string()
+    ),
+    "sequence_id": lambda b, rows: rows.found.sequence_id,
+    "publish_time": _times(lambda head: head.publish_time),
+    "event_time": lambda b, rows: rows.found.event_time,
+    "schema_version": lambda b, rows: rows.spread(
+        b._of_head(lambda head: head.metadata.schema_version or None), pa.binary()
+    ),
+    "replicated_from": lambda b, rows: rows.spread(
+        b._of_head(lambda head: as_text(head.metadata.replicated_from) or None), pa.string()
+    ),
+    "deliver_at_time": _times(lambda head: head.metadata.deliver_at_time),
+    "entry_meta": lambda b, rows: rows.first(b._metas),
+    "message_meta": lambda b, rows: rows.found.message_meta,
+}
+
+
+def _head(entry: bytes) -> EntryHeader | None:
+    if not checksum_ok(entry):
+        return None
+    try:
+        return parse_entry(entry)
+    except ProtocolError:
+        return None
+
+
+def _opaque(metadata: pb.MessageMetadata) -> bool:
+    """Whether the payload says nothing by itself: encrypted, or a piece of a message."""
+    return bool(metadata.encryption_keys) or metadata.num_chunks_from_msg > 1
+
+
+def _uncompressed(head: EntryHeader, entry: bytes) -> bytes:
+    payload = entry[head.payload_offset :]
+    metadata = head.metadata
+    if not metadata.compression:
+        return payload
+    return decompress(
+        metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX
+    )
+
+
+def _raw_metadata(entry: bytes, head: EntryHeader) -> bytes:
+    start = CHECKSUM_END + 4 if entry[:2] == MAGIC else 4
+    return entry[start : head.payload_offset]

@@ -1,0 +1,293 @@
+"""Rows of a table as entries again: no client can tell them from the original."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulsark.errors import CorruptEntryError
+from pulsark.storage.rows import FILE_SCHEMA, RowBuilder, builder, entries_of
+from pulsark.storage.rows import entries as entries_module
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.batch import build_batch, encode_batch
+from pulsark.wire.entry import build_entry, checksum_ok, entry_without_checksum
+from tests.support.client_view import client_view
+
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture(
+    params=[0, 64, 10**9], ids=["all at once", "as it comes", "one by one"], autouse=True
+)
+def _few_messages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "FEW_MESSAGES", request.param)
+
+
+def metadata(**fields: Any) -> pb.MessageMetadata:
+    wanted: dict[str, Any] = {"producer_name": "p-1", "sequence_id": 7, "publish_time": NOW}
+    return pb.MessageMetadata(**(wanted | fields))
+
+
+def single(properties: Any = (), **fields: Any) -> pb.SingleMessageMetadata:
+    message = pb.SingleMessageMetadata(payload_size=0, **fields)
+    for key, value in properties:
+        message.properties.add(key=key, value=value)
+    return message
+
+
+def rows_of(entries: list[bytes]) -> pa.RecordBatch:
+    build = RowBuilder.for_table(0)
+    for entry_id, entry in enumerate(entries):
+        build.add(5, entry_id, entry)
+    batch = build.finish()
+    batch.validate(full=True)
+    assert batch.schema == FILE_SCHEMA
+    return batch
+
+
+def check(*entries: bytes) -> list[bytes]:
+    """The entries as they come back; asserts that they are all there and equal."""
+    found = entries_of(rows_of(list(entries)))
+    assert [entry_id for entry_id, _ in found] == list(range(len(entries)))
+    for original, (_, again) in zip(entries, found, strict=True):
+        assert client_view(again) == client_view(original)
+        assert checksum_ok(again) or again == original
+    return [entry for _, entry in found]
+
+
+texts = st.text(max_size=6)
+numbers = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
+properties = st.lists(st.tuples(st.sampled_from(["a", "b", "", "é" * 70]), texts), max_size=4)
+singles = st.builds(
+    lambda properties, fields: single(properties, **fields),
+    properties,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "partition_key": texts,
+            "null_partition_key": st.booleans(),
+            "partition_key_b64_encoded": st.booleans(),
+            "event_time": numbers,
+            "ordering_key": st.binary(max_size=4),
+            "sequence_id": numbers,
+            "null_value": st.booleans(),
+            "compacted_out": st.booleans(),
+        },
+    ),
+)
+plain_singles = st.builds(
+    lambda properties, fields: single(properties.items(), **fields),
+    st.dictionaries(texts, st.text(max_size=200), max_size=3),
+    st.fixed_dictionaries(
+        {"sequence_id": numbers},
+        optional={
+            "partition_key": st.text(max_size=200),
+            "partition_key_b64_encoded": st.just(False),
+            "event_time": st.integers(0, NOW * 2),
+            "ordering_key": st.binary(max_size=4),
+        },
+    ),
+)
+compressions = st.sampled_from([pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY])
+heads = st.builds(
+    lambda fields, items: _with_properties(metadata(**fields), items),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "partition_key": texts,
+            "partition_key_b64_encoded": st.booleans(),
+            "null_partition_key": st.booleans(),
+            "event_time": numbers,
+            "publish_time": numbers,
+            "sequence_id": numbers,
+            "ordering_key": st.binary(max_size=4),
+            "schema_version": st.binary(max_size=8),
+            "deliver_at_time": st.integers(0, 2**63 - 1),
+            "replicated_from": texts,
+            "highest_sequence_id": numbers,
+            "txnid_least_bits": numbers,
+            "null_value": st.booleans(),
+            "uncompressed_size": st.integers(0, 100),
+        },
+    ),
+    properties,
+)
+
+
+def _with_properties(head: pb.MessageMetadata, items: Any) -> pb.MessageMetadata:
+    for key, value in items:
+        head.properties.add(key=key, value=value)
+    return head
+
+
+def batches(members: Any) -> Any:
+    lists = st.lists(st.tuples(members, st.binary(max_size=20)), min_size=1, max_size=8)
+    return st.builds(build_batch, heads, lists, compressions)
+
+
+alone = st.builds(build_entry, heads, st.binary(max_size=30))
+encrypted = st.builds(
+    lambda head, payload: build_entry(_encrypted(head), payload), heads, st.binary(max_size=30)
+)
+chunks = st.builds(
+    lambda head, payload: build_entry(_chunk(head), payload), heads, st.binary(max_size=30)
+)
+damaged = st.builds(lambda entry, at: _flipped(entry, at), alone, st.integers(6, 40))
+markers = st.builds(
+    lambda kind, payload: build_entry(metadata(marker_type=kind), payload),
+    st.integers(0, 30),
+    st.binary(max_size=10),
+)
+anything = st.one_of(
+    batches(singles), batches(plain_singles), alone, encrypted, chunks, damaged, markers,
+    st.binary(max_size=40), alone.map(entry_without_checksum),
+)  # fmt: skip
+
+
+def _encrypted(head: pb.MessageMetadata) -> pb.MessageMetadata:
+    head.encryption_keys.add(key="k", value=b"v")
+    head.compression = pb.LZ4
+    return head
+
+
+def _chunk(head: pb.MessageMetadata) -> pb.MessageMetadata:
+    head.num_chunks_from_msg, head.chunk_id, head.uuid = 3, 1, "u"
+    head.total_chunk_msg_size, head.compression = 90, pb.ZSTD
+    return head
+
+
+def _flipped(entry: bytes, at: int) -> bytes:
+    wrong = bytearray(entry)
+    wrong[min(at, len(entry) - 1)] ^= 1
+    return bytes(wrong)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(anything, min_size=1, max_size=8))
+def test_every_entry_comes_back(entries: list[bytes]) -> None:
+    check(*entries)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(batches(plain_singles), min_size=1, max_size=6))
+def test_what_clients_write_needs_no_metadata_of_messages(entries: list[bytes]) -> None:
+    rows = rows_of(entries)
+    assert rows.column("message_meta").null_count == rows.num_rows
+    check(*entries)
+
+
+def test_large_fields_and_many_messages() -> None:
+    rng = random.Random(1)
+
+    def message(i: int) -> tuple[pb.SingleMessageMetadata, bytes]:
+        items = [(f"p{k}", "x" * rng.choice([0, 1, 126, 127, 128, 129, 20_000])) for k in range(12)]
+        key = "k" * rng.choice([0, 1, 127, 128, 16_384])
+        one = single(items, partition_key=key, sequence_id=rng.getrandbits(64))
+        return one, b"v" * rng.choice([0, 1, 127, 128, 70_000])
+
+    check(*(build_batch(metadata(), [message(i) for i in range(20)]) for _ in range(5)))
+
+
+def test_slices_of_a_batch_of_rows_are_entries_too() -> None:
+    entries = [
+        build_batch(metadata(), [(single([("n", str(i))], partition_key="k"), b"v%d" % i)] * 3)
+        for i in range(10)
+    ]
+    rows = rows_of(entries)
+    found = entries_of(rows.slice(9, 12))
+    assert [entry_id for entry_id, _ in found] == [3, 4, 5, 6]
+    assert [client_view(e) for _, e in found] == [client_view(e) for e in entries[3:7]]
+    table = pa.Table.from_batches([rows.slice(0, 3), rows.slice(3)])
+    assert [client_view(e) for _, e in entries_of(table)] == [client_view(e) for e in entries]
+
+
+def test_fields_in_another_order_and_unknown_fields_come_back() -> None:
+    one = single([("a", "1")], partition_key="k", sequence_id=3)
+    unknown = pb.SingleMessageMetadata.FromString(one.SerializeToString() + b"\xa2\x06\x01x")
+    entry = build_batch(metadata(), [(one, b"x"), (unknown, b"y")] * 40)
+    rows = rows_of([entry])
+    kept = rows.column("message_meta")
+    assert kept.null_count == 40
+    (again,) = check(entry)
+    assert again == entry
+    payload = encode_batch([(one, b"x")])
+    swapped = b"\x18\x01" + payload[4:-1].replace(b"\x18\x01", b"")
+    backwards = len(swapped).to_bytes(4, "big") + swapped + b"x"
+    check(build_entry(metadata(num_messages_in_batch=1), backwards))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        single(event_time=2**63),
+        single([("a", "1"), ("b", "2"), ("a", "3")]),
+        single([(str(i), "x") for i in range(12)] + [("3", "y")]),
+        single(partition_key_b64_encoded=True),
+        single(partition_key="k", null_partition_key=True),
+        pb.SingleMessageMetadata.FromString(single().SerializeToString() + b"\x12\x01\xff"),
+        pb.SingleMessageMetadata.FromString(
+            single().SerializeToString() + b"\x0a\x06\x0a\x01\xff\x12\x01\xfe"
+        ),
+    ],
+    ids=["late", "twice", "twice of many", "flag without key", "null key", "key", "property"],
+)
+def test_what_columns_cannot_say_is_in_the_metadata_of_the_message(
+    odd: pb.SingleMessageMetadata,
+) -> None:
+    entry = build_batch(metadata(), [(single([("a", "1")]), b"x"), (odd, b"y")])
+    rows = rows_of([entry])
+    assert [meta is None for meta in rows.column("message_meta").to_pylist()] == [True, False]
+    for row in rows.column("properties").to_pylist():
+        assert len(dict(row)) == len(row)
+    check(entry)
+
+
+def test_what_follows_the_last_message_of_a_batch_is_nobodys() -> None:
+    payload = encode_batch([(single(), b"a"), (single(), b"b")]) + b"trailing"
+    (again,) = check(build_entry(metadata(num_messages_in_batch=2), payload))
+    assert b"trailing" not in again
+
+
+def test_a_batch_from_which_everything_was_removed_has_a_row_that_is_no_message() -> None:
+    gone = build_batch(metadata(), [(single(compacted_out=True), b"")] * 3)
+    marker = build_entry(metadata(marker_type=20), b"m")
+    rows = rows_of([gone, marker])
+    assert rows.column("batch_size").to_pylist() == [0, 0]
+    assert check(gone, marker) == [gone, marker]
+
+
+def test_messages_whose_rows_are_gone_are_holes_for_clients() -> None:
+    entry = build_batch(metadata(), [(single(), b"%d" % i) for i in range(4)])
+    rows = rows_of([entry]).take(pa.array([0, 2]))
+    ((_, again),) = entries_of(rows)
+    assert [view if view == "removed" else view[-1] for view in client_view(again)[1]] == [
+        b"0", "removed", b"2", "removed",
+    ]  # fmt: skip
+    with pytest.raises(CorruptEntryError):
+        entries_of(rows_of([entry]).slice(1))
+    with pytest.raises(CorruptEntryError):
+        entries_of(rows_of([entry]).take(pa.array([0, 0, 1])))
+
+
+def test_large_payloads_are_compressed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = build_batch(metadata(), [(single(), b"x" * 500)] * 4, pb.ZSTD)
+    assert len(check(entry)[0]) > 2000
+    monkeypatch.setattr(entries_module, "COMPRESS_FROM_BYTES", 1000)
+    assert len(check(entry)[0]) < 200
+
+
+def test_no_rows_are_no_entries() -> None:
+    assert entries_of(rows_of([])) == []
+    assert entries_of(pa.Table.from_batches([rows_of([])])) == []
+
+
+def test_a_mix_keeps_its_order() -> None:
+    batch = build_batch(metadata(), [(single([("a", "1")]), b"x")] * 40)
+    odd = build_batch(metadata(), [(single(null_partition_key=True), b"x")] * 3)
+    alone = build_entry(metadata(), b"alone")
+    check(alone, batch, odd, batch, alone, odd, batch, build_entry(metadata(marker_type=1), b""))
