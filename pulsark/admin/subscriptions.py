@@ -85,7 +85,7 @@ async def delete_subscription(
     if not flag(request, "force") and any(subscription.consumers for subscription in found):
         raise fail(412, "Subscription has active connected consumers")
     for subscription in found:
-        await subscription.topic.delete_subscription(subscription)
+        await subscription.delete()
     return done()
 
 
@@ -116,8 +116,7 @@ async def reset_by_time(
     """Go on with the first message published at or after a time."""
     published_ms = number(timestamp)
     for subscription in await _subscriptions(broker, topic, name):
-        target = await subscription.topic.ledger.find_by_publish_time(published_ms)
-        await subscription.seek(target)
+        await subscription.seek_to_time(published_ms)
     return done()
 
 

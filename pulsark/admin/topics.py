@@ -121,7 +121,7 @@ async def internal_info(topic: TopicOf, broker: BrokerOf) -> Response:
 @router.get("/{topic}/lastMessageId")
 async def last_message_id(topic: TopicOf, broker: BrokerOf) -> Response:
     """The id of the last message."""
-    last = await broker.last_message_id(await broker.topic(topic))
+    last = await (await broker.topic(topic)).last_message()
     return value(message_id(last.position, topic.partition, last.batch_index))
 
 

@@ -34,12 +34,13 @@ from pulsark.storage.managed_ledger import (
     ManagedLedger,
     ManagedLedgerConfig,
 )
-from pulsark.storage.position import EARLIEST, Position
+from pulsark.storage.position import Position
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
     from pulsark.dispatch.connection import Connection
+    from pulsark.dispatch.topic_kinds import AnyTopic
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +57,6 @@ class LookupResult:
     broker_url: str
     http_url: str
     through_service_url: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LastMessage:
-    """The last message of a topic; position -1:-1 when it is empty."""
-
-    position: Position
-    batch_index: int
 
 
 class Broker:
@@ -283,7 +276,7 @@ class Broker:
         except PulsarkError as error:
             log.warning("%s keeps its policies: %s", name, error)
 
-    async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> Topic:
+    async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
         """The topic that a producer or consumer asks for, by the rules of automatic creation."""
         if not name.is_persistent:
             raise ClientError(
@@ -333,19 +326,6 @@ class Broker:
             self._instance_id = await self.metadata.next_id("/counters/producer-name")
         self._next_producer += 1
         return f"{self.settings.clusterName}-{self._instance_id}-{self._next_producer - 1}"
-
-    async def last_message_id(self, topic: Topic) -> LastMessage:
-        """The last message that can be delivered: no marker."""
-        position = topic.ledger.last_confirmed
-        while position.ledger_id >= 0:
-            entries = await topic.read(position, 1, 1)
-            if not entries or entries[0].position != position:
-                break
-            entry = entries[0]
-            if not entry.marker:
-                return LastMessage(position, entry.messages - 1 if entry.batched else -1)
-            position = topic.ledger.previous_position(position)
-        return LastMessage(EARLIEST, -1)
 
     # -- Flight ---
 

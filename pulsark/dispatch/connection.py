@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.consumer import Consumer
     from pulsark.dispatch.producer import Producer
-    from pulsark.dispatch.topic import Topic
+    from pulsark.dispatch.topic_kinds import AnyTopic
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._out: list[bytes] = []
-        self._published_to: set[Topic] = set()
+        self._published_to: set[AnyTopic] = set()
         self._out_bytes = 0
         self._socket_open = True
         self._flush_scheduled = False
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         milliseconds of work: what waits for its round in between would wait for that, too.
         """
         for topic in self._published_to:
-            topic.ledger.flush()
+            topic.flush()
         self._published_to.clear()
         self.broker.ledgers.flush()
 

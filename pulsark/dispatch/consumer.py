@@ -8,7 +8,7 @@ from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
-    from pulsark.dispatch.subscription import Subscription
+    from pulsark.dispatch.topic_kinds import AnySubscription
 
 
 class Consumer:
@@ -46,7 +46,7 @@ class Consumer:
 
     def __init__(
         self,
-        subscription: Subscription,
+        subscription: AnySubscription,
         connection: Connection,
         consumer_id: int,
         name: str,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
-    from pulsark.dispatch.topic import Topic
+    from pulsark.dispatch.entry import Entry
+    from pulsark.dispatch.topic_kinds import AnyTopic
 
 
 class Producer:
@@ -32,7 +33,7 @@ class Producer:
 
     def __init__(
         self,
-        topic: Topic,
+        topic: AnyTopic,
         connection: Connection,
         producer_id: int,
         name: str,
@@ -57,3 +58,16 @@ class Producer:
         self.pending = 0
         self.drained: asyncio.Future[None] | None = None
         self.closed = False
+
+
+def send_receipts(entries: list[Entry]) -> None:
+    """Confirm entries to their producers, as many at once as came in a row from one."""
+    count, start = len(entries), 0
+    while start < count:
+        producer = entries[start].producer
+        end = start + 1
+        while end < count and entries[end].producer is producer:
+            end += 1
+        if producer is not None:
+            producer.connection.send_receipts(producer, entries[start:end])
+        start = end

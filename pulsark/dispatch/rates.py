@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.consumer import Consumer
     from pulsark.dispatch.producer import Producer
-    from pulsark.dispatch.subscription import Subscription
-    from pulsark.dispatch.topic import Topic
+    from pulsark.dispatch.topic_kinds import AnySubscription, AnyTopic
 
 
 class Counters(NamedTuple):
@@ -63,11 +62,11 @@ class Rates:
             self._timer.cancel()
             self._timer = None
 
-    def topic_in(self, topic: Topic) -> Counters:
+    def topic_in(self, topic: AnyTopic) -> Counters:
         """What is published to a topic."""
         return self._rate(_topic_key(topic), _topic_in(topic), topic.created_ms)
 
-    def subscription(self, subscription: Subscription) -> Counters:
+    def subscription(self, subscription: AnySubscription) -> Counters:
         """What a subscription delivers."""
         created_ms = subscription.topic.created_ms
         return self._rate(_subscription_key(subscription), _outgoing(subscription), created_ms)
@@ -104,7 +103,7 @@ class Rates:
         self._newer = (self._broker.clock.monotonic(), notes)
 
 
-def _counters_of(topic: Topic) -> Iterator[tuple[Hashable, Counters]]:
+def _counters_of(topic: AnyTopic) -> Iterator[tuple[Hashable, Counters]]:
     yield _topic_key(topic), _topic_in(topic)
     for producer in topic.producers.values():
         yield _producer_key(producer), Counters(producer.messages_in, producer.bytes_in)
@@ -114,11 +113,11 @@ def _counters_of(topic: Topic) -> Iterator[tuple[Hashable, Counters]]:
             yield _consumer_key(consumer), _outgoing(consumer)
 
 
-def _topic_in(topic: Topic) -> Counters:
+def _topic_in(topic: AnyTopic) -> Counters:
     return Counters(topic.messages_in, topic.bytes_in, topic.entries_in)
 
 
-def _outgoing(receiver: Subscription | Consumer) -> Counters:
+def _outgoing(receiver: AnySubscription | Consumer) -> Counters:
     return Counters(
         receiver.messages_out,
         receiver.bytes_out,
@@ -128,11 +127,11 @@ def _outgoing(receiver: Subscription | Consumer) -> Counters:
     )
 
 
-def _topic_key(topic: Topic) -> Hashable:
+def _topic_key(topic: AnyTopic) -> Hashable:
     return str(topic.name), topic.created_ms
 
 
-def _subscription_key(subscription: Subscription) -> Hashable:
+def _subscription_key(subscription: AnySubscription) -> Hashable:
     return _topic_key(subscription.topic), subscription.name
 
 

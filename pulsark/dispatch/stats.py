@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.producer import Producer
     from pulsark.dispatch.subscription import Subscription
     from pulsark.dispatch.topic import Topic
+    from pulsark.dispatch.topic_kinds import AnySubscription, AnyTopic
 
 Json = dict[str, Any]
 
@@ -40,7 +41,7 @@ class Stats:
     # -- topics ----------------------------------------------------------------------------
 
     def topic(
-        self, topic: Topic, *, with_publishers: bool = True, with_consumers: bool = True
+        self, topic: AnyTopic, *, with_publishers: bool = True, with_consumers: bool = True
     ) -> Json:
         """TopicStats of one topic or partition."""
         subscriptions = {
@@ -63,7 +64,7 @@ class Stats:
             "bytesOutInternalCounter": 0,
             "averageMsgSize": _ratio(rate_in.bytes, rate_in.messages),
             "msgChunkPublished": False,
-            "storageSize": topic.ledger.total_size,
+            "storageSize": topic.total_size,
             "backlogSize": max((s["backlogSize"] for s in parts), default=0),
             "backlogQuotaLimitSize": -1,
             "backlogQuotaLimitTime": -1,
@@ -114,11 +115,10 @@ class Stats:
             "metadata": dict(producer.metadata),
         }
 
-    def subscription(self, subscription: Subscription, *, with_consumers: bool = True) -> Json:
+    def subscription(self, subscription: AnySubscription, *, with_consumers: bool = True) -> Json:
         """SubscriptionStats."""
         rate = self.rates.subscription(subscription)
-        cursor = subscription.cursor
-        backlog = cursor.backlog()
+        backlog = subscription.backlog
         stats: Json = {
             "msgRateOut": rate.messages,
             "msgThroughputOut": rate.bytes,
@@ -127,7 +127,7 @@ class Stats:
             "msgRateRedeliver": rate.redelivered,
             "messageAckRate": rate.acked,
             "chunkedMessageRate": 0.0,
-            "backlogSize": _backlog_size(subscription.topic, backlog),
+            "backlogSize": subscription.backlog_size,
             "earliestMsgPublishTimeInBacklog": 0,
             "msgBacklog": backlog,
             "msgBacklogNoDelayed": backlog,
@@ -142,10 +142,10 @@ class Stats:
             "lastConsumedFlowTimestamp": subscription.last_flow_ms,
             "lastConsumedTimestamp": subscription.last_consumed_ms,
             "lastAckedTimestamp": subscription.last_acked_ms,
-            "lastMarkDeleteAdvancedTimestamp": cursor.last_mark_delete_ms,
+            "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_delete_ms,
             "consumers": [self.consumer(c) for c in subscription.consumers] * with_consumers,
-            "isDurable": cursor.durable,
-            "durable": cursor.durable,
+            "isDurable": subscription.durable,
+            "durable": subscription.durable,
             "isReplicated": False,
             "replicated": False,
             "allowOutOfOrderDelivery": False,
@@ -153,10 +153,10 @@ class Stats:
             "drainingHashesCount": 0,
             "drainingHashesClearedTotal": 0,
             "drainingHashesUnackedMessages": 0,
-            "nonContiguousDeletedMessagesRanges": _acked_range_count(subscription),
+            "nonContiguousDeletedMessagesRanges": subscription.acked_range_count,
             "nonContiguousDeletedMessagesRangesSerializedSize": 0,
             "delayedMessageIndexSizeInBytes": 0,
-            "subscriptionProperties": dict(cursor.properties),
+            "subscriptionProperties": dict(subscription.properties),
             "filterProcessedMsgCount": 0,
             "filterAcceptedMsgCount": 0,
             "filterRejectedMsgCount": 0,
@@ -278,7 +278,7 @@ class Stats:
             "state": "Open" if cursor.durable else "NoLedger",
             "active": bool(subscription.consumers),
             "numberOfEntriesSinceFirstNotAckedMessage": _entries_since(subscription),
-            "totalNonContiguousDeletedMessagesRange": _acked_range_count(subscription),
+            "totalNonContiguousDeletedMessagesRange": subscription.acked_range_count,
             "subscriptionHavePendingRead": False,
             "subscriptionHavePendingReplayRead": False,
             "properties": {},
@@ -354,25 +354,11 @@ def _ratio(amount: float, count: float) -> float:
     return amount / count if count else 0.0
 
 
-def _backlog_size(topic: Topic, backlog: int) -> int:
-    """Bytes of a backlog, taking entries to be of average size."""
-    entries = topic.ledger.entries
-    return round(topic.ledger.total_size * backlog / entries) if entries else 0
-
-
 def _entries_since(subscription: Subscription) -> int:
     ledger = subscription.topic.ledger
     before = subscription.read_position
     read = Position(before.ledger_id, before.entry_id - 1)
     return ledger.entries_between(subscription.cursor.mark_delete, read)
-
-
-def _acked_range_count(subscription: Subscription) -> int:
-    """How many ranges ``_acked_ranges`` would give, without making them."""
-    return sum(
-        len(entries) - entries.intersection_cardinality(entries.shift(1))
-        for entries in subscription.cursor.state.acked.values()
-    )
 
 
 def _acked_ranges(subscription: Subscription) -> Iterator[tuple[Position, Position]]:

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.message_ids import position_of
-from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
-from pulsark.storage.position import EARLIEST, LATEST, Position
+from pulsark.storage.position import EARLIEST, LATEST
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection import Connection
-    from pulsark.dispatch.topic import Topic
+    from pulsark.dispatch.topic_kinds import AnySubscription, AnyTopic
 
 _RESERVED_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup")
 
@@ -31,7 +30,7 @@ class Subscribing:
         self._clock = broker.clock
         self._unnamed = 0
 
-    async def ensure_subscription(self, topic: Topic, name: str) -> None:
+    async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
         """Make sure that a durable subscription exists; a new one starts at Earliest."""
         check_subscription_name(name)
         if name not in topic.subscriptions:
@@ -56,23 +55,19 @@ class Subscribing:
             await self._broker.schemas.register(name, request.schema)
         while True:
             topic.check_open()
+            subscription: AnySubscription | None
             subscription = topic.subscriptions.get(request.subscription)
             if subscription is None:
                 subscription = await self._create_subscription(topic, request)
-            elif subscription.cursor.durable != request.durable:
-                raise ClientError(
-                    ServerError.NotAllowedError,
-                    f"Subscription {subscription.name} is "
-                    + ("durable" if subscription.cursor.durable else "not durable"),
-                )
+            else:
+                subscription.check_joinable(durable=request.durable)
             try:
                 async with subscription.changing:
                     # It may have been deleted while others were admitted.
                     if topic.subscriptions.get(subscription.name) is subscription:
                         return await self._join(connection, request, subscription, sub_type)
             except BaseException:
-                if not subscription.consumers:
-                    topic.subscription_idle(subscription)
+                subscription.drop_if_abandoned()
                 raise
 
     def _check_type(self, request: pb.CommandSubscribe) -> SubType:
@@ -92,7 +87,7 @@ class Subscribing:
         self,
         connection: Connection,
         request: pb.CommandSubscribe,
-        subscription: Subscription,
+        subscription: AnySubscription,
         sub_type: SubType,
     ) -> Consumer:
         """Add a consumer, all or nothing. The caller holds ``subscription.changing``."""
@@ -100,9 +95,8 @@ class Subscribing:
         await self._admit(subscription, consumer, sub_type)
         try:
             if request.start_message_rollback_duration_sec:
-                target = self._clock.now_ms() - request.start_message_rollback_duration_sec * 1000
-                position = await subscription.topic.ledger.find_by_publish_time(target)
-                await subscription.rollback(position)
+                back_ms = request.start_message_rollback_duration_sec * 1000
+                await subscription.rollback(self._clock.now_ms() - back_ms)
             subscription.topic.check_open()
         except BaseException:
             subscription.remove_consumer(consumer)
@@ -110,8 +104,8 @@ class Subscribing:
         return consumer
 
     async def _create_subscription(
-        self, topic: Topic, request: pb.CommandSubscribe
-    ) -> Subscription:
+        self, topic: AnyTopic, request: pb.CommandSubscribe
+    ) -> AnySubscription:
         if request.durable and not self._settings.allowAutoSubscriptionCreation:
             raise ClientError(
                 ServerError.SubscriptionNotFound,
@@ -120,11 +114,7 @@ class Subscribing:
         earliest = request.initialPosition == pb.CommandSubscribe.Earliest
         position = EARLIEST if earliest else LATEST
         if not request.durable and request.HasField("start_message_id"):
-            start = position_of(request.start_message_id)
-            # The place right after the last entry is where the next one comes: not beyond.
-            before = Position(start.ledger_id, start.entry_id - 1)
-            if before <= topic.ledger.last_confirmed:
-                position = start
+            position = topic.reader_start(position_of(request.start_message_id), position)
         return await topic.create_subscription(
             request.subscription,
             position,
@@ -133,7 +123,7 @@ class Subscribing:
         )
 
     async def _admit(
-        self, subscription: Subscription, consumer: Consumer, sub_type: SubType
+        self, subscription: AnySubscription, consumer: Consumer, sub_type: SubType
     ) -> None:
         try:
             subscription.use_type(sub_type)
@@ -154,7 +144,7 @@ class Subscribing:
         self,
         connection: Connection,
         request: pb.CommandSubscribe,
-        subscription: Subscription,
+        subscription: AnySubscription,
         sub_type: SubType,
     ) -> Consumer:
         # The epoch tells what was sent before a redelivery from what comes after it; where

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.exclusive import Exclusive
-from pulsark.dispatch.failover import Failover
 from pulsark.dispatch.replay import ReplaySet
-from pulsark.dispatch.shared import Shared
 from pulsark.dispatch.subscription_type import SubscriptionType, SubType
+from pulsark.dispatch.subscription_types import new_type
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import READER_GRACE_SECONDS
 from pulsark.runtime import Done
@@ -83,6 +82,50 @@ class Subscription:
         return self.type.consumers
 
     @property
+    def durable(self) -> bool:
+        """Whether it outlives its consumers and a restart."""
+        return self.cursor.durable
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What it was given."""
+        return self.cursor.properties
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged as a whole. Exact."""
+        return self.cursor.backlog()
+
+    @property
+    def backlog_size(self) -> int:
+        """Bytes of the backlog, taking entries to be of average size."""
+        ledger = self.topic.ledger
+        return round(ledger.total_size * self.backlog / ledger.entries) if ledger.entries else 0
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+        return self.cursor.mark_delete
+
+    @property
+    def last_mark_delete_ms(self) -> int:
+        """When the mark-delete position moved last; 0: never."""
+        return self.cursor.last_mark_delete_ms
+
+    @property
+    def acked_range_count(self) -> int:
+        """Ranges of acknowledged entries above the mark-delete position."""
+        return sum(
+            len(entries) - entries.intersection_cardinality(entries.shift(1))
+            for entries in self.cursor.state.acked.values()
+        )
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the topic is terminated and everything is acknowledged."""
+        return self.topic.ledger.is_terminated and self.backlog == 0
+
+    @property
     def replay_count(self) -> int:
         """Entries that wait to be delivered again."""
         return len(self._replay)
@@ -91,6 +134,14 @@ class Subscription:
     def blocked_on_unacked(self) -> bool:
         """Whether dispatch stands still because too much is unacknowledged."""
         return self._blocked
+
+    def check_joinable(self, *, durable: bool) -> None:
+        """Raise ``ClientError`` if a consumer of this durability may not join."""
+        if durable != self.durable:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"Subscription {self.name} is " + ("durable" if self.durable else "not durable"),
+            )
 
     def use_type(self, sub_type: SubType) -> None:
         """Adopt a type; with consumers connected it must be theirs."""
@@ -102,7 +153,7 @@ class Subscription:
                 f"Subscription {self.name} is of type {self.type.sub_type.name}, not "
                 f"{sub_type.name}; close its consumers to change the type",
             )
-        self.type = self._new_type(sub_type)
+        self.type = new_type(sub_type, self.topic.name)
         self._rewind()
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -138,15 +189,6 @@ class Subscription:
                 self._rewind()
             self.topic.subscription_idle(self)
         self.pump()
-
-    def _new_type(self, sub_type: SubType) -> SubscriptionType:
-        if sub_type == SubType.Exclusive:
-            return Exclusive()
-        if sub_type == SubType.Failover:
-            return Failover(str(self.topic.name), self.topic.name.partition)
-        if sub_type == SubType.Shared:
-            return Shared()
-        raise ClientError(ServerError.NotAllowedError, f"{sub_type.name} is not enabled")
 
     def _change_active(self, before: Consumer | None, newcomer: Consumer | None = None) -> None:
         """Everything unacknowledged goes to the new active consumer.
@@ -315,7 +357,11 @@ class Subscription:
             if not self.cursor.durable:
                 # The reader is expected back; if it stays away, nobody else will clean up.
                 loop = asyncio.get_running_loop()
-                loop.call_later(READER_GRACE_SECONDS, self._drop_if_abandoned)
+                loop.call_later(READER_GRACE_SECONDS, self.drop_if_abandoned)
+
+    async def seek_to_time(self, published_ms: int) -> None:
+        """``seek`` to the first message published at or after a time."""
+        await self.seek(await self.topic.ledger.find_by_publish_time(published_ms))
 
     async def _move_cursor(self, position: Position, ack_set: list[int] | None) -> None:
         target = self.topic.ledger.valid_position_at_or_after(position)
@@ -328,14 +374,20 @@ class Subscription:
         self._rewind()
         await done
 
-    def _drop_if_abandoned(self) -> None:
+    def drop_if_abandoned(self) -> None:
+        """Without consumers, what a reader left behind goes away."""
         if not self.consumers:
             self.topic.subscription_idle(self)
 
-    async def rollback(self, position: Position) -> None:
-        """Move the cursor back under connected consumers, so that ``position`` comes next."""
+    async def rollback(self, published_ms: int) -> None:
+        """Move the cursor to a time under connected consumers."""
+        position = await self.topic.ledger.find_by_publish_time(published_ms)
         with self.hold():
             await self._move_cursor(position, None)
+
+    async def delete(self) -> None:
+        """Delete the subscription, durably; its consumers connect anew."""
+        await self.topic.delete_subscription(self)
 
     def close_consumers(self) -> None:
         """Ask all consumers to connect anew: the topic goes away from here."""

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.policies import TopicPolicies, effective
-from pulsark.dispatch.producer import Producer
+from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.subscription import Subscription
+from pulsark.dispatch.topic_kinds import LastMessage
 from pulsark.errors import ClientError, ServerError, StorageFullError
 from pulsark.runtime import Clock
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_log import CursorLog
 from pulsark.storage.managed_ledger import ManagedLedger
-from pulsark.storage.position import Position
+from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire.entry import message_counts
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ class Topic:
         """Append an entry; its producer gets the receipt once the entry is durable."""
         self.ledger.append(entry.data, entry)
 
+    def flush(self) -> None:
+        """Let the ledger have what was published, without waiting for the end of this turn."""
+        self.ledger.flush()
+
     def entries_confirmed(
         self, ledger_id: int, first_entry_id: int, entries: list[bytes], contexts: list[Entry]
     ) -> None:
@@ -88,26 +93,13 @@ class Topic:
             entry.entry_id = entry_id
             messages += entry.messages
             size += len(entry.data)
-        self._send_receipts(contexts)
+        send_receipts(contexts)
         self.entries_in += len(contexts)
         self.messages_in += messages
         self.bytes_in += size
         self._cache.append(ledger_id, first_entry_id, contexts, size)
         for subscription in self.subscriptions.values():
             subscription.pump()
-
-    @staticmethod
-    def _send_receipts(entries: list[Entry]) -> None:
-        """Confirm entries to their producers, as many at once as came in a row from one."""
-        count, start = len(entries), 0
-        while start < count:
-            producer = entries[start].producer
-            end = start + 1
-            while end < count and entries[end].producer is producer:
-                end += 1
-            if producer is not None:
-                producer.connection.send_receipts(producer, entries[start:end])
-            start = end
 
     def append_failed(self, contexts: list[Entry], error: Exception) -> None:
         """Entries were not confirmed; whether they are stored is unknown.
@@ -214,6 +206,14 @@ class Topic:
             self.subscriptions[name] = subscription
             return subscription
 
+    def reader_start(self, asked: Position, otherwise: Position) -> Position:
+        """Where a reader begins that asks for a position, if it is not beyond the end.
+
+        The place right after the last entry is where the next one comes: not beyond.
+        """
+        before = Position(asked.ledger_id, asked.entry_id - 1)
+        return asked if before <= self.ledger.last_confirmed else otherwise
+
     def mark_delete_before(self, position: Position) -> Position:
         """The mark-delete position that makes ``position`` the next one delivered."""
         place = self.ledger.valid_position_at_or_after(position)
@@ -269,6 +269,19 @@ class Topic:
         stored = await self.ledger.read(position, max_entries, max_bytes)
         return [stored_entry(place, data) for place, data in stored]
 
+    async def last_message(self) -> LastMessage:
+        """The last message that can be delivered: no marker."""
+        position = self.ledger.last_confirmed
+        while position.ledger_id >= 0:
+            entries = await self.read(position, 1, 1)
+            if not entries or entries[0].position != position:
+                break
+            entry = entries[0]
+            if not entry.marker:
+                return LastMessage(position, entry.messages - 1 if entry.batched else -1)
+            position = self.ledger.previous_position(position)
+        return LastMessage(EARLIEST, -1)
+
     # -- the end ---
 
     async def terminate(self) -> Position:
@@ -284,6 +297,11 @@ class Topic:
     def is_lost(self) -> bool:
         """Whether ledger or cursors stopped for good: the topic has to be loaded anew."""
         return self.ledger.is_fenced or self._cursors.failed is not None
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all entries."""
+        return self.ledger.total_size
 
     @property
     def is_used(self) -> bool:

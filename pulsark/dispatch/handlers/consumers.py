@@ -59,7 +59,7 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
     connection.consumers[request.consumer_id] = consumer
     connection.send_success(request.request_id)
     subscription.announce_active(consumer)
-    if subscription.topic.ledger.is_terminated and subscription.cursor.backlog() == 0:
+    if subscription.at_end:
         connection.send_end_of_topic(consumer)
 
 
@@ -149,18 +149,15 @@ def seek(connection: Connection, command: Command) -> None:
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription
-        ack_set: list[int] | None = None
         if request.HasField("message_id"):
-            target = position_of(request.message_id)
             ack_set = list(request.message_id.ack_set) or None
+            await subscription.seek(position_of(request.message_id), ack_set)
         elif request.HasField("message_publish_time"):
-            ledger = subscription.topic.ledger
-            target = await ledger.find_by_publish_time(request.message_publish_time)
+            await subscription.seek_to_time(request.message_publish_time)
         else:
             raise ClientError(
                 ServerError.MetadataError, "A seek needs a message id or a publish time"
             )
-        await subscription.seek(target, ack_set)
         connection.send_success(request.request_id)
 
     connection.run(answer(), request.request_id)
@@ -183,7 +180,7 @@ def unsubscribe(connection: Connection, command: Command) -> None:
         if connection.consumers.get(request.consumer_id) is consumer:
             del connection.consumers[request.consumer_id]
         subscription.remove_consumer(consumer)
-        await subscription.topic.delete_subscription(subscription)
+        await subscription.delete()
         connection.send_success(request.request_id)
 
     connection.run(answer(), request.request_id)
@@ -206,13 +203,13 @@ def last_message_id(connection: Connection, command: Command) -> None:
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription
-        found = await connection.broker.last_message_id(subscription.topic)
+        found = await subscription.topic.last_message()
         reply = Command(type=Command.GET_LAST_MESSAGE_ID_RESPONSE)
         response = reply.getLastMessageIdResponse
         response.request_id = request.request_id
         fill_message_id(response.last_message_id, found.position, found.batch_index)
         response.last_message_id.partition = subscription.topic.name.partition
-        mark_delete = subscription.cursor.state.mark_delete
+        mark_delete = subscription.mark_delete
         if mark_delete.ledger_id >= 0:
             fill_message_id(response.consumer_mark_delete_position, mark_delete, -1)
         connection.send(reply)
@@ -237,5 +234,5 @@ def consumer_stats(connection: Connection, command: Command) -> None:
         response.address = connection.address
         response.connectedSince = connection.broker.iso_time(consumer.connected_since_ms)
         response.type = consumer.subscription.type.sub_type.name
-        response.msgBacklog = consumer.subscription.cursor.backlog()
+        response.msgBacklog = consumer.subscription.backlog
     connection.send(reply)

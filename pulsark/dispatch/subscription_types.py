@@ -1,0 +1,25 @@
+"""The subscription types there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.exclusive import Exclusive
+from pulsark.dispatch.failover import Failover
+from pulsark.dispatch.shared import Shared
+from pulsark.dispatch.subscription_type import SubscriptionType, SubType
+from pulsark.errors import ClientError, ServerError
+
+if TYPE_CHECKING:
+    from pulsark.wire.topic_name import TopicName
+
+
+def new_type(sub_type: SubType, topic: TopicName) -> SubscriptionType:
+    """A type without consumers, for a subscription of ``topic``."""
+    if sub_type == SubType.Exclusive:
+        return Exclusive()
+    if sub_type == SubType.Failover:
+        return Failover(str(topic), topic.partition)
+    if sub_type == SubType.Shared:
+        return Shared()
+    raise ClientError(ServerError.NotAllowedError, f"{sub_type.name} is not enabled")

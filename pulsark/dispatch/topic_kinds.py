@@ -1,0 +1,222 @@
+"""What clients and statistics need of a topic and of a subscription, of whichever kind.
+
+There are two kinds: `topic.Topic`, which stores its messages, and
+`non_persistent_topic.NonPersistentTopic`, which does not. Connections, handlers and statistics
+know these interfaces only. What is about storage alone (ledgers, cursors) asks the broker for a
+persistent topic, and gets the class itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pulsark.dispatch.subscription_type import SubscriptionType, SubType
+from pulsark.runtime import Done
+from pulsark.storage.position import Position
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.consumer import Consumer
+    from pulsark.dispatch.entry import Entry
+    from pulsark.dispatch.policies import TopicPolicies
+    from pulsark.dispatch.producer import Producer
+    from pulsark.wire.topic_name import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class LastMessage:
+    """The last message of a topic; position -1:-1 when it is empty."""
+
+    position: Position
+    batch_index: int
+
+
+class AnyTopic(Protocol):
+    """A topic that is served here. Everything runs on the event loop."""
+
+    name: TopicName
+    policies: TopicPolicies
+    created_ms: int
+    producers: dict[str, Producer]
+    closed: bool
+    messages_in: int
+    bytes_in: int
+    entries_in: int
+
+    @property
+    def subscriptions(self) -> Mapping[str, AnySubscription]:
+        """Subscriptions by name."""
+
+    @property
+    def total_size(self) -> int:
+        """Bytes stored."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a producer or a consumer is connected."""
+
+    def set_policies(self, policies: TopicPolicies) -> None:
+        """The rules changed; what depends on them follows at once."""
+
+    def publish(self, entry: Entry) -> None:
+        """Take an entry; its producer gets the receipt when it is due."""
+
+    def flush(self) -> None:
+        """One read of a socket is over: what it published goes on its way."""
+
+    async def add_producer(self, producer: Producer) -> None:
+        """Admit a producer, or raise ``ClientError``."""
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Forget a producer that left."""
+
+    def check_open(self) -> None:
+        """Raise ``ClientError`` if the topic goes away from here."""
+
+    def check_writable(self) -> None:
+        """Raise the error with which a new producer is refused, if it must be."""
+
+    async def create_subscription(
+        self, name: str, position: Position, properties: dict[str, str], *, durable: bool
+    ) -> AnySubscription:
+        """The subscription of that name, or a new one whose first message is ``position``."""
+
+    def reader_start(self, asked: Position, otherwise: Position) -> Position:
+        """Where a reader begins that asks for a position, if there is something yet."""
+
+    async def last_message(self) -> LastMessage:
+        """The last message that can be delivered, or ``ClientError`` if nothing is kept."""
+
+    async def close(self) -> None:
+        """Unload: producers and consumers connect anew."""
+
+    async def delete(self) -> None:
+        """Delete the topic with everything in it."""
+
+
+class AnySubscription(Protocol):
+    """A subscription of such a topic."""
+
+    name: str
+    type: SubscriptionType
+    had_consumer: bool
+    changing: asyncio.Lock
+    """Held while consumers are admitted and while a seek moves the cursor."""
+    messages_out: int
+    entries_out: int
+    bytes_out: int
+    messages_redelivered: int
+    messages_acked: int
+    last_flow_ms: int
+    last_consumed_ms: int
+    last_acked_ms: int
+
+    @property
+    def topic(self) -> AnyTopic:
+        """The topic."""
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Connected consumers."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether it was made to outlive its consumers."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What it was given when it was made."""
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+
+    @property
+    def backlog_size(self) -> int:
+        """Their bytes, as far as they are known."""
+
+    @property
+    def replay_count(self) -> int:
+        """Entries that wait to be delivered again."""
+
+    @property
+    def blocked_on_unacked(self) -> bool:
+        """Whether dispatch stands still because too much is unacknowledged."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acknowledged."""
+
+    @property
+    def last_mark_delete_ms(self) -> int:
+        """When that position moved last; 0: never."""
+
+    @property
+    def acked_range_count(self) -> int:
+        """Ranges of acknowledged entries above it."""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the topic is terminated and everything is acknowledged."""
+
+    def check_joinable(self, *, durable: bool) -> None:
+        """Raise ``ClientError`` if a consumer of this durability may not join."""
+
+    def use_type(self, sub_type: SubType) -> None:
+        """Adopt a type; with consumers connected it must be theirs."""
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Admit a consumer, or raise ``ClientError``."""
+
+    def announce_active(self, newcomer: Consumer) -> None:
+        """Tell a new Failover consumer whether it is the active one."""
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Forget a consumer that left."""
+
+    def drop_if_abandoned(self) -> None:
+        """Without consumers, what is not durable goes away."""
+
+    def flow(self, consumer: Consumer, permits: int, now_ms: int) -> None:
+        """The consumer can take that many more messages."""
+
+    def ack(
+        self,
+        consumer: Consumer,
+        acks: list[tuple[Position, list[int] | None, int | None]],
+        done: Done | None,
+        now_ms: int,
+    ) -> None:
+        """Individual acknowledgements: position, remaining ack set, batch size."""
+
+    def ack_cumulative(
+        self,
+        consumer: Consumer,
+        position: Position,
+        ack_set: list[int] | None,
+        done: Done | None,
+        now_ms: int,
+    ) -> None:
+        """Acknowledge everything up to a position."""
+
+    def redeliver(
+        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None
+    ) -> None:
+        """Deliver again: the given entries, or all that the consumer has not acknowledged."""
+
+    async def seek(self, position: Position, ack_set: list[int] | None = None) -> None:
+        """Go on with ``position``. Consumers are told to connect anew."""
+
+    async def seek_to_time(self, published_ms: int) -> None:
+        """Go on with the first message published at or after a time."""
+
+    async def rollback(self, published_ms: int) -> None:
+        """Do so under connected consumers."""
+
+    def schedule_pump(self) -> None:
+        """A socket drained: something may go out now."""
+
+    async def delete(self) -> None:
+        """Delete the subscription; its consumers connect anew."""
