@@ -34,6 +34,7 @@ from pulsark.limits import (
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import checked_counts, entry_without_checksum
 from pulsark.wire.frames import FrameDecoder, encode_command, message_head, send_receipt
+from pulsark.wire.successive_frames import send_receipts
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
@@ -235,16 +236,19 @@ class Connection(asyncio.BufferedProtocol):
         data = entry.data
         if self.protocol_version < _OLD_CHECKSUM_VERSION:
             data = entry_without_checksum(data)
-        head = message_head(
-            consumer.consumer_id,
-            entry.ledger_id,
-            entry.entry_id,
-            consumer.subscription.topic.name.partition,
-            redeliveries,
-            ack_set,
-            consumer.epoch,
-            len(data),
-        )
+        if redeliveries or ack_set:
+            head = message_head(
+                consumer.consumer_id,
+                entry.ledger_id,
+                entry.entry_id,
+                consumer.subscription.topic.name.partition,
+                redeliveries,
+                ack_set,
+                consumer.epoch,
+                len(data),
+            )
+        else:
+            head = consumer.heads.head(entry.ledger_id, entry.entry_id, consumer.epoch, len(data))
         self._out.append(head)
         self.write(data)
         self._out_bytes += len(data)
@@ -252,28 +256,39 @@ class Connection(asyncio.BufferedProtocol):
             self.writable = False
 
     def send_receipts(self, producer: Producer, entries: list[Entry]) -> None:
-        """Confirm SENDs of one producer, in their order."""
-        producer_id = producer.producer_id
-        receipts = []
+        """Confirm SENDs of one producer, whose entries follow each other."""
         messages = size = 0
+        plain = True
+        sequence_ids = []
         for entry in entries:
             entry.producer = None
             messages += entry.messages
             size += len(entry.data)
-            receipts.append(
-                send_receipt(
-                    producer_id,
-                    entry.sequence_id,
-                    entry.highest_sequence_id,
-                    entry.ledger_id,
-                    entry.entry_id,
-                )
-            )
+            sequence_ids.append(entry.sequence_id)
+            if entry.highest_sequence_id is not None:
+                plain = False
         producer.messages_in += messages
         producer.bytes_in += size
         self._published(producer, len(entries), size)
         if self.state is State.CONNECTED and not producer.closed:
-            self._out.append(b"".join(receipts))
+            producer_id = producer.producer_id
+            first = entries[0]
+            if plain:
+                receipts = send_receipts(producer_id, first.ledger_id, first.entry_id, sequence_ids)
+            else:
+                receipts = b"".join(
+                    [
+                        send_receipt(
+                            producer_id,
+                            entry.sequence_id,
+                            entry.highest_sequence_id,
+                            entry.ledger_id,
+                            entry.entry_id,
+                        )
+                        for entry in entries
+                    ]
+                )
+            self._out.append(receipts)
             self._flush()
 
     def send_publish_error(
@@ -478,7 +493,7 @@ class Connection(asyncio.BufferedProtocol):
                 "The message's checksum is wrong: it was damaged on its way",
             )
             return
-        if send.HasField("txnid_most_bits") and send.HasField("txnid_least_bits"):
+        if send.txnid_most_bits or send.txnid_least_bits:
             self._refuse_send(
                 send, ServerError.NotAllowedError, "Transactions are not enabled on this broker"
             )

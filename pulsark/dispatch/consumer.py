@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.storage.position import Position
+from pulsark.wire.successive_frames import MessageHeads
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
@@ -29,6 +30,7 @@ class Consumer:
         "consumer_id",
         "entries_out",
         "epoch",
+        "heads",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -62,6 +64,7 @@ class Consumer:
         self.name = name
         self.priority = priority
         self.epoch = epoch
+        self.heads = MessageHeads(consumer_id, subscription.topic.name.partition)
         self.metadata = metadata
         self.connected_since_ms = connected_since_ms
         self.permits = 0

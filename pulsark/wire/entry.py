@@ -35,8 +35,6 @@ _SINGLE_MESSAGE_BYTES_MIN = 6  # its size, and metadata with nothing but the pay
 _metadata_size = struct.Struct(">I")
 _head = struct.Struct(">HII")  # magic, checksum, metadata size
 _MAGIC_NUMBER = 0x0E01
-_BATCH_TAG = b"\x58"  # num_messages_in_batch, where it is present
-_MARKER_TAG = b"\xa0\x01"  # marker_type, likewise
 _parse = pb.MessageMetadata.FromString
 
 
@@ -111,14 +109,17 @@ def _counts(head: bytes, payload_size: int) -> tuple[int, bool, bool]:
         metadata = _parse(head)
     except DecodeError:
         raise ProtocolError("Message metadata that cannot be parsed") from None
-    if not metadata.IsInitialized():
+    # What is not its default is there: three looks at fields cost less than the proper question.
+    if not (metadata.sequence_id and metadata.publish_time and metadata.producer_name) and (
+        not metadata.IsInitialized()
+    ):
         raise ProtocolError("Message metadata that lack a required field")
-    # A field that is there has its tag there; most entries have neither.
-    if _BATCH_TAG in head and metadata.HasField("num_messages_in_batch"):
+    has = metadata.HasField
+    if has("num_messages_in_batch"):
         messages = metadata.num_messages_in_batch
         _check_batch_size(metadata, messages, payload_size)
-        return messages, True, metadata.HasField("marker_type")
-    return 1, False, _MARKER_TAG in head and metadata.HasField("marker_type")
+        return messages, True, has("marker_type")
+    return 1, False, has("marker_type")
 
 
 def _check_batch_size(metadata: pb.MessageMetadata, messages: int, payload_size: int) -> None:

@@ -175,10 +175,10 @@ def _parse(body: bytes, *, has_entry: bool) -> pb.BaseCommand:
     except DecodeError:
         raise ProtocolError("A command that cannot be parsed") from None
     kind = command.type
-    # A SEND that lacks a number reads as 0: only its own producer is affected, so the most
-    # frequent command is spared the check for required fields.
+    # A SEND that lacks a number, or all of them, reads as 0: only its own producer is affected,
+    # so the most frequent command is spared the check for required fields.
     if kind == _SEND:
-        if not has_entry or not command.HasField("send"):
+        if not has_entry:
             raise ProtocolError("A SEND without its parts")
         return command
     field = _field_of_type.get(kind)
