@@ -73,6 +73,30 @@ def _publish(
     )
 
 
+def _deliver(
+    name: str,
+    label: str,
+    threshold: float,
+    *,
+    kind: str,
+    subscriptions: int,
+    consumers: int,
+    keys: int,
+    count: int,
+) -> Scenario:
+    """Deliveries of 1 KiB a second, to consumers that wait while a producer publishes."""
+    options = {
+        "type": kind,
+        "subscriptions": subscriptions,
+        "consumers": consumers,
+        "keys": keys,
+        "size": 1024,
+        "count": count,
+    }
+    measure = Measure(label, "k/s", "higher", _rate, threshold)
+    return Scenario(name, "deliver", options, (measure,), {"count": count // 4})
+
+
 OUTSTANDING = 1000
 """The queue that the official C++, Python and Go clients have unless told otherwise."""
 
@@ -134,6 +158,36 @@ SCENARIOS = (
         {"count": 100_000},
         prepare="backlog",
         subscription=True,
+    ),
+    _deliver(
+        "fan-out",
+        "fan-out to 100 subscriptions",
+        1.0,
+        kind="Exclusive",
+        subscriptions=100,
+        consumers=1,
+        keys=0,
+        count=8_000,
+    ),
+    _deliver(
+        "shared",
+        "Shared, 50 consumers",
+        1.0,
+        kind="Shared",
+        subscriptions=1,
+        consumers=50,
+        keys=0,
+        count=200_000,
+    ),
+    _deliver(
+        "key-shared",
+        "Key_Shared, 50 consumers, 10,000 keys",
+        0.8,
+        kind="Key_Shared",
+        subscriptions=1,
+        consumers=50,
+        keys=10_000,
+        count=100_000,
     ),
 )
 

@@ -2,8 +2,10 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.net.InetSocketAddress;
 import java.net.Socket;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
@@ -14,6 +16,8 @@ import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.client.api.TypedMessageBuilder;
 
 /**
  * The load of the comparison: one long-lived JVM, the official client at its defaults.
@@ -72,6 +76,11 @@ public final class LoadClient {
             case "catchup":
                 return catchUp(client(url), topic, o.get("subscription"),
                         Integer.parseInt(o.get("count")));
+            case "deliver":
+                return deliver(client(url), topic, SubscriptionType.valueOf(o.get("type")),
+                        Integer.parseInt(o.get("subscriptions")),
+                        Integer.parseInt(o.get("consumers")), Integer.parseInt(o.get("keys")),
+                        Integer.parseInt(o.get("size")), Integer.parseInt(o.get("count")));
             case "disconnect":
                 PulsarClient client = clients.remove(url);
                 if (client != null) {
@@ -249,6 +258,48 @@ public final class LoadClient {
             }
             double elapsed = (System.nanoTime() - start) / 1e9;
             return String.format("{\"messages\": %d, \"seconds\": %.6f}", count, elapsed);
+        }
+    }
+
+    /**
+     * Publish to consumers that are there already, until each subscription has received all. With
+     * keys each message is sent alone, because a batch goes to one consumer.
+     */
+    private static String deliver(
+            PulsarClient client, String topic, SubscriptionType type, int subscriptions,
+            int consumers, int keys, int size, int count) throws Exception {
+        byte[] payload = payload(size);
+        Semaphore received = new Semaphore(0);
+        List<Consumer<byte[]>> open = new ArrayList<>();
+        try (Producer<byte[]> producer = client.newProducer().topic(topic).enableBatching(keys == 0)
+                .maxPendingMessages(1000).blockIfQueueFull(true).create()) {
+            for (int i = 0; i < subscriptions * consumers; i++) {
+                open.add(client.newConsumer().topic(topic).subscriptionType(type)
+                        .subscriptionName("s" + i / consumers).messageListener((c, message) -> {
+                            c.acknowledgeAsync(message);
+                            received.release();
+                        }).subscribe());
+            }
+            long start = System.nanoTime();
+            for (int i = 0; i < count; i++) {
+                TypedMessageBuilder<byte[]> message = producer.newMessage().value(payload);
+                if (keys > 0) {
+                    message.key("key-" + i % keys);
+                }
+                message.sendAsync();
+            }
+            producer.flush();
+            if (!received.tryAcquire(count * subscriptions, 60, TimeUnit.SECONDS)) {
+                throw new IllegalStateException(received.availablePermits() + " of "
+                        + count * subscriptions + " messages arrived");
+            }
+            double elapsed = (System.nanoTime() - start) / 1e9;
+            return String.format("{\"messages\": %d, \"seconds\": %.6f}",
+                    count * subscriptions, elapsed);
+        } finally {
+            for (Consumer<byte[]> consumer : open) {
+                consumer.closeAsync();
+            }
         }
     }
 

@@ -36,7 +36,7 @@ def send_receipts(
 
     The same bytes as ``frames.send_receipt`` gives for each, without highest sequence ids.
     """
-    frames = []
+    frames: list[bytes] = []
     sequence_block = entry_block = -1
     before = between = after = b""
     sequence_low = entry_low = _LAST
