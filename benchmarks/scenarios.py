@@ -181,7 +181,7 @@ SCENARIOS = (
     ),
     _deliver(
         "key-shared",
-        "Key_Shared, 50 consumers, 10,000 keys",
+        "Key_Shared, 10,000 keys",
         0.8,
         kind="Key_Shared",
         subscriptions=1,
