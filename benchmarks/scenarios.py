@@ -161,7 +161,7 @@ SCENARIOS = (
     ),
     _deliver(
         "fan-out",
-        "fan-out to 100 subscriptions",
+        "fan-out, 100 subs",
         1.0,
         kind="Exclusive",
         subscriptions=100,
@@ -171,7 +171,7 @@ SCENARIOS = (
     ),
     _deliver(
         "shared",
-        "Shared, 50 consumers",
+        "Shared, 50 cons.",
         1.0,
         kind="Shared",
         subscriptions=1,
@@ -181,7 +181,7 @@ SCENARIOS = (
     ),
     _deliver(
         "key-shared",
-        "Key_Shared, 10,000 keys",
+        "Key_Shared, 50 cons.",
         0.8,
         kind="Key_Shared",
         subscriptions=1,
