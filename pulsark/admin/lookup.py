@@ -15,16 +15,18 @@ from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(tags=["lookup"])
 
+_LISTENER_HEADER = "X-Pulsar-ListenerName"
 _SCHEMA = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 
 @router.get(LOOKUP)
 @router.get(OLD_LOOKUP, include_in_schema=False)
-async def lookup_topic(topic: TopicOf, broker: BrokerOf) -> Response:
+async def lookup_topic(request: Request, topic: TopicOf, broker: BrokerOf) -> Response:
     """The broker that serves a topic. Never creates it."""
     if not broker.settings.allowAutoTopicCreation and not await is_there(broker, topic):
         raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
-    found = await broker.lookup(topic)
+    listener = request.query_params.get("listenerName", "")
+    found = await broker.lookup(topic, listener or request.headers.get(_LISTENER_HEADER, ""))
     return value(
         {
             "brokerUrl": found.broker_url,

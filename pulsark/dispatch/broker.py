@@ -161,8 +161,13 @@ class Broker:
 
     # -- names, bundles, ownership ---
 
-    async def lookup(self, name: TopicName) -> LookupResult:
-        """Who serves a topic. Never creates it."""
+    async def lookup(self, name: TopicName, listener: str = "") -> LookupResult:
+        """Who serves a topic. Never creates it. Raises if the broker has no such listener."""
+        if listener:
+            raise ClientError(
+                ServerError.ServiceNotReady,
+                f"The broker has no listener {listener!r}; clients need no listener name here",
+            )
         await self.ownership.bundle_of(name)
         host = self.settings.advertisedAddress
         return LookupResult(

@@ -45,7 +45,9 @@ def lookup(connection: Connection, command: Command) -> None:
         response = reply.lookupTopicResponse
         response.request_id = request.request_id
         try:
-            found = await connection.broker.lookup(TopicName.parse(request.topic))
+            found = await connection.broker.lookup(
+                TopicName.parse(request.topic), request.advertised_listener_name
+            )
             response.response = pb.CommandLookupTopicResponse.Connect
             response.authoritative = True
             response.brokerServiceUrl = found.broker_url

@@ -402,6 +402,14 @@ def test_lookup_in_a_namespace_that_is_not_there(api: AdminApi) -> None:
     assert api.get("/lookup/v2/topic/persistent/public/none/t").status == 404
 
 
+def test_lookup_through_a_listener_that_the_broker_does_not_have(api: AdminApi) -> None:
+    path = "/lookup/v2/topic/persistent/public/default/t"
+    assert api.get(f"{path}?listenerName=").status == 200
+    found = api.get(f"{path}?listenerName=outside")
+    assert found.status == 503
+    assert "'outside'" in found.json["reason"]
+
+
 def test_segments_of_a_topic(api: AdminApi) -> None:
     api.put(f"{NAMESPACE}/t")
     plan = api.get(f"{NAMESPACE}/t/segments").json

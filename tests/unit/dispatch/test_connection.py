@@ -607,6 +607,21 @@ async def test_requests_under_way_are_bounded(broker) -> None:
 
 
 @scenario()
+async def test_a_listener_that_the_broker_does_not_have(broker) -> None:
+    client = Client(broker)
+    ask = Command(type=Command.LOOKUP)
+    ask.lookupTopic.topic, ask.lookupTopic.request_id = TOPIC, 1
+    client.send(ask)
+    answer = (await client.take(Command.LOOKUP_RESPONSE)).lookupTopicResponse
+    assert answer.response == answer.Connect
+    ask.lookupTopic.advertised_listener_name = "outside"
+    client.send(ask)
+    answer = (await client.take(Command.LOOKUP_RESPONSE)).lookupTopicResponse
+    assert (answer.response, answer.error) == (answer.Failed, ServerError.ServiceNotReady)
+    assert "'outside'" in answer.message
+
+
+@scenario()
 async def test_a_connection_lost_before_its_requests_began(broker) -> None:
     client = Client(broker)
     client.send(client.subscribe_command(TOPIC), client.producer_command(TOPIC, "p"))
