@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, cast
@@ -39,6 +39,29 @@ class BrokerInMemory:
 
     async def start(self) -> None:
         await self.broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
+
+
+Scenario = Callable[[BrokerInMemory], Coroutine[Any, Any, None]]
+
+
+def scenario(**changed: Any) -> Callable[[Scenario], Callable[[], None]]:
+    """Run a test against a broker of its own, in virtual time. Markers go above it."""
+
+    def wrap(test: Scenario) -> Callable[[], None]:
+        def run() -> None:
+            with Simulation() as sim:
+                broker = BrokerInMemory(sim, **changed)
+
+                async def main() -> None:
+                    await broker.start()
+                    await test(broker)
+
+                sim.run(main())
+
+        run.__name__ = test.__name__
+        return run
+
+    return wrap
 
 
 class FakeTransport(asyncio.Transport):

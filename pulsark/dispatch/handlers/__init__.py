@@ -51,4 +51,6 @@ HANDLERS: dict[int, Callable[[Connection, pb.BaseCommand], None]] = {
     Command.ADD_PARTITION_TO_TXN: transactions.refuse,
     Command.ADD_SUBSCRIPTION_TO_TXN: transactions.refuse,
     Command.END_TXN: transactions.refuse,
+    Command.END_TXN_ON_PARTITION: transactions.refuse,
+    Command.END_TXN_ON_SUBSCRIPTION: transactions.refuse,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +14,7 @@ from pulsark.storage.ledger_record import TopicState, decode_record
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command
 from pulsark.wire.topic_name import TopicName
-from tests.sim.simulation import Simulation
-from tests.support.broker_clients import BrokerInMemory, Client, Command, held
+from tests.support.broker_clients import BrokerInMemory, Client, Command, held, scenario
 from tests.support.wire_frames import publish
 
 TOPIC = "persistent://public/default/t"
@@ -24,28 +22,6 @@ NAME = TopicName.parse(TOPIC)
 SHARED = pb.CommandSubscribe.Shared
 FAILOVER = pb.CommandSubscribe.Failover
 EARLIEST_ID = (2**64 - 1, 2**64 - 1)
-
-Scenario = Callable[[BrokerInMemory], Coroutine[Any, Any, None]]
-
-
-def scenario(**changed: Any) -> Callable[[Scenario], Callable[[], None]]:
-    """Run a test against a broker of its own, in virtual time."""
-
-    def wrap(test: Scenario) -> Callable[[], None]:
-        def run() -> None:
-            with Simulation() as sim:
-                broker = BrokerInMemory(sim, **changed)
-
-                async def main() -> None:
-                    await broker.start()
-                    await test(broker)
-
-                sim.run(main())
-
-        run.__name__ = test.__name__
-        return run
-
-    return wrap
 
 
 # -- creation and closing overlap ------------------------------------------------------------
