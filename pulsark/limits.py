@@ -87,6 +87,27 @@ NAME_CHARS_MAX = 255
 TOPIC_PROPERTIES_MAX = 256
 """Most properties of a topic or a subscription."""
 
+# -- schemas ---------------------------------------------------------------------------------
+
+SCHEMA_BYTES_MAX = 512 * 1024
+"""Largest definition of a schema. In base64 it still fits a value of the metadata store."""
+
+SCHEMA_PROPERTIES_BYTES_MAX = 32 * 1024
+"""Keys and values of a schema's properties together, in UTF-8."""
+
+SCHEMA_DEPTH_MAX = 64
+"""Deepest nesting of types in a definition."""
+
+SCHEMA_COMPARISONS_MAX = 200_000
+"""Pairs of types that are compared to decide about one schema, under a second. Two unions
+cost the product of their lengths."""
+
+SCHEMA_VERSIONS_MAX = 1000
+"""Most versions of one topic's schema; a transitive strategy compares with all of them."""
+
+SCHEMA_VERSIONS_BYTES_MAX = 16 << 20
+"""Largest definitions of one topic's schema, all versions together."""
+
 # -- configuration ---------------------------------------------------------------------------
 
 CONFIG_FILE_BYTES_MAX = 1 << 20

@@ -13,8 +13,9 @@ ALLOWED = {
     "wire": BASE,
     "metadata": BASE | {"wire"},
     "storage": BASE | {"wire", "metadata"},
-    "dispatch": BASE | {"wire", "metadata", "storage"},
-    "admin": BASE | {"wire", "metadata", "storage", "dispatch"},
+    "schemas": BASE,
+    "dispatch": BASE | {"wire", "metadata", "storage", "schemas"},
+    "admin": BASE | {"wire", "metadata", "storage", "schemas", "dispatch"},
     "datasource": BASE | {"wire", "storage"},
 }
 COMPOSITION = {"dispatch/standalone.py"}

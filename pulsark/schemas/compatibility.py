@@ -1,0 +1,101 @@
+"""Which schemas may follow which on a topic: Pulsar's eight strategies.
+
+Of two schemas a *reader's* must be able to read all data of a *writer's*. BACKWARD lets the new
+schema read what is there, FORWARD lets the schemas that are there read what comes, FULL asks for
+both. The transitive ones look at all versions since the last deletion, the others at the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from pulsark.schemas.avro_resolution import Effort
+from pulsark.schemas.definition import IncompatibleSchemaError
+from pulsark.schemas.parsed import Parsed, why_cannot_read
+
+
+class SchemaCompatibilityStrategy(Enum):
+    """The strategies by their names in Pulsar's policies and settings."""
+
+    UNDEFINED = "UNDEFINED"
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def is_transitive(self) -> bool:
+        """Whether all versions count, and not only the newest."""
+        return self in (_S.BACKWARD_TRANSITIVE, _S.FORWARD_TRANSITIVE, _S.FULL_TRANSITIVE)
+
+
+_S = SchemaCompatibilityStrategy
+_NEW_READS_OLD = {_S.BACKWARD, _S.BACKWARD_TRANSITIVE, _S.FULL, _S.FULL_TRANSITIVE, _S.UNDEFINED}
+_OLD_READS_NEW = {_S.FORWARD, _S.FORWARD_TRANSITIVE, _S.FULL, _S.FULL_TRANSITIVE, _S.UNDEFINED}
+
+
+def relevant(versions: Sequence[int], strategy: SchemaCompatibilityStrategy) -> Sequence[int]:
+    """The versions, of ascending ones, that a new schema is compared with."""
+    if strategy is _S.ALWAYS_COMPATIBLE:
+        return ()
+    return versions if strategy.is_transitive else versions[-1:]
+
+
+def check(
+    existing: Sequence[Parsed],
+    new: Parsed,
+    strategy: SchemaCompatibilityStrategy,
+    effort: Effort | None = None,
+) -> None:
+    """Raise ``IncompatibleSchemaError`` unless ``new`` may join ``existing``, oldest first.
+
+    UNDEFINED asks for as much as FULL, which is the default of a broker.
+    """
+    if strategy is _S.ALWAYS_COMPATIBLE:
+        return
+    effort = effort or Effort()
+    for old in reversed(existing if strategy.is_transitive else existing[-1:]):
+        _check_pair(old, new, strategy, effort)
+
+
+def for_consumers(strategy: SchemaCompatibilityStrategy) -> SchemaCompatibilityStrategy:
+    """The strategy by which a consumer's schema is compared.
+
+    A consumer reads and never writes: unless all versions count, its schema has to read the
+    newest one, whatever a new schema of a producer would have to be.
+    """
+    if strategy in (_S.FORWARD, _S.FORWARD_TRANSITIVE, _S.FULL, _S.UNDEFINED):
+        return _S.BACKWARD
+    return strategy
+
+
+def _check_pair(
+    old: Parsed, new: Parsed, strategy: SchemaCompatibilityStrategy, effort: Effort
+) -> None:
+    if old.fingerprint == new.fingerprint:
+        return
+    if old.type is not new.type:
+        raise IncompatibleSchemaError(
+            f"Incompatible schema: exists schema type {old.type.name}, "
+            f"new schema type {new.type.name}"
+        )
+    if strategy is _S.ALWAYS_INCOMPATIBLE:
+        raise IncompatibleSchemaError(
+            "Incompatible schema: the strategy ALWAYS_INCOMPATIBLE allows no other one"
+        )
+    if strategy in _NEW_READS_OLD:
+        _refuse(why_cannot_read(new, old, effort), strategy, "the new schema reads the old one")
+    if strategy in _OLD_READS_NEW:
+        _refuse(why_cannot_read(old, new, effort), strategy, "the old schema reads the new one")
+
+
+def _refuse(reason: str | None, strategy: SchemaCompatibilityStrategy, direction: str) -> None:
+    if reason is not None:
+        raise IncompatibleSchemaError(
+            f"Incompatible schema ({strategy.name} demands that {direction}): {reason}"
+        )
