@@ -232,6 +232,121 @@ class Settings:
         0, "MB", "Acknowledged messages are kept up to this size; -1: all", ge=-1, planned=True
     )
 
+    # -- policies, where neither the topic nor its namespace has its own ---------------------
+
+    topicLevelPoliciesEnabled: bool = setting(
+        True, "", "A topic may have policies of its own, above those of its namespace"
+    )
+    maxProducersPerTopic: int = setting(
+        0, "count", "Most producers connected to a topic; 0: no limit", ge=0
+    )
+    maxConsumersPerTopic: int = setting(
+        0, "count", "Most consumers connected to a topic; 0: no limit", ge=0
+    )
+    maxConsumersPerSubscription: int = setting(
+        0, "count", "Most consumers connected to a subscription; 0: no limit", ge=0
+    )
+    maxSubscriptionsPerTopic: int = setting(
+        0, "count", "Most durable subscriptions of a topic; 0: no limit", ge=0
+    )
+    ttlDurationDefaultInSeconds: int = setting(
+        0, "s", "A message older than this counts as acknowledged; 0: never", ge=0, planned=True
+    )
+    messageExpiryCheckIntervalInMinutes: int = setting(
+        5, "min", "Time between two searches for messages that are too old", ge=1, planned=True
+    )
+    retentionCheckIntervalInSeconds: int = setting(
+        120, "s", "Time between two searches for ledgers that nobody needs", ge=1, planned=True
+    )
+    backlogQuotaCheckEnabled: bool = setting(
+        True, "", "Backlogs are compared with their quotas", planned=True
+    )
+    backlogQuotaCheckIntervalInSeconds: int = setting(
+        60, "s", "Time between two looks at all backlogs", ge=1, planned=True
+    )
+    backlogQuotaDefaultLimitBytes: int = setting(
+        -1, "bytes", "Largest backlog of a topic; -1: no limit", ge=-1, planned=True
+    )
+    backlogQuotaDefaultLimitSecond: int = setting(
+        -1, "s", "Greatest age of a topic's oldest backlog; -1: no limit", ge=-1, planned=True
+    )
+    backlogQuotaDefaultRetentionPolicy: str = setting(
+        "producer_request_hold",
+        "",
+        "What happens to a topic whose backlog is over its quota",
+        choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+        planned=True,
+    )
+    brokerDeleteInactiveTopicsEnabled: bool = setting(
+        True, "", "Topics that nobody uses are deleted", planned=True
+    )
+    brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
+        60, "s", "Time between two searches for topics that nobody uses", ge=1, planned=True
+    )
+    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = setting(
+        None,
+        "s",
+        "A topic unused for this time is deleted; "
+        "empty: as brokerDeleteInactiveTopicsFrequencySeconds",
+        ge=1,
+        planned=True,
+    )
+    brokerDeleteInactiveTopicsMode: str = setting(
+        "delete_when_no_subscriptions",
+        "",
+        "Which topics without clients are unused",
+        choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+        planned=True,
+    )
+    subscriptionExpirationTimeMinutes: int = setting(
+        0, "min", "A subscription unused for this time is deleted; 0: never", ge=0, planned=True
+    )
+    subscriptionExpiryCheckIntervalInMinutes: int = setting(
+        5, "min", "Time between two searches for unused subscriptions", ge=1, planned=True
+    )
+    brokerDeduplicationEntriesInterval: int = setting(
+        1000, "count", "Entries between two snapshots of deduplication", ge=1, planned=True
+    )
+    delayedDeliveryEnabled: bool = setting(
+        True, "", "Messages may be delivered at a later time", planned=True
+    )
+    delayedDeliveryTickTimeMillis: int = setting(
+        1000, "ms", "Accuracy of delayed delivery", ge=1, planned=True
+    )
+    delayedDeliveryMaxDelayInMillis: int = setting(
+        0, "ms", "Longest delay of a message; 0: no limit", ge=0, planned=True
+    )
+    brokerServiceCompactionThresholdInBytes: int = setting(
+        0,
+        "bytes",
+        "A topic with so much uncompacted data is compacted; 0: never",
+        ge=0,
+        planned=True,
+    )
+    schemaCompatibilityStrategy: str = setting(
+        "FULL",
+        "",
+        "What a new schema of a topic is compared with",
+        choices=(
+            "UNDEFINED",
+            "ALWAYS_INCOMPATIBLE",
+            "ALWAYS_COMPATIBLE",
+            "BACKWARD",
+            "FORWARD",
+            "FULL",
+            "BACKWARD_TRANSITIVE",
+            "FORWARD_TRANSITIVE",
+            "FULL_TRANSITIVE",
+        ),
+        planned=True,
+    )
+    isAllowAutoUpdateSchemaEnabled: bool = setting(
+        True, "", "Producers may add compatible schemas to a topic", planned=True
+    )
+    isSchemaValidationEnforced: bool = setting(
+        False, "", "Producers without a schema are refused where a topic has one", planned=True
+    )
+
     # -- statistics --------------------------------------------------------------------------
 
     statsUpdateFrequencyInSecs: int = setting(

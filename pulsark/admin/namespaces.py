@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,12 +10,16 @@ from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
 from pulsark.admin.paths import BUNDLE
+from pulsark.admin.policies import existing_namespace
+from pulsark.admin.policy_table import NEUTRAL, policies_of
 from pulsark.admin.requests import (
     BrokerOf,
     NamespaceOf,
     done,
+    empty,
     flag,
     integer,
+    json_body,
     json_object,
     name_part,
     strings,
@@ -30,8 +35,6 @@ _MODES = ("PERSISTENT", "NON_PERSISTENT", "ALL")
 _DELETE_ATTEMPTS = 3
 """So often a deletion by force is repeated when clients create topics meanwhile."""
 
-_POLICIES_SET_BY_CLIENTS = frozenset({"bundles", "replication_clusters"})
-
 
 @router.get("/{tenant}")
 async def list_namespaces(tenant: str, broker: BrokerOf) -> Response:
@@ -45,34 +48,21 @@ async def list_namespaces(tenant: str, broker: BrokerOf) -> Response:
 @router.get("/{tenant}/{namespace}")
 async def get_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
     """A namespace's policies."""
-    return value(_policies(await _existing(broker, name)))
+    return value(_policies(await existing_namespace(broker, name)))
 
 
 @router.put("/{tenant}/{namespace}")
 async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Add a namespace; the body may say how many bundles it has and where it is replicated."""
     given = await json_object(request)
-    tenant_name, _, _ = name.partition("/")
-    tenant = await broker.resources.tenants.get(tenant_name)
-    if tenant is None:
-        raise fail(404, "Tenant does not exist")
     clusters = strings(given.get("replication_clusters"), "replication_clusters")
-    foreign = sorted(set(clusters) - set(tenant.allowed_clusters))
-    if foreign:
-        raise fail(403, f"Tenant {tenant_name} is not allowed in {', '.join(foreign)[:200]}")
-    policies = {
-        key: item
-        for key, item in given.items()
-        if key not in _POLICIES_SET_BY_CLIENTS and item is not None
-    }
-    if policies:
-        raise fail(
-            501, f"Namespace policies are not implemented yet: {', '.join(sorted(policies))[:200]}"
-        )
+    await _check_allowed(broker, name, clusters)
+    policies = policies_of(given)
     await broker.resources.namespaces.create(
         name,
         boundaries=_boundaries(given.get("bundles"), broker),
         replication_clusters=clusters or [broker.settings.clusterName],
+        policies=policies,
     )
     return done()
 
@@ -80,7 +70,7 @@ async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
 @router.delete("/{tenant}/{namespace}")
 async def delete_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Remove a namespace; with ``force`` also its topics."""
-    await _existing(broker, name)
+    await existing_namespace(broker, name)
     force = flag(request, "force")
     if force and not broker.settings.forceDeleteNamespaceAllowed:
         raise fail(405, "Deleting a namespace by force is not allowed on this broker")
@@ -129,7 +119,7 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
     mode = request.query_params.get("mode", "PERSISTENT")
     if mode not in _MODES:
         raise fail(404, f"mode is one of {', '.join(_MODES)}")
-    await _existing(broker, name)
+    await existing_namespace(broker, name)
     if mode == "NON_PERSISTENT":
         return value([])
     include_system = flag(request, "includeSystemTopic")
@@ -139,26 +129,40 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
 @router.get("/{tenant}/{namespace}/bundles")
 async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
     """The ranges of hashes that a namespace is cut in."""
-    return value(_bundles(await _existing(broker, name)))
+    return value(_bundles(await existing_namespace(broker, name)))
 
 
 @router.get("/{tenant}/{namespace}/replication")
 async def get_replication(name: NamespaceOf, broker: BrokerOf) -> Response:
     """The clusters a namespace is in."""
-    return value(list((await _existing(broker, name)).replication_clusters))
+    return value(list((await existing_namespace(broker, name)).replication_clusters))
+
+
+@router.post("/{tenant}/{namespace}/replication")
+async def set_replication(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
+    """Say which clusters a namespace is in."""
+    await existing_namespace(broker, name)
+    clusters = strings(await json_body(request), "The body")
+    if not clusters:
+        raise fail(412, "A namespace is in at least one cluster")
+    await _check_allowed(broker, name, clusters)
+    await broker.resources.namespaces.update(
+        name, lambda old: replace(old, replication_clusters=tuple(clusters))
+    )
+    return empty()
 
 
 @router.get("/{tenant}/{namespace}/permissions")
 async def get_permissions(name: NamespaceOf, broker: BrokerOf) -> Response:
     """What each role may do: nothing is granted while there is no authorization."""
-    await _existing(broker, name)
+    await existing_namespace(broker, name)
     return value({})
 
 
 @router.put("/{tenant}/{namespace}/unload")
 async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
     """Close the namespace's topics; clients connect anew and load them again."""
-    await _existing(broker, name)
+    await existing_namespace(broker, name)
     for topic in broker.loaded_topics():
         if topic.name.namespace_name == name:
             await broker.unload_topic(topic.name)
@@ -168,7 +172,7 @@ async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
 @router.put("/{tenant}/{namespace}" + BUNDLE + "/unload")
 async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Close the topics of one bundle."""
-    if bundle.lower() not in (await _existing(broker, name)).bundles:
+    if bundle.lower() not in (await existing_namespace(broker, name)).bundles:
         raise fail(412, f"{bundle} is not a bundle of {name}")
     for topic in broker.loaded_topics():
         if (
@@ -179,11 +183,15 @@ async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Res
     return done()
 
 
-async def _existing(broker: Broker, name: str) -> Namespace:
-    found = await broker.resources.namespaces.get(name)
-    if found is None:
-        raise fail(404, "Namespace does not exist")
-    return found
+async def _check_allowed(broker: Broker, name: str, clusters: list[str]) -> None:
+    """403 for clusters that the namespace's tenant may not use; 404 without a tenant."""
+    tenant_name, _, _ = name.partition("/")
+    tenant = await broker.resources.tenants.get(tenant_name)
+    if tenant is None:
+        raise fail(404, "Tenant does not exist")
+    foreign = sorted(set(clusters) - set(tenant.allowed_clusters))
+    if foreign:
+        raise fail(403, f"Tenant {tenant_name} is not allowed in {', '.join(foreign)[:200]}")
 
 
 def _boundaries(given: Any, broker: Broker) -> tuple[str, ...]:
@@ -204,32 +212,8 @@ def _bundles(namespace: Namespace) -> dict[str, Any]:
 
 def _policies(namespace: Namespace) -> dict[str, Any]:
     return {
-        "auth_policies": {
-            "namespace_auth": {},
-            "destination_auth": {},
-            "subscription_auth_roles": {},
-        },
+        **NEUTRAL,
         "replication_clusters": list(namespace.replication_clusters),
-        "allowed_clusters": [],
         "bundles": _bundles(namespace),
-        "backlog_quota_map": {},
-        "clusterDispatchRate": {},
-        "topicDispatchRate": {},
-        "subscriptionDispatchRate": {},
-        "replicatorDispatchRate": {},
-        "clusterSubscribeRate": {},
-        "publishMaxMessageRate": {},
-        "latency_stats_sample_rate": {},
-        "deleted": False,
-        "encryption_required": False,
-        "subscription_auth_mode": "None",
-        "offload_threshold": -1,
-        "offload_threshold_in_seconds": -1,
-        "schema_compatibility_strategy": "UNDEFINED",
-        "is_allow_auto_update_schema": True,
-        "schema_validation_enforced": False,
-        "subscription_types_enabled": [],
-        "properties": {},
-        "migrated": False,
         **namespace.policies,
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from starlette.convertors import Convertor, register_url_convertor
 
 
-class _Domain(Convertor[str]):
-    """``persistent`` or ``non-persistent``."""
-
-    regex = "persistent|non-persistent"
+class _Shape(Convertor[str]):
+    """A segment, or several, that match an expression."""
 
     def convert(self, value: str) -> str:
         return value
@@ -17,14 +17,19 @@ class _Domain(Convertor[str]):
         return value
 
 
-class _Bundle(_Domain):
-    """A range of hashes."""
+def matching(expression: str) -> Convertor[str]:
+    """A convertor of what matches."""
+    shape: type[_Shape] = type("_Matching", (_Shape,), {"regex": expression})
+    return shape()
 
-    regex = "0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"
+
+def one_of(words: Iterable[str]) -> Convertor[str]:
+    """A convertor of some words and nothing else."""
+    return matching("|".join(words))
 
 
-register_url_convertor("domain", _Domain())
-register_url_convertor("bundle", _Bundle())
+register_url_convertor("domain", one_of(("persistent", "non-persistent")))
+register_url_convertor("bundle", matching("0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"))
 
 TOPICS = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
 """The topics of a namespace; a topic's own name is the next segment."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pulsark.dispatch.cache import CacheBudget
 from pulsark.dispatch.flight import TopicRange
 from pulsark.dispatch.ownership import Ownership
-from pulsark.dispatch.policies import TopicPolicies, effective
+from pulsark.dispatch.policies import auto_topic_creation
+from pulsark.dispatch.policy_source import PolicySource
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
@@ -25,7 +25,7 @@ from pulsark.errors import (
     PulsarkError,
     ServerError,
 )
-from pulsark.metadata.resources import POLICIES_PATH, Resources
+from pulsark.metadata.resources import Resources
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
@@ -79,6 +79,7 @@ class Broker:
         self.ownership = Ownership(metadata, self.resources)
         self.topic_admin = TopicAdmin(self)
         self.subscribing = Subscribing(self)
+        self.policy_source = PolicySource(self)
         self.connections: set[Connection] = set()
         self.broker_url = ""
         self.web_url = ""
@@ -91,8 +92,6 @@ class Broker:
         self._next_producer = 0
         self._closed = False
         self._upkeep: list[asyncio.Task[None]] = []
-        self._refreshing: set[asyncio.Task[None]] = set()
-        self._end_watch: Callable[[], None] = lambda: None
 
     # -- life cycle ---
 
@@ -106,7 +105,7 @@ class Broker:
             broker_url,
             self.settings.defaultNumberOfNamespaceBundles,
         )
-        self._end_watch = self.metadata.watch(POLICIES_PATH, self._policies_changed)
+        self.policy_source.start()
         self._upkeep = [
             asyncio.create_task(self._drop_lost()),
             asyncio.create_task(self._roll_over_idle()),
@@ -115,7 +114,7 @@ class Broker:
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""
         self._closed = True
-        self._end_watch()
+        self.policy_source.close()
         for upkeep in self._upkeep:
             upkeep.cancel()
         for connection in list(self.connections):
@@ -256,30 +255,8 @@ class Broker:
             topic,
         )
         await topic.attach(ledger, cursors)
-        topic.set_policies(await self._policies(name))
+        topic.set_policies(await self.policy_source.current(name))
         return topic
-
-    async def _policies(self, name: TopicName) -> TopicPolicies:
-        namespace = await self.ownership.namespace(name)
-        return effective(self.settings, namespace.policies, {})
-
-    def _policies_changed(self, path: str) -> None:
-        """The record of a tenant or namespace changed: its topics follow."""
-        namespace = path.removeprefix(f"{POLICIES_PATH}/")
-        for key, task in self._topics.items():
-            name = TopicName.parse(key)
-            if name.namespace_name == namespace:
-                self._refreshing.add(refresh := asyncio.create_task(self._refresh(name, task)))
-                refresh.add_done_callback(self._refreshing.discard)
-
-    async def _refresh(self, name: TopicName, loading: asyncio.Task[Topic]) -> None:
-        topic = await _result(loading)
-        if topic is None or topic.closed:
-            return
-        try:
-            topic.set_policies(await self._policies(name))
-        except PulsarkError as error:
-            log.warning("%s keeps its policies: %s", name, error)
 
     async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
         """The topic that a producer or consumer asks for, by the rules of automatic creation."""
@@ -289,7 +266,7 @@ class Broker:
             )
         if self.loaded_topic(name) is not None:
             return await self.topic(name)
-        await self.ownership.namespace(name)
+        namespace = await self.ownership.namespace(name)
         parent = await self.resources.partitioned_topics.get(name.base)
         if parent is not None:
             if name.partition < 0:
@@ -305,7 +282,8 @@ class Broker:
             return await self.topic(name, create=True)
         if await self.topic_admin.exists(name):
             return await self.topic(name)
-        if not (may_create and self.settings.allowAutoTopicCreation):
+        created = auto_topic_creation(self.settings, namespace.policies)
+        if not (may_create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
         return await self.topic(name, create=True)
 

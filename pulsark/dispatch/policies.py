@@ -1,29 +1,119 @@
 """What holds for one topic: its own policy, else its namespace's, else the broker's setting.
 
-Keys and values of the given policies are those of Pulsar's admin API, as they are stored.
+Keys and values of the given policies are those of Pulsar's admin API, as they are stored. A
+policy has the same key at both levels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
 
+BACKLOG_QUOTAS = "backlog_quota_map"
+BY_SIZE, BY_AGE = "destination_storage", "message_age"
+"""The two kinds of backlog quota: bytes, and seconds since the oldest backlog was published."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQuota:
+    """How much backlog a topic may have, in one respect, and what happens above it.
+
+    ``limit`` is in bytes or seconds; 0 or less is none. ``action`` is one of Pulsar's three
+    retention policies.
+    """
+
+    limit: int
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class InactiveTopics:
+    """Whether a topic without clients is deleted, when, and what may still be in it."""
+
+    delete: bool
+    mode: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedDelivery:
+    """Whether messages may be delivered later; ``max_delay_ms`` 0: by any time."""
+
+    active: bool
+    tick_ms: int
+    max_delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quorums:
+    """Bookies of a ledger, copies of an entry, and copies that a receipt stands for."""
+
+    ensemble: int
+    write: int
+    ack: int
+
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """The rules of one topic. A limit of 0 means no limit."""
+    """The rules of one topic. A limit of 0 means no limit.
+
+    ``retention_minutes`` and ``retention_mb`` are of acknowledged messages; -1 is for ever.
+    """
 
     subscription_types: frozenset[str]
     max_unacked_messages_per_consumer: int
     max_unacked_messages_per_subscription: int
+    max_producers: int
+    max_consumers: int
+    max_consumers_per_subscription: int
+    max_subscriptions: int
+    allow_auto_subscription_creation: bool
+    subscription_expiration_minutes: int
     deduplication: bool
+    deduplication_snapshot_entries: int
+    encryption_required: bool
     schema_compatibility_strategy: str
     is_allow_auto_update_schema: bool
     schema_validation_enforced: bool
+    delayed_delivery: DelayedDelivery
+    retention_minutes: int
+    retention_mb: int
+    message_ttl_seconds: int
+    backlog_by_size: BacklogQuota
+    backlog_by_age: BacklogQuota
+    inactive: InactiveTopics
+    compaction_threshold_bytes: int
+    quorums: Quorums
+
+
+@dataclass(frozen=True, slots=True)
+class AutoTopicCreation:
+    """Whether clients create topics by using them; ``partitions`` 0: without partitions."""
+
+    allowed: bool
+    partitions: int
+
+
+def applied(key: str, settings: Settings, *levels: Mapping[str, Any]) -> Any:
+    """What holds of one policy, in the admin API's JSON; ``None`` if nobody says anything.
+
+    ``levels`` are what was set, the nearest first. Below them are the broker's settings.
+    """
+    default = _BROKER.get(key)
+    if key == BACKLOG_QUOTAS:  # each kind of quota by itself
+        merged = _backlog_quotas(settings)
+        for level in reversed(levels):
+            merged |= level.get(key) or {}
+        return merged
+    for level in levels:
+        value = level.get(key)
+        if value is not None and value != []:
+            return value
+    return None if default is None else default(settings)
 
 
 def effective(
@@ -31,25 +121,123 @@ def effective(
 ) -> TopicPolicies:
     """The rules of a topic from what was set at each level."""
 
-    def given(key: str, default: Any) -> Any:
-        for level in (topic, namespace):
-            value = level.get(key)
-            if value is not None:
-                return value
-        return default
+    def given(key: str) -> Any:
+        return applied(key, settings, topic, namespace)
 
+    retention, quorums = given("retention_policies"), given("persistence")
+    quotas, delayed = given(BACKLOG_QUOTAS), given("delayed_delivery_policies")
+    inactive = given("inactive_topic_policies")
     return TopicPolicies(
         subscription_types=frozenset(
-            given("subscription_types_enabled", ()) or settings.subscriptionTypesEnabled
+            given("subscription_types_enabled") or settings.subscriptionTypesEnabled
         ),
-        max_unacked_messages_per_consumer=given(
-            "max_unacked_messages_per_consumer", settings.maxUnackedMessagesPerConsumer
+        max_unacked_messages_per_consumer=given("max_unacked_messages_per_consumer"),
+        max_unacked_messages_per_subscription=given("max_unacked_messages_per_subscription"),
+        max_producers=given("max_producers_per_topic"),
+        max_consumers=given("max_consumers_per_topic"),
+        max_consumers_per_subscription=given("max_consumers_per_subscription"),
+        max_subscriptions=given("max_subscriptions_per_topic"),
+        allow_auto_subscription_creation=given("autoSubscriptionCreationOverride")[
+            "allowAutoSubscriptionCreation"
+        ],
+        subscription_expiration_minutes=given("subscription_expiration_time_minutes"),
+        deduplication=given("deduplicationEnabled"),
+        deduplication_snapshot_entries=given("deduplicationSnapshotIntervalSeconds"),
+        encryption_required=given("encryption_required"),
+        schema_compatibility_strategy=given("schema_compatibility_strategy"),
+        is_allow_auto_update_schema=given("is_allow_auto_update_schema"),
+        schema_validation_enforced=given("schema_validation_enforced"),
+        delayed_delivery=DelayedDelivery(
+            delayed["active"], delayed["tickTime"], delayed["maxDeliveryDelayInMillis"]
         ),
-        max_unacked_messages_per_subscription=given(
-            "max_unacked_messages_per_subscription", settings.maxUnackedMessagesPerSubscription
+        retention_minutes=retention["retentionTimeInMinutes"],
+        retention_mb=retention["retentionSizeInMB"],
+        message_ttl_seconds=given("message_ttl_in_seconds"),
+        backlog_by_size=BacklogQuota(quotas[BY_SIZE]["limitSize"], quotas[BY_SIZE]["policy"]),
+        backlog_by_age=BacklogQuota(quotas[BY_AGE]["limitTime"], quotas[BY_AGE]["policy"]),
+        inactive=InactiveTopics(
+            inactive["deleteWhileInactive"],
+            inactive["inactiveTopicDeleteMode"],
+            inactive["maxInactiveDurationSeconds"],
         ),
-        deduplication=given("deduplicationEnabled", settings.brokerDeduplicationEnabled),
-        schema_compatibility_strategy=given("schema_compatibility_strategy", "UNDEFINED"),
-        is_allow_auto_update_schema=given("is_allow_auto_update_schema", True),
-        schema_validation_enforced=given("schema_validation_enforced", False),
+        compaction_threshold_bytes=given("compaction_threshold"),
+        quorums=Quorums(
+            quorums["bookkeeperEnsemble"],
+            quorums["bookkeeperWriteQuorum"],
+            quorums["bookkeeperAckQuorum"],
+        ),
     )
+
+
+def auto_topic_creation(settings: Settings, namespace: Mapping[str, Any]) -> AutoTopicCreation:
+    """How topics of a namespace come into being by being used."""
+    given = applied("autoTopicCreationOverride", settings, namespace)
+    partitioned = given["topicType"] == "partitioned"
+    return AutoTopicCreation(
+        given["allowAutoTopicCreation"], given["defaultNumPartitions"] if partitioned else 0
+    )
+
+
+def _backlog_quotas(settings: Settings) -> dict[str, Any]:
+    size, seconds = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitSecond
+    policy = settings.backlogQuotaDefaultRetentionPolicy
+    return {
+        BY_SIZE: {"limitSize": size, "limit": size, "limitTime": -1, "policy": policy},
+        BY_AGE: {"limitSize": -1, "limit": -1, "limitTime": seconds, "policy": policy},
+    }
+
+
+def _inactive_topics(settings: Settings) -> dict[str, Any]:
+    seconds = settings.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+    return {
+        "inactiveTopicDeleteMode": settings.brokerDeleteInactiveTopicsMode,
+        "maxInactiveDurationSeconds": (
+            settings.brokerDeleteInactiveTopicsFrequencySeconds if seconds is None else seconds
+        ),
+        "deleteWhileInactive": settings.brokerDeleteInactiveTopicsEnabled,
+    }
+
+
+_BROKER: dict[str, Callable[[Settings], Any]] = {
+    "max_unacked_messages_per_consumer": lambda s: s.maxUnackedMessagesPerConsumer,
+    "max_unacked_messages_per_subscription": lambda s: s.maxUnackedMessagesPerSubscription,
+    "max_producers_per_topic": lambda s: s.maxProducersPerTopic,
+    "max_consumers_per_topic": lambda s: s.maxConsumersPerTopic,
+    "max_consumers_per_subscription": lambda s: s.maxConsumersPerSubscription,
+    "max_subscriptions_per_topic": lambda s: s.maxSubscriptionsPerTopic,
+    "autoTopicCreationOverride": lambda s: {
+        "allowAutoTopicCreation": s.allowAutoTopicCreation,
+        "topicType": s.allowAutoTopicCreationType,
+        "defaultNumPartitions": s.defaultNumPartitions,
+    },
+    "autoSubscriptionCreationOverride": lambda s: {
+        "allowAutoSubscriptionCreation": s.allowAutoSubscriptionCreation
+    },
+    "subscription_expiration_time_minutes": lambda s: s.subscriptionExpirationTimeMinutes,
+    "deduplicationEnabled": lambda s: s.brokerDeduplicationEnabled,
+    "deduplicationSnapshotIntervalSeconds": lambda s: s.brokerDeduplicationEntriesInterval,
+    "encryption_required": lambda _: False,
+    "schema_compatibility_strategy": lambda s: s.schemaCompatibilityStrategy,
+    "is_allow_auto_update_schema": lambda s: s.isAllowAutoUpdateSchemaEnabled,
+    "schema_validation_enforced": lambda s: s.isSchemaValidationEnforced,
+    "delayed_delivery_policies": lambda s: {
+        "tickTime": s.delayedDeliveryTickTimeMillis,
+        "active": s.delayedDeliveryEnabled,
+        "maxDeliveryDelayInMillis": s.delayedDeliveryMaxDelayInMillis,
+    },
+    "retention_policies": lambda s: {
+        "retentionTimeInMinutes": s.defaultRetentionTimeInMinutes,
+        "retentionSizeInMB": s.defaultRetentionSizeInMB,
+    },
+    "message_ttl_in_seconds": lambda s: s.ttlDurationDefaultInSeconds,
+    BACKLOG_QUOTAS: _backlog_quotas,
+    "inactive_topic_policies": _inactive_topics,
+    "compaction_threshold": lambda s: s.brokerServiceCompactionThresholdInBytes,
+    "persistence": lambda s: {
+        "bookkeeperEnsemble": s.managedLedgerDefaultEnsembleSize,
+        "bookkeeperWriteQuorum": s.managedLedgerDefaultWriteQuorum,
+        "bookkeeperAckQuorum": s.managedLedgerDefaultAckQuorum,
+        "managedLedgerMaxMarkDeleteRate": 0.0,
+    },
+}
+"""What the settings of a broker say, by the key and in the shape of the policy."""

@@ -34,7 +34,7 @@ class Subscribing:
         """Make sure that a durable subscription exists; a new one starts at Earliest."""
         check_subscription_name(name)
         if name not in topic.subscriptions:
-            if not self._settings.allowAutoSubscriptionCreation:
+            if not topic.policies.allow_auto_subscription_creation:
                 raise ClientError(
                     ServerError.NotAllowedError, f"Subscription {name} may not be created"
                 )
@@ -106,7 +106,7 @@ class Subscribing:
     async def _create_subscription(
         self, topic: AnyTopic, request: pb.CommandSubscribe
     ) -> AnySubscription:
-        if request.durable and not self._settings.allowAutoSubscriptionCreation:
+        if request.durable and not topic.policies.allow_auto_subscription_creation:
             raise ClientError(
                 ServerError.SubscriptionNotFound,
                 f"Subscription {request.subscription} does not exist",

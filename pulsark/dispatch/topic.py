@@ -70,6 +70,8 @@ class Topic:
     def set_policies(self, policies: TopicPolicies) -> None:
         """The rules changed; what depends on them follows at once."""
         self.policies = policies
+        quorums = policies.quorums
+        self.ledger.set_quorums(quorums.ensemble, quorums.write, quorums.ack)
         for subscription in self.subscriptions.values():
             subscription.schedule_pump()
 

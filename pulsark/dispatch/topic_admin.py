@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from pulsark.dispatch.policies import auto_topic_creation
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.resources import AlreadyExistsError, InUseError
 from pulsark.storage.managed_ledger import delete_managed_ledger, read_record
@@ -59,17 +60,18 @@ class TopicAdmin:
             raise ClientError(
                 ServerError.NotAllowedError, "Non-persistent topics are not enabled on this broker"
             )
-        await self._broker.ownership.namespace(name)
+        namespace = await self._broker.ownership.namespace(name)
         found = await self._resources.partitioned_topics.get(name)
         if found is not None:
             return found.partitions
         if await self.exists(name):
             return 0
-        if not (create and self._settings.allowAutoTopicCreation):
+        created = auto_topic_creation(self._settings, namespace.policies)
+        if not (create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-        if self._settings.allowAutoTopicCreationType == "partitioned" and name.partition < 0:
+        if created.partitions and name.partition < 0:
             try:
-                await self.create_partitioned_topic(name, self._settings.defaultNumPartitions, {})
+                await self.create_partitioned_topic(name, created.partitions, {})
             except AlreadyExistsError:
                 log.debug("%s was created by another client at the same time", name)
             found = await self._resources.partitioned_topics.get(name)
@@ -112,14 +114,16 @@ class TopicAdmin:
                 raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
             # Never used, or a deletion that did not come to its end.
             await delete_managed_ledger(path, self._broker.ledgers, self._metadata)
-            return
-        topic = await self._broker.load_topic(name)
-        if topic.is_used and not force:
-            raise InUseError(f"Topic {name} has connected producers or consumers")
-        try:
-            await topic.delete()
-        finally:
-            self._broker.forget(topic)
+        else:
+            topic = await self._broker.load_topic(name)
+            if topic.is_used and not force:
+                raise InUseError(f"Topic {name} has connected producers or consumers")
+            try:
+                await topic.delete()
+            finally:
+                self._broker.forget(topic)
+        if name.partition < 0:
+            await self._resources.topic_policies.delete(name)
 
     async def delete_partitioned_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic with all its partitions."""
@@ -138,6 +142,7 @@ class TopicAdmin:
                 if self._broker.is_loading(partition) or await self._has_record(partition):
                     await self.delete_topic(partition, force=True)
             await self._resources.partitioned_topics.delete(name)
+            await self._resources.topic_policies.delete(name)
         finally:
             self._deleting.discard(name)
 

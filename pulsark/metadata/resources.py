@@ -6,6 +6,7 @@ Where they are::
     /admin/policies/<tenant>                                    adminRoles, allowedClusters
     /admin/policies/<tenant>/<namespace>                        bundles and policies
     /admin/partitioned-topics/<tenant>/<namespace>/<domain>/<quoted local name>
+    /admin/topic-policies/<tenant>/<namespace>/<domain>/<quoted local name>
 
 Values are JSON objects with a ``version`` of the format. Each change is one compare-and-set,
 so any number of brokers may call this at once.
@@ -32,6 +33,9 @@ FORMAT_VERSION = 1
 DEFAULT_BUNDLES = 4
 POLICIES_PATH = "/admin/policies"
 """Tenants are right below it, namespaces below their tenant."""
+
+TOPIC_POLICIES_PATH = "/admin/topic-policies"
+"""Topics that have policies of their own are below it; partitions share those of their topic."""
 
 SYSTEM_TENANT = "pulsar"
 PUBLIC_TENANT = "public"
@@ -337,6 +341,47 @@ class PartitionedTopics:
         await _delete(self._store, _partitioned_path(name), f"Topic {name}")
 
 
+class TopicPolicyRecords:
+    """What was set for single topics, in the JSON of the admin API. Partitions share it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def list(self, namespace: str) -> list[TopicName]:
+        """The topics of a namespace that have policies of their own."""
+        return [
+            TopicName.parse(f"{domain}://{namespace}/{unquote(child)}")
+            for domain in ("persistent", "non-persistent")
+            for child in await self._store.children(f"{TOPIC_POLICIES_PATH}/{namespace}/{domain}")
+        ]
+
+    async def get(self, base: TopicName) -> Json:
+        """The policies of a topic; empty if it has none."""
+        found = await self._store.get(_topic_policies_path(base))
+        return {} if found is None else dict(_decode(found)["policies"])
+
+    async def update(self, base: TopicName, change: Callable[[Json], Json]) -> None:
+        """Apply ``change``, again if another writer was first."""
+        path = _topic_policies_path(base)
+        while True:
+            found = await self._store.get(path)
+            old = {} if found is None else _decode(found)["policies"]
+            policies = change(old)
+            try:
+                if policies:
+                    version = ABSENT if found is None else found.version
+                    await self._store.put(path, _encode({"policies": policies}), version)
+                elif found is not None:
+                    await self._store.delete(path, found.version)
+            except BadVersionError:
+                continue
+            return
+
+    async def delete(self, base: TopicName) -> None:
+        """Remove all policies of a topic; no error if there are none."""
+        await self.update(base, lambda _: {})
+
+
 class Resources:
     """All resources over one store."""
 
@@ -345,6 +390,7 @@ class Resources:
         self.tenants = Tenants(store)
         self.namespaces = Namespaces(store)
         self.partitioned_topics = PartitionedTopics(store, runtime)
+        self.topic_policies = TopicPolicyRecords(store)
 
     async def initialize(
         self, cluster: str, web_url: str, broker_url: str, bundles: int = DEFAULT_BUNDLES
@@ -389,6 +435,17 @@ def _namespace_path(name: str) -> str:
 def _partitioned_path(name: TopicName) -> str:
     local = quote(name.local, safe="")
     return f"/admin/partitioned-topics/{name.namespace_name}/{name.domain}/{local}"
+
+
+def _topic_policies_path(base: TopicName) -> str:
+    local = quote(base.local, safe="")
+    return f"{TOPIC_POLICIES_PATH}/{base.namespace_name}/{base.domain}/{local}"
+
+
+def topic_of_policies_path(path: str) -> TopicName:
+    """The topic whose policies are at a path."""
+    tenant, namespace, domain, local = path.removeprefix(f"{TOPIC_POLICIES_PATH}/").split("/")
+    return TopicName.parse(f"{domain}://{tenant}/{namespace}/{unquote(local)}")
 
 
 def _check_partitions(partitions: int) -> None:

@@ -58,6 +58,11 @@ class LedgerManager:
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
         self._closed: dict[int, LedgerMetadata] = {}
 
+    @property
+    def bookie_count(self) -> int:
+        """Bookies that ledgers can be on."""
+        return self._bookies.count
+
     def flush(self) -> None:
         """What was appended so far need not wait for more of this turn of the loop."""
         self._bookies.flush()

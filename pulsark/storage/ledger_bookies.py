@@ -29,6 +29,11 @@ class LedgerBookies:
             raise StorageError(f"bookie {bookie_id} is not available")
         return bookie
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._bookies)
+
     def flush(self) -> None:
         """Let all bookies start with what they were given."""
         for bookie in self._bookies.values():

@@ -142,6 +142,12 @@ class ManagedLedger(LedgerView):
             opened._go_on()
             return opened
 
+    def set_quorums(self, ensemble: int, write: int, ack: int) -> None:
+        """How the ledgers are stored that are created from now on."""
+        self._config = replace(
+            self._config, ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
+        )
+
     # Appending.
 
     def append(self, entry: bytes, context: object) -> None:

@@ -30,9 +30,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]
     """Every value in the metadata store of a standalone that has seen all kinds of use."""
     data = tmp_path_factory.mktemp("metadata") / "data"
     with Standalone(data) as standalone:
-        AdminClient(standalone.web_url).call(
-            "PUT", "/persistent/public/default/parted/partitions", 2
-        )
+        admin = AdminClient(standalone.web_url)
+        admin.call("PUT", "/persistent/public/default/parted/partitions", 2)
+        admin.call("POST", "/persistent/public/default/parted/maxProducers", 3)
         client = pulsar.Client(
             standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )

@@ -1,0 +1,300 @@
+"""Policies of namespaces and of single topics: get, set, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from starlette.convertors import register_url_convertor
+
+from pulsark.admin.errors import fail
+from pulsark.admin.partitioned import is_there
+from pulsark.admin.paths import TOPICS, one_of
+from pulsark.admin.policy_table import (
+    NAMESPACE_POLICIES,
+    TOPIC_POLICIES,
+    Place,
+    Policy,
+    Unset,
+    backlog_quota,
+    check_quotas_below_retention,
+)
+from pulsark.admin.requests import (
+    BrokerOf,
+    NamespaceOf,
+    TopicOf,
+    done,
+    empty,
+    flag,
+    json_body,
+    number,
+    value,
+)
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE, applied
+from pulsark.metadata.resources import Namespace
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(tags=["policies"])
+
+Json = dict[str, Any]
+Edit = Callable[[Json], None]
+Change = Callable[[Edit], Awaitable[None]]
+"""Applies an edit to the stored policies of one level, and to the topics it concerns."""
+
+
+register_url_convertor("nspolicy", one_of(NAMESPACE_POLICIES))
+register_url_convertor("topicpolicy", one_of(TOPIC_POLICIES))
+
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_TOPIC = TOPICS + "/{topic}"
+_WRITES = ["POST", "PUT"]
+
+
+# -- the two levels ----------------------------------------------------------------------------
+
+
+async def existing_namespace(broker: Broker, name: str) -> Namespace:
+    """A namespace; 404 if it is missing."""
+    found = await broker.resources.namespaces.get(name)
+    if found is None:
+        raise fail(404, "Namespace does not exist")
+    return found
+
+
+def _of_namespace(broker: Broker, name: str) -> Change:
+    async def change(edit: Edit) -> None:
+        def apply(old: Namespace) -> Namespace:
+            return replace(old, policies=_edited(old.policies, edit))
+
+        await broker.resources.namespaces.update(name, apply)
+        await broker.policy_source.refresh_namespace(name)
+
+    return change
+
+
+async def _base_of(topic: TopicOf, broker: BrokerOf) -> TopicName:
+    """The topic whose policies are meant: partitions share them. 404, 405."""
+    if not broker.settings.topicLevelPoliciesEnabled:
+        raise fail(405, "Policies of topics are disabled: set topicLevelPoliciesEnabled")
+    if not await is_there(broker, topic):
+        raise fail(404, "Topic does not exist")
+    return topic.base
+
+
+BaseOf = Annotated[TopicName, Depends(_base_of)]
+
+
+def _of_topic(broker: Broker, base: TopicName) -> Change:
+    async def change(edit: Edit) -> None:
+        await broker.resources.topic_policies.update(base, lambda old: _edited(old, edit))
+        await broker.policy_source.refresh_topic(base)
+
+    return change
+
+
+def _edited(old: Mapping[str, Any], edit: Edit) -> Json:
+    policies = dict(old)
+    edit(policies)
+    return policies
+
+
+# -- any policy --------------------------------------------------------------------------------
+
+
+@router.get(_NAMESPACE + "/{policy:nspolicy}")
+async def get_namespace_policy(
+    name: NamespaceOf, policy: str, request: Request, broker: BrokerOf
+) -> Response:
+    """One policy of a namespace."""
+    row, place = NAMESPACE_POLICIES[policy]
+    policies = (await existing_namespace(broker, name)).policies
+    if flag(request, "applied"):
+        return _answer(applied(row.key, broker.settings, policies), place)
+    return _answer(policies.get(row.key), place)
+
+
+@router.api_route(_NAMESPACE + "/{policy:nspolicy}", methods=_WRITES)
+async def set_namespace_policy(
+    name: NamespaceOf, policy: str, request: Request, broker: BrokerOf
+) -> Response:
+    """Set one policy of a namespace."""
+    await existing_namespace(broker, name)
+    await _set(*NAMESPACE_POLICIES[policy], request, broker, _of_namespace(broker, name))
+    return done()
+
+
+@router.delete(_NAMESPACE + "/{policy:nspolicy}")
+async def remove_namespace_policy(name: NamespaceOf, policy: str, broker: BrokerOf) -> Response:
+    """Remove one policy of a namespace: the broker's setting holds again."""
+    await existing_namespace(broker, name)
+    await _remove(*NAMESPACE_POLICIES[policy], _of_namespace(broker, name))
+    return done()
+
+
+@router.get(_TOPIC + "/{policy:topicpolicy}")
+async def get_topic_policy(
+    base: BaseOf, policy: str, request: Request, broker: BrokerOf
+) -> Response:
+    """One policy of a topic; with ``applied`` what holds, whoever said so."""
+    row, place = TOPIC_POLICIES[policy]
+    own = await broker.resources.topic_policies.get(base)
+    if not flag(request, "applied"):
+        return _answer(own.get(row.key), place)
+    namespace = (await broker.ownership.namespace(base)).policies
+    found = applied(row.key, broker.settings, own, namespace)
+    return done() if found is None else value(found)
+
+
+@router.api_route(_TOPIC + "/{policy:topicpolicy}", methods=_WRITES)
+async def set_topic_policy(
+    base: BaseOf, policy: str, request: Request, broker: BrokerOf
+) -> Response:
+    """Set one policy of a topic."""
+    await _set(*TOPIC_POLICIES[policy], request, broker, _of_topic(broker, base))
+    return done()
+
+
+@router.delete(_TOPIC + "/{policy:topicpolicy}")
+async def remove_topic_policy(base: BaseOf, policy: str, broker: BrokerOf) -> Response:
+    """Remove one policy of a topic: its namespace's holds again."""
+    await _remove(*TOPIC_POLICIES[policy], _of_topic(broker, base))
+    return done()
+
+
+@router.delete(_TOPIC + "/policies")
+async def remove_topic_policies(base: BaseOf, broker: BrokerOf) -> Response:
+    """Remove all policies of a topic."""
+    await _of_topic(broker, base)(dict.clear)
+    return done()
+
+
+def _answer(found: Any, place: Place) -> Response:
+    if found is not None:
+        return value(found)
+    if isinstance(place.unset, Unset):
+        return empty() if place.unset is Unset.EMPTY else done()
+    return value(place.unset)
+
+
+async def _set(
+    policy: Policy, place: Place, request: Request, broker: Broker, change: Change
+) -> None:
+    if request.method != place.write:
+        raise fail(405, f"{place.name} is set by {place.write}")
+    given: Any
+    if place.in_query:
+        given = number(request.query_params.get(place.name, ""), low=-1)
+    else:
+        given = await json_body(request)
+    if given is None and not place.empty_removes:
+        raise fail(400, f"The body must say what {place.name} is to be")
+    checked = None if given is None else policy.check(given)
+    if policy.key == "persistence" and checked is not None:
+        _check_bookies(checked, broker)
+
+    def edit(policies: Json) -> None:
+        policies.pop(policy.key, None)
+        if checked is not None:
+            policies[policy.key] = checked
+        check_quotas_below_retention(policies)
+
+    await change(edit)
+
+
+def _check_bookies(persistence: Json, broker: Broker) -> None:
+    """412 if no ledger could be created: messages would be refused from then on."""
+    bookies = broker.ledgers.bookie_count
+    if persistence["bookkeeperAckQuorum"] > bookies:
+        raise fail(412, f"bookkeeperAckQuorum is at most the number of bookies, {bookies}")
+
+
+async def _remove(policy: Policy, place: Place, change: Change) -> None:
+    if not place.removable:
+        raise fail(405, f"{place.name} cannot be removed, only set")
+
+    def edit(policies: Json) -> None:
+        policies.pop(policy.key, None)
+
+    await change(edit)
+
+
+# -- backlog quotas: two policies under one name -----------------------------------------------
+
+
+def _quota_kind(request: Request) -> str:
+    kind = request.query_params.get("backlogQuotaType", BY_SIZE)
+    if kind not in (BY_SIZE, BY_AGE):
+        raise fail(404, f"backlogQuotaType is {BY_SIZE} or {BY_AGE}")
+    return kind
+
+
+@router.get(_NAMESPACE + "/backlogQuotaMap")
+async def get_namespace_quotas(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """The backlog quotas of a namespace by their kind."""
+    return value((await existing_namespace(broker, name)).policies.get(BACKLOG_QUOTAS, {}))
+
+
+@router.post(_NAMESPACE + "/backlogQuota")
+async def set_namespace_quota(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
+    """Set a backlog quota of a namespace."""
+    await existing_namespace(broker, name)
+    await _set_quota(request, _of_namespace(broker, name))
+    return done()
+
+
+@router.delete(_NAMESPACE + "/backlogQuota")
+async def remove_namespace_quota(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
+    """Remove a backlog quota of a namespace."""
+    await existing_namespace(broker, name)
+    await _remove_quota(request, _of_namespace(broker, name))
+    return done()
+
+
+@router.get(_TOPIC + "/backlogQuotaMap")
+async def get_topic_quotas(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
+    """The backlog quotas of a topic by their kind."""
+    own = await broker.resources.topic_policies.get(base)
+    if not flag(request, "applied"):
+        return value(own.get(BACKLOG_QUOTAS, {}))
+    namespace = (await broker.ownership.namespace(base)).policies
+    return value(applied(BACKLOG_QUOTAS, broker.settings, own, namespace))
+
+
+@router.post(_TOPIC + "/backlogQuota")
+async def set_topic_quota(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
+    """Set a backlog quota of a topic."""
+    await _set_quota(request, _of_topic(broker, base))
+    return done()
+
+
+@router.delete(_TOPIC + "/backlogQuota")
+async def remove_topic_quota(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
+    """Remove a backlog quota of a topic."""
+    await _remove_quota(request, _of_topic(broker, base))
+    return done()
+
+
+async def _set_quota(request: Request, change: Change) -> None:
+    kind = _quota_kind(request)
+    quota = backlog_quota(await json_body(request))
+
+    def edit(policies: Json) -> None:
+        policies[BACKLOG_QUOTAS] = {**policies.get(BACKLOG_QUOTAS, {}), kind: quota}
+        check_quotas_below_retention(policies)
+
+    await change(edit)
+
+
+async def _remove_quota(request: Request, change: Change) -> None:
+    kind = _quota_kind(request)
+
+    def edit(policies: Json) -> None:
+        rest = {k: q for k, q in policies.pop(BACKLOG_QUOTAS, {}).items() if k != kind}
+        if rest:
+            policies[BACKLOG_QUOTAS] = rest
+
+    await change(edit)

@@ -1,0 +1,465 @@
+"""Which policies there are: their names in paths, their keys in documents, their values.
+
+A value is checked once, when it is set, and stored in the shape in which it is shown. A policy
+that no code acts on yet is refused: it must not look as if it held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pulsark.admin.errors import fail
+from pulsark.admin.requests import INT64_MAX, integer, string_map
+from pulsark.dispatch.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE
+from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
+
+Check = Callable[[Any], Any]
+"""From what was sent to what is stored; ``None``: remove it. Raises 400 or 412."""
+
+INT32_MAX = 2**31 - 1
+
+
+class Unset(Enum):
+    """How a policy that is not set is answered, if not by a value."""
+
+    EMPTY = 200
+    NO_CONTENT = 204
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A policy in the paths of one level: its name, its verbs, and what stands for "not set"."""
+
+    name: str
+    write: str = "POST"
+    removable: bool = True
+    unset: Any = Unset.EMPTY
+    in_query: bool = False
+    """The value is in the query, under the policy's name, and not in the body."""
+    empty_removes: bool = False
+    """To write nothing is to remove it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy: its key in documents, its values, and where it can be set."""
+
+    key: str
+    check: Check
+    namespace: Place | None
+    topic: Place | None = None
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def _count(what: str, most: int = INT32_MAX) -> Check:
+    """A number from 0 on."""
+
+    def check(value: Any) -> int:
+        number = integer(value, what)
+        if not 0 <= number <= most:
+            raise fail(412, f"{what} is from 0 to {most}")
+        return number
+
+    return check
+
+
+def _flag(what: str) -> Check:
+    """``true`` or ``false``, which one client sends as a text."""
+
+    def check(value: Any) -> bool:
+        if value in ("true", "false"):
+            return bool(value == "true")
+        if not isinstance(value, bool):
+            raise fail(400, f"{what} is true or false")
+        return value
+
+    return check
+
+
+def _fields(value: Any, what: str, names: Iterable[str]) -> list[Any]:
+    """The members of an object, ``None`` for those that are missing."""
+    if not isinstance(value, Mapping):
+        raise fail(400, f"{what} is an object with {', '.join(names)}")
+    return [value.get(name) for name in names]
+
+
+def _choice(value: Any, what: str, choices: Iterable[str]) -> str:
+    if value not in choices:
+        raise fail(400, f"{what} is one of {', '.join(choices)}")
+    return str(value)
+
+
+def _retention(value: Any) -> dict[str, int]:
+    names = ("retentionTimeInMinutes", "retentionSizeInMB")
+    minutes, megabytes = (
+        integer(number, name, 0)
+        for number, name in zip(_fields(value, "retention", names), names, strict=True)
+    )
+    if not (-1 <= minutes <= INT32_MAX and -1 <= megabytes <= INT64_MAX >> 20):
+        raise fail(400, f"{' and '.join(names)} are numbers from -1, which is for ever")
+    if (minutes == 0) != (megabytes == 0):
+        raise fail(400, f"{' and '.join(names)} are both 0 or neither: either alone keeps nothing")
+    return {names[0]: minutes, names[1]: megabytes}
+
+
+_QUOTA_ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+
+
+def backlog_quota(value: Any) -> dict[str, Any]:
+    """A BacklogQuota; ``limit`` is the former name of ``limitSize``."""
+    size, old_size, seconds, action = _fields(
+        value, "A backlog quota", ("limitSize", "limit", "limitTime", "policy")
+    )
+    size = integer(size, "limitSize", integer(old_size, "limit", -1))
+    seconds = integer(seconds, "limitTime", -1)
+    if size < -1 or not -1 <= seconds <= INT32_MAX:
+        raise fail(412, "limitSize and limitTime are numbers from -1, which is no limit")
+    action = _choice(action, "policy", _QUOTA_ACTIONS)
+    return {"limitSize": size, "limit": size, "limitTime": seconds, "policy": action}
+
+
+def _backlog_quotas(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not set(value) <= {BY_SIZE, BY_AGE}:
+        raise fail(400, f"{BACKLOG_QUOTAS} has {BY_SIZE} and {BY_AGE}")
+    return {kind: backlog_quota(quota) for kind, quota in value.items()}
+
+
+def check_quotas_below_retention(policies: Mapping[str, Any]) -> None:
+    """412 if a backlog could be larger or older than what retention keeps anyway."""
+    retention = policies.get("retention_policies")
+    if retention is None:
+        return
+    minutes, megabytes = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
+    for quota in policies.get(BACKLOG_QUOTAS, {}).values():
+        if 0 < megabytes <= quota["limitSize"] >> 20 or 0 < minutes * 60 <= quota["limitTime"]:
+            raise fail(412, "The backlog quota must be below the retention")
+
+
+def _persistence(value: Any) -> dict[str, Any]:
+    names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+    *numbers, rate = _fields(value, "persistence", (*names, "managedLedgerMaxMarkDeleteRate"))
+    ensemble, write, ack = (
+        integer(number, name, 0) for number, name in zip(numbers, names, strict=True)
+    )
+    if not 5 >= ensemble >= write >= ack > 0:
+        raise fail(400, f"5 >= {' >= '.join(names)} > 0 is required")
+    if rate is None:
+        rate = 0
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0:
+        raise fail(400, "managedLedgerMaxMarkDeleteRate is a number from 0")
+    quorums = dict(zip(names, (ensemble, write, ack), strict=True))
+    return {**quorums, "managedLedgerMaxMarkDeleteRate": float(rate)}
+
+
+def _auto_topics(value: Any) -> dict[str, Any]:
+    allowed, kind, partitions = _fields(
+        value,
+        "autoTopicCreation",
+        ("allowAutoTopicCreation", "topicType", "defaultNumPartitions"),
+    )
+    kinds = ("partitioned", "non-partitioned")
+    kind = "non-partitioned" if kind is None else _choice(kind, "topicType", kinds)
+    partitions = integer(partitions, "defaultNumPartitions", 1 if kind != kinds[0] else 0)
+    if kind == kinds[0] and not 1 <= partitions <= PARTITIONS_MAX:
+        raise fail(412, f"defaultNumPartitions is from 1 to {PARTITIONS_MAX}")
+    return {
+        "allowAutoTopicCreation": _flag("allowAutoTopicCreation")(allowed),
+        "topicType": kind,
+        "defaultNumPartitions": partitions,
+    }
+
+
+def _auto_subscriptions(value: Any) -> dict[str, Any]:
+    name = "allowAutoSubscriptionCreation"
+    return {name: _flag(name)(*_fields(value, "autoSubscriptionCreation", (name,)))}
+
+
+def _delayed(value: Any) -> dict[str, Any]:
+    active, tick, longest = _fields(
+        value, "delayedDelivery", ("active", "tickTime", "maxDeliveryDelayInMillis")
+    )
+    tick, longest = integer(tick, "tickTime", 1000), integer(longest, "maxDeliveryDelayInMillis", 0)
+    if tick <= 0 or longest < 0:
+        raise fail(412, "tickTime is above 0 and maxDeliveryDelayInMillis not below it, both in ms")
+    return {
+        "tickTime": tick,
+        "active": _flag("active")(active),
+        "maxDeliveryDelayInMillis": longest,
+    }
+
+
+def _inactive(value: Any) -> dict[str, Any]:
+    modes = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
+    mode, seconds, delete = _fields(
+        value,
+        "inactiveTopicPolicies",
+        ("inactiveTopicDeleteMode", "maxInactiveDurationSeconds", "deleteWhileInactive"),
+    )
+    return {
+        "inactiveTopicDeleteMode": _choice(
+            modes[0] if mode is None else mode, "inactiveTopicDeleteMode", modes
+        ),
+        "maxInactiveDurationSeconds": _count("maxInactiveDurationSeconds")(seconds),
+        "deleteWhileInactive": _flag("deleteWhileInactive")(False if delete is None else delete),
+    }
+
+
+_SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+
+
+def _subscription_types(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise fail(400, f"A list of {', '.join(_SUBSCRIPTION_TYPES)} is expected")
+    given = {_choice(item, "A subscription type", _SUBSCRIPTION_TYPES) for item in value}
+    return [name for name in _SUBSCRIPTION_TYPES if name in given]
+
+
+_STRATEGIES = (
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
+
+
+def _strategy(value: Any) -> str | None:
+    chosen = _choice(value, "A schema compatibility strategy", _STRATEGIES)
+    return None if chosen == _STRATEGIES[0] else chosen
+
+
+def _properties(value: Any) -> dict[str, str]:
+    return string_map(value, "properties", TOPIC_PROPERTIES_MAX)
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+_NO_204 = Unset.NO_CONTENT
+
+POLICIES = (
+    Policy(
+        "message_ttl_in_seconds",
+        _count("messageTTL"),
+        Place("messageTTL"),
+        Place("messageTTL", in_query=True),
+    ),
+    Policy("retention_policies", _retention, Place("retention"), Place("retention")),
+    Policy("persistence", _persistence, Place("persistence"), Place("persistence")),
+    Policy(
+        "deduplicationEnabled",
+        _flag("deduplication"),
+        Place("deduplication"),
+        Place("deduplicationEnabled"),
+    ),
+    Policy(
+        "deduplicationSnapshotIntervalSeconds",
+        _count("deduplicationSnapshotInterval"),
+        Place("deduplicationSnapshotInterval", removable=False, empty_removes=True),
+        Place("deduplicationSnapshotInterval"),
+    ),
+    Policy(
+        "max_producers_per_topic",
+        _count("maxProducersPerTopic"),
+        Place("maxProducersPerTopic"),
+        Place("maxProducers"),
+    ),
+    Policy(
+        "max_consumers_per_topic",
+        _count("maxConsumersPerTopic"),
+        Place("maxConsumersPerTopic"),
+        Place("maxConsumers"),
+    ),
+    Policy(
+        "max_subscriptions_per_topic",
+        _count("maxSubscriptionsPerTopic"),
+        Place("maxSubscriptionsPerTopic"),
+        Place("maxSubscriptionsPerTopic", unset=_NO_204),
+    ),
+    Policy(
+        "max_consumers_per_subscription",
+        _count("maxConsumersPerSubscription"),
+        Place("maxConsumersPerSubscription"),
+        Place("maxConsumersPerSubscription", unset=_NO_204),
+    ),
+    Policy(
+        "max_unacked_messages_per_consumer",
+        _count("maxUnackedMessagesPerConsumer"),
+        Place("maxUnackedMessagesPerConsumer"),
+        Place("maxUnackedMessagesOnConsumer"),
+    ),
+    Policy(
+        "max_unacked_messages_per_subscription",
+        _count("maxUnackedMessagesPerSubscription"),
+        Place("maxUnackedMessagesPerSubscription"),
+        Place("maxUnackedMessagesOnSubscription"),
+    ),
+    Policy("autoTopicCreationOverride", _auto_topics, Place("autoTopicCreation")),
+    Policy(
+        "autoSubscriptionCreationOverride",
+        _auto_subscriptions,
+        Place("autoSubscriptionCreation"),
+        Place("autoSubscriptionCreation"),
+    ),
+    Policy(
+        "delayed_delivery_policies", _delayed, Place("delayedDelivery"), Place("delayedDelivery")
+    ),
+    Policy(
+        "inactive_topic_policies",
+        _inactive,
+        Place("inactiveTopicPolicies"),
+        Place("inactiveTopicPolicies"),
+    ),
+    Policy(
+        "schema_compatibility_strategy",
+        _strategy,
+        Place("schemaCompatibilityStrategy", "PUT", removable=False, unset="UNDEFINED"),
+        Place("schemaCompatibilityStrategy", "PUT"),
+    ),
+    Policy(
+        "schema_validation_enforced",
+        _flag("schemaValidationEnforced"),
+        Place("schemaValidationEnforced", removable=False, unset=False),
+        Place("schemaValidationEnforced", removable=False, unset=False),
+    ),
+    Policy(
+        "is_allow_auto_update_schema",
+        _flag("isAllowAutoUpdateSchema"),
+        Place("isAllowAutoUpdateSchema", removable=False, unset=True),
+    ),
+    Policy(
+        "compaction_threshold",
+        _count("compactionThreshold", INT64_MAX),
+        Place("compactionThreshold", "PUT"),
+        Place("compactionThreshold"),
+    ),
+    Policy(
+        "encryption_required",
+        _flag("encryptionRequired"),
+        Place("encryptionRequired", removable=False, unset=False),
+    ),
+    Policy(
+        "subscription_types_enabled",
+        _subscription_types,
+        Place("subscriptionTypesEnabled", unset=[]),
+        Place("subscriptionTypesEnabled", unset=[]),
+    ),
+    Policy(
+        "subscription_expiration_time_minutes",
+        _count("subscriptionExpirationTime"),
+        Place("subscriptionExpirationTime"),
+    ),
+    Policy("properties", _properties, Place("properties", "PUT", unset={})),
+)
+"""The policies that hold once they are set. Backlog quotas come on top: they are two in one."""
+
+
+def _not_built(value: Any) -> Any:
+    raise fail(501, "This policy is not implemented yet; nothing would follow it")
+
+
+def _plain(*names: str) -> list[Place]:
+    return [Place(name) for name in names]
+
+
+_RATES = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
+_NOT_BUILT_NAMESPACE = (
+    *_plain(*_RATES, "publishRate", "offloadPolicies", "entryFilters", "resourcegroup"),
+    Place("maxTopicsPerNamespace", unset=0),
+    Place("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
+    Place("allowedClusters", removable=False, unset=[]),
+    Place("offloadThreshold", "PUT", removable=False, unset=-1),
+    Place("offloadThresholdInSeconds", "PUT", removable=False, unset=-1),
+    Place("offloadDeletionLagMs", "PUT"),
+    Place("subscriptionAuthMode", removable=False, unset="None"),
+    Place("antiAffinity", unset=_NO_204),
+    Place("dispatcherPauseOnAckStatePersistent", unset=False),
+    Place("persistence/bookieAffinity", unset=_NO_204),
+)
+_NOT_BUILT_TOPIC = (
+    *_plain(*_RATES, "offloadPolicies", "entryFilters", "replication"),
+    Place("publishRate", unset=_NO_204),
+    Place("maxMessageSize", unset=_NO_204),
+    Place("dispatcherPauseOnAckStatePersistent", unset=False),
+)
+
+NAMESPACE_POLICIES: dict[str, tuple[Policy, Place]] = {
+    **{p.namespace.name: (p, p.namespace) for p in POLICIES if p.namespace is not None},
+    **{place.name: (Policy("", _not_built, place), place) for place in _NOT_BUILT_NAMESPACE},
+}
+TOPIC_POLICIES: dict[str, tuple[Policy, Place]] = {
+    **{p.topic.name: (p, p.topic) for p in POLICIES if p.topic is not None},
+    **{place.name: (Policy("", _not_built, None, place), place) for place in _NOT_BUILT_TOPIC},
+}
+
+NEUTRAL: dict[str, Any] = {
+    "auth_policies": {
+        "namespace_auth": {},
+        "destination_auth": {},
+        "subscription_auth_roles": {},
+    },
+    "allowed_clusters": [],
+    BACKLOG_QUOTAS: {},
+    "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "publishMaxMessageRate": {},
+    "latency_stats_sample_rate": {},
+    "deleted": False,
+    "encryption_required": False,
+    "subscription_auth_mode": "None",
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "is_allow_auto_update_schema": True,
+    "schema_validation_enforced": False,
+    "subscription_types_enabled": [],
+    "properties": {},
+    "migrated": False,
+}
+"""What a namespace's document always has, with the values that say nothing."""
+
+_NOT_BUILT_KEYS = frozenset(
+    {
+        *(NEUTRAL.keys() - {p.key for p in POLICIES} - {BACKLOG_QUOTAS}),
+        "max_topics_per_namespace",
+        "offload_deletion_lag_ms",
+        "offload_policies",
+        "schema_auto_update_compatibility_strategy",
+        "resource_group_name",
+        "dispatcherPauseOnAckStatePersistentEnabled",
+        "entryFilters",
+        "antiAffinityGroup",
+    }
+)
+
+
+def policies_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The policies in the document with which a namespace is created, checked.
+
+    Members that nobody knows are left out, as everywhere. Those that Pulsar has and Pulsark
+    has not are refused, unless they say nothing.
+    """
+    given = {key: item for key, item in document.items() if item is not None}
+    refused = sorted(
+        key
+        for key in _NOT_BUILT_KEYS & given.keys()
+        if given[key] != NEUTRAL.get(key) and given[key] not in ({}, [], False)
+    )
+    if refused:
+        raise fail(501, f"Namespace policies are not implemented yet: {', '.join(refused)}")
+    checks = {BACKLOG_QUOTAS: _backlog_quotas, **{p.key: p.check for p in POLICIES}}
+    checked = {key: check(given[key]) for key, check in checks.items() if key in given}
+    policies = {key: item for key, item in checked.items() if item not in (None, {}, [])}
+    check_quotas_below_retention(policies)
+    return policies

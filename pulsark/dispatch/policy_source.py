@@ -1,0 +1,98 @@
+"""Where the policies of loaded topics come from, and how topics follow what is set."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pulsark.dispatch.policies import TopicPolicies, effective
+from pulsark.errors import PulsarkError
+from pulsark.metadata.resources import POLICIES_PATH, TOPIC_POLICIES_PATH, topic_of_policies_path
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+
+class PolicySource:
+    """Reads the policies of topics, and gives them anew to loaded ones when they change.
+
+    A topic that is being loaded reads them with ``current``, which sees to it that no change
+    falls between what it read and the first that it would be told of.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._changes = 0
+        self._refreshing: set[asyncio.Task[None]] = set()
+        self._end_watches: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Follow the metadata store."""
+        watch = self._broker.metadata.watch
+        self._end_watches = [
+            watch(POLICIES_PATH, self._namespace_changed),
+            watch(TOPIC_POLICIES_PATH, self._topic_changed),
+        ]
+
+    def close(self) -> None:
+        """Follow no longer."""
+        for end in self._end_watches:
+            end()
+        for task in self._refreshing:
+            task.cancel()
+
+    async def current(self, name: TopicName) -> TopicPolicies:
+        """What holds for a topic now; whoever takes it without a pause misses no change."""
+        while True:
+            seen = self._changes
+            namespace = await self._broker.ownership.namespace(name)
+            own = await self._broker.resources.topic_policies.get(name.base)
+            if seen == self._changes:
+                return effective(self._broker.settings, namespace.policies, own)
+
+    async def refresh_namespace(self, namespace: str) -> None:
+        """Bring the loaded topics of a namespace up to date."""
+        records = self._broker.resources.topic_policies
+        while True:
+            seen = self._changes
+            found = await self._broker.resources.namespaces.get(namespace)
+            with_own = {name: await records.get(name) for name in await records.list(namespace)}
+            if found is None:
+                return
+            if seen == self._changes:
+                break
+        for topic in self._broker.loaded_topics():
+            if topic.name.namespace_name == namespace:
+                own = with_own.get(topic.name.base, {})
+                topic.set_policies(effective(self._broker.settings, found.policies, own))
+
+    async def refresh_topic(self, base: TopicName) -> None:
+        """Bring a topic, or its partitions, up to date as far as they are loaded."""
+        found = await self._broker.resources.partitioned_topics.get(base)
+        partitions = range(0 if found is None else found.partitions)
+        for name in (base, *map(base.with_partition, partitions)):
+            if (topic := self._broker.loaded_topic(name)) is not None:
+                topic.set_policies(await self.current(name))
+
+    def _namespace_changed(self, path: str) -> None:
+        self._spawn(self.refresh_namespace(path.removeprefix(f"{POLICIES_PATH}/")))
+
+    def _topic_changed(self, path: str) -> None:
+        self._spawn(self.refresh_topic(topic_of_policies_path(path)))
+
+    def _spawn(self, refresh: Coroutine[Any, Any, None]) -> None:
+        self._changes += 1
+        task = asyncio.create_task(self._logged(refresh))
+        self._refreshing.add(task)
+        task.add_done_callback(self._refreshing.discard)
+
+    async def _logged(self, refresh: Coroutine[Any, Any, None]) -> None:
+        try:
+            await refresh
+        except PulsarkError as error:
+            log.warning("topics keep the policies they had: %s", error)

@@ -1,0 +1,325 @@
+"""Policies of namespaces and topics over HTTP: what is stored, refused, and holds at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulsark.admin.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
+from tests.support.admin_api import NAMESPACE, AdminApi
+
+NS = "/admin/v2/namespaces/public/default"
+TOPIC = f"{NAMESPACE}/t"
+
+QUOTA = {"limitSize": 1024, "limitTime": -1, "policy": "producer_exception"}
+SHOWN_QUOTA = {**QUOTA, "limit": 1024}
+PERSISTENCE = {
+    "bookkeeperEnsemble": 2,
+    "bookkeeperWriteQuorum": 2,
+    "bookkeeperAckQuorum": 1,
+    "managedLedgerMaxMarkDeleteRate": 0.5,
+}
+DELAYED = {"active": False, "tickTime": 500, "maxDeliveryDelayInMillis": 9}
+INACTIVE = {
+    "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+    "maxInactiveDurationSeconds": 5,
+    "deleteWhileInactive": True,
+}
+AUTO_TOPICS = {
+    "allowAutoTopicCreation": True,
+    "topicType": "partitioned",
+    "defaultNumPartitions": 3,
+}
+RETENTION = {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}
+
+VALUES: dict[str, Any] = {
+    "messageTTL": 5,
+    "retention": RETENTION,
+    "persistence": PERSISTENCE,
+    "deduplication": False,
+    "deduplicationEnabled": False,
+    "deduplicationSnapshotInterval": 7,
+    "autoTopicCreation": AUTO_TOPICS,
+    "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False},
+    "delayedDelivery": DELAYED,
+    "inactiveTopicPolicies": INACTIVE,
+    "schemaCompatibilityStrategy": "FORWARD",
+    "schemaValidationEnforced": True,
+    "isAllowAutoUpdateSchema": False,
+    "encryptionRequired": True,
+    "subscriptionTypesEnabled": ["Exclusive", "Key_Shared"],
+    "properties": {"team": "a"},
+}
+
+
+def _built(table: dict[str, Any]) -> list[str]:
+    return [name for name, (row, _) in table.items() if row.key]
+
+
+def _not_built(table: dict[str, Any]) -> list[str]:
+    return [name for name, (row, _) in table.items() if not row.key]
+
+
+@pytest.mark.feature("F27", "F80")
+@pytest.mark.parametrize("policy", _built(NAMESPACE_POLICIES))
+def test_a_namespace_policy_is_set_shown_and_removed(api: AdminApi, policy: str) -> None:
+    row, place = NAMESPACE_POLICIES[policy]
+    path, wanted = f"{NS}/{policy}", VALUES.get(policy, 12)
+    unset = api.get(path)
+    assert unset.status in (200, 204)
+    assert api.call(place.write, path, wanted).status == 204
+    assert api.get(path).json == wanted
+    assert api.get(NS).json[row.key] == wanted
+    wrong = "PUT" if place.write == "POST" else "POST"
+    assert api.call(wrong, path, wanted).status == 405
+    assert api.delete(path).status == (204 if place.removable else 405)
+    if place.removable:
+        assert api.get(path).body == unset.body
+        document = api.get(NS).json
+        assert row.key not in document or document[row.key] in ([], {})
+
+
+@pytest.mark.feature("F80")
+@pytest.mark.parametrize("policy", _built(TOPIC_POLICIES))
+def test_a_topic_policy_is_set_shown_and_removed(api: AdminApi, policy: str) -> None:
+    api.put(f"{TOPIC}/partitions", 2)
+    _, place = TOPIC_POLICIES[policy]
+    path, wanted = f"{TOPIC}/{policy}", VALUES.get(policy, 12)
+    unset, default = api.get(path), api.get(f"{path}?applied=true")
+    assert {unset.status, default.status} <= {200, 204}
+    query = f"?{policy}={wanted}" if place.in_query else ""
+    assert api.call(place.write, path + query, None if query else wanted).status == 204
+    assert api.get(path).json == api.get(f"{path}?applied=true").json == wanted
+    of_partition = f"{NAMESPACE}/t-partition-1/{policy}"
+    assert api.get(of_partition).json == wanted
+    assert api.delete(of_partition).status == (204 if place.removable else 405)
+    if place.removable:
+        assert api.get(path).body == unset.body
+        assert api.get(f"{path}?applied=true").body == default.body
+
+
+@pytest.mark.parametrize("policy", _not_built(NAMESPACE_POLICIES))
+def test_what_nothing_would_follow_is_refused(api: AdminApi, policy: str) -> None:
+    _, place = NAMESPACE_POLICIES[policy]
+    unset = api.get(f"{NS}/{policy}")
+    assert unset.status in (200, 204)
+    assert api.call(place.write, f"{NS}/{policy}", {"a": 1}).status == 501
+    assert api.get(f"{NS}/{policy}").body == unset.body
+    if place.removable:
+        assert api.delete(f"{NS}/{policy}").status == 204
+
+
+@pytest.mark.parametrize("policy", _not_built(TOPIC_POLICIES))
+def test_what_nothing_would_follow_is_refused_at_topics(api: AdminApi, policy: str) -> None:
+    api.put(TOPIC)
+    _, place = TOPIC_POLICIES[policy]
+    assert api.get(f"{TOPIC}/{policy}").status in (200, 204)
+    assert api.call(place.write, f"{TOPIC}/{policy}", {"a": 1}).status == 501
+
+
+@pytest.mark.parametrize(
+    ("policy", "unset", "applied"),
+    [
+        ("messageTTL", b"", 0),
+        ("retention", b"", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
+        ("maxProducers", b"", 0),
+        ("maxUnackedMessagesOnConsumer", b"", 50_000),
+        ("maxUnackedMessagesOnSubscription", b"", 200_000),
+        ("deduplicationEnabled", b"", False),
+        (
+            "delayedDelivery",
+            b"",
+            {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 0},
+        ),
+        ("schemaCompatibilityStrategy", b"", "FULL"),
+        ("compactionThreshold", b"", 0),
+        ("subscriptionTypesEnabled", b"[]", None),
+    ],
+)
+def test_what_holds_where_nothing_is_set(
+    api: AdminApi, policy: str, unset: bytes, applied: object
+) -> None:
+    api.put(TOPIC)
+    assert api.get(f"{TOPIC}/{policy}").body == unset
+    found = api.get(f"{TOPIC}/{policy}?applied=true")
+    if applied is None:
+        assert (found.status, found.body) == (204, b"")
+    else:
+        assert found.json == applied
+
+
+def test_a_topic_falls_back_to_its_namespace(api: AdminApi) -> None:
+    api.put(TOPIC)
+    api.post(f"{NS}/messageTTL", 9)
+    assert api.get(f"{TOPIC}/messageTTL").body == b""
+    assert api.get(f"{TOPIC}/messageTTL?applied=true").json == 9
+    api.post(f"{TOPIC}/messageTTL?messageTTL=4")
+    assert api.get(f"{TOPIC}/messageTTL?applied=true").json == 4
+    assert api.delete(f"{TOPIC}/policies").status == 204
+    assert api.get(f"{TOPIC}/messageTTL?applied=true").json == 9
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/messageTTL", -1, 412),
+        ("POST", "/messageTTL", "5", 400),
+        ("POST", "/messageTTL", True, 400),
+        ("POST", "/messageTTL", None, 400),
+        ("POST", "/messageTTL", 2**31, 412),
+        ("POST", "/retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 0}, 400),
+        ("POST", "/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": -1}, 400),
+        ("POST", "/retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 5}, 400),
+        ("POST", "/retention", {"retentionTimeInMinutes": 1.5, "retentionSizeInMB": 5}, 400),
+        ("POST", "/retention", [], 400),
+        ("POST", "/backlogQuota", {"limitSize": 5}, 400),
+        ("POST", "/backlogQuota", {"limitSize": 5, "policy": "drop"}, 400),
+        ("POST", "/backlogQuota", {"limitSize": -5, "policy": "producer_exception"}, 412),
+        ("POST", "/backlogQuota?backlogQuotaType=count", QUOTA, 404),
+        ("POST", "/persistence", {**PERSISTENCE, "bookkeeperEnsemble": 1}, 400),
+        ("POST", "/persistence", {**PERSISTENCE, "bookkeeperEnsemble": 6}, 400),
+        ("POST", "/persistence", {**PERSISTENCE, "bookkeeperAckQuorum": 0}, 400),
+        ("POST", "/persistence", {**PERSISTENCE, "bookkeeperAckQuorum": 2}, 412),
+        ("POST", "/persistence", {**PERSISTENCE, "managedLedgerMaxMarkDeleteRate": -1}, 400),
+        ("POST", "/maxProducersPerTopic", -1, 412),
+        ("POST", "/deduplication", "yes", 400),
+        ("POST", "/autoTopicCreation", {**AUTO_TOPICS, "defaultNumPartitions": 0}, 412),
+        ("POST", "/autoTopicCreation", {**AUTO_TOPICS, "topicType": "both"}, 400),
+        ("POST", "/delayedDelivery", {**DELAYED, "tickTime": 0}, 412),
+        ("POST", "/inactiveTopicPolicies", {**INACTIVE, "inactiveTopicDeleteMode": "x"}, 400),
+        ("POST", "/subscriptionTypesEnabled", ["Shared", "Other"], 400),
+        ("PUT", "/schemaCompatibilityStrategy", "SOME", 400),
+        ("PUT", "/compactionThreshold", -1, 412),
+        ("PUT", "/properties", {"a": 1}, 400),
+        ("POST", "/replication", [], 412),
+        ("POST", "/replication", ["elsewhere"], 403),
+    ],
+)
+def test_what_is_refused(api: AdminApi, method: str, path: str, body: object, status: int) -> None:
+    before = api.get(NS).json
+    answer = api.call(method, NS + path, body)
+    assert answer.status == status
+    assert answer.reason
+    assert api.get(NS).json == before
+    nowhere = path.partition("?")[0]
+    assert api.call(method, f"/admin/v2/namespaces/public/none{nowhere}", body).status == 404
+
+
+def test_a_quota_is_below_the_retention(api: AdminApi) -> None:
+    limited = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}
+    by_age = {"limitTime": 60, "policy": "producer_exception"}
+    assert api.post(f"{NS}/retention", limited).status == 204
+    assert api.post(f"{NS}/backlogQuota", {**QUOTA, "limitSize": 1 << 20}).status == 412
+    assert api.post(f"{NS}/backlogQuota?backlogQuotaType=message_age", by_age).status == 412
+    assert api.post(f"{NS}/backlogQuota", {**QUOTA, "limitSize": (1 << 20) - 1}).status == 204
+    api.delete(f"{NS}/retention")
+    assert api.post(f"{NS}/backlogQuota", {**QUOTA, "limitSize": 1 << 20}).status == 204
+    assert api.post(f"{NS}/retention", limited).status == 412
+
+
+def test_backlog_quotas_of_both_kinds(api: AdminApi) -> None:
+    assert api.get(f"{NS}/backlogQuotaMap").json == {}
+    old_name = {"limit": 1024, "policy": "producer_exception"}
+    assert api.post(f"{NS}/backlogQuota", old_name).status == 204
+    by_age = {"limitTime": 60, "policy": "consumer_backlog_eviction"}
+    assert api.post(f"{NS}/backlogQuota?backlogQuotaType=message_age", by_age).status == 204
+    shown_age = {**by_age, "limitSize": -1, "limit": -1}
+    both = {"destination_storage": SHOWN_QUOTA, "message_age": shown_age}
+    assert api.get(f"{NS}/backlogQuotaMap").json == both
+    assert api.get(NS).json["backlog_quota_map"] == both
+    api.put(TOPIC)
+    own = {**QUOTA, "limitSize": 5}
+    assert api.post(f"{TOPIC}/backlogQuota", own).status == 204
+    assert api.get(f"{TOPIC}/backlogQuotaMap").json == {"destination_storage": {**own, "limit": 5}}
+    applied = api.get(f"{TOPIC}/backlogQuotaMap?applied=true").json
+    assert applied == {"destination_storage": {**own, "limit": 5}, "message_age": shown_age}
+    assert api.delete(f"{TOPIC}/backlogQuota").status == 204
+    assert api.delete(f"{NS}/backlogQuota").status == 204
+    assert api.get(f"{NS}/backlogQuotaMap").json == {"message_age": shown_age}
+    assert api.delete(f"{NS}/backlogQuota?backlogQuotaType=message_age").status == 204
+    none = {"limitSize": -1, "limit": -1, "limitTime": -1, "policy": "producer_request_hold"}
+    assert api.get(f"{TOPIC}/backlogQuotaMap?applied=true").json == {
+        "destination_storage": none,
+        "message_age": none,
+    }
+
+
+def test_policies_hold_at_once_for_loaded_topics(api: AdminApi) -> None:
+    api.put(f"{NAMESPACE}/p/partitions", 2)
+    one, part, other = api.topic("t"), api.topic("p-partition-1"), api.topic("other")
+    api.post(f"{NS}/messageTTL", 9)
+    api.post(f"{TOPIC}/messageTTL?messageTTL=4")
+    api.post(f"{NAMESPACE}/p/maxConsumers", 3)
+    assert [t.policies.message_ttl_seconds for t in (one, part, other)] == [4, 9, 9]
+    assert [t.policies.max_consumers for t in (one, part, other)] == [0, 3, 0]
+    api.delete(f"{NS}/messageTTL")
+    assert [t.policies.message_ttl_seconds for t in (one, part, other)] == [4, 0, 0]
+    api.put(f"{NAMESPACE}/p-partition-0/unload")
+    assert api.topic("p-partition-0").policies.max_consumers == 3
+
+
+def test_a_topic_created_again_has_no_policies(api: AdminApi) -> None:
+    for create, delete in ((TOPIC, TOPIC), (f"{TOPIC}/partitions", f"{TOPIC}/partitions")):
+        api.put(create, 2 if create != TOPIC else None)
+        api.post(f"{TOPIC}/maxProducers", 3)
+        assert api.delete(delete).status == 204
+        assert api.get(f"{TOPIC}/maxProducers").status == 404
+        api.put(create, 2 if create != TOPIC else None)
+        assert api.get(f"{TOPIC}/maxProducers").body == b""
+        api.delete(delete)
+
+
+def test_policies_of_topics_can_be_disabled() -> None:
+    api = AdminApi(topicLevelPoliciesEnabled=False)
+    api.put(TOPIC)
+    assert api.get(f"{TOPIC}/maxProducers").status == 405
+    assert api.post(f"{TOPIC}/maxProducers", 1).status == 405
+    api.close()
+
+
+def test_an_empty_body_removes_the_snapshot_interval(api: AdminApi) -> None:
+    path = f"{NS}/deduplicationSnapshotInterval"
+    api.post(path, 5)
+    assert api.post(path).status == 204
+    assert api.get(path).body == b""
+
+
+def test_go_says_true_as_a_text(api: AdminApi) -> None:
+    assert api.post(f"{NS}/encryptionRequired", "true").status == 204
+    assert api.get(f"{NS}/encryptionRequired").json is True
+
+
+def test_a_namespace_is_created_with_policies(api: AdminApi) -> None:
+    empty = api.get(NS).json
+    given = {
+        **empty,
+        "unknown": 1,
+        "max_topics_per_namespace": None,
+        "retention_policies": RETENTION,
+        "backlog_quota_map": {"destination_storage": QUOTA},
+        "deduplicationEnabled": True,
+    }
+    path = "/admin/v2/namespaces/public/n"
+    assert api.put(path, given).status == 204
+    assert api.get(path).json == {
+        **empty,
+        "retention_policies": RETENTION,
+        "backlog_quota_map": {"destination_storage": SHOWN_QUOTA},
+        "deduplicationEnabled": True,
+    }
+    assert api.get(f"{path}/retention").json == RETENTION
+
+
+def test_replication(api: AdminApi) -> None:
+    answer = api.post(f"{NS}/replication", ["standalone"])
+    assert (answer.status, answer.body) == (200, b"")
+    assert api.get(f"{NS}/replication").json == ["standalone"]
+
+
+def test_automatic_creation_of_topics_is_a_policy(api: AdminApi) -> None:
+    ask = f"{NAMESPACE}/new/partitions?checkAllowAutoCreation=true"
+    api.post(f"{NS}/autoTopicCreation", {**AUTO_TOPICS, "allowAutoTopicCreation": False})
+    assert api.get(ask).status == 404
+    api.post(f"{NS}/autoTopicCreation", AUTO_TOPICS)
+    assert api.get(ask).json["partitions"] == 3
