@@ -154,6 +154,9 @@ class Settings:
     subscriptionKeySharedEnable: bool = setting(
         True, "", "Key_Shared subscriptions are allowed", planned=True
     )
+    dispatcherMaxRoundRobinBatchSize: int = setting(
+        20, "count", "Entries a consumer of a Shared subscription gets in a row in its turn", ge=1
+    )
     activeConsumerFailoverDelayTimeMillis: int = setting(
         1000, "ms", "Wait before a new active consumer of a Failover subscription starts", ge=0
     )

@@ -141,7 +141,6 @@ diskUsageWarnThreshold=0.95
 dispatcherDispatchMessagesInSubscriptionThread=true
 dispatcherMaxReadBatchSize=100
 dispatcherMaxReadSizeBytes=5242880
-dispatcherMaxRoundRobinBatchSize=20
 dispatcherMinReadBatchSize=1
 dispatcherPauseOnAckStatePersistentEnabled=false
 dispatcherReadFailureBackoffInitialTimeInMs=15000

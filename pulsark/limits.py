@@ -117,3 +117,6 @@ CONFIG_FILE_BYTES_MAX = 1 << 20
 
 READER_GRACE_SECONDS = 60.0
 """A reader that was told to connect anew and stays away this long loses its subscription."""
+
+PUT_ASIDE_BYTES_MAX = 8 << 20
+"""Bytes of entries that a subscription keeps at hand while they wait for their consumer."""

@@ -108,9 +108,10 @@ class TopicCache:
             index += 1
         while index < len(chunks) and max_entries > 0 and max_bytes > 0:
             chunk = chunks[index]
-            if start == 0 and chunk.size <= max_bytes and len(chunk.entries) <= max_entries:
-                found += chunk.entries
-                max_entries -= len(chunk.entries)
+            if chunk.size <= max_bytes:
+                part = chunk.entries[start : start + max_entries]
+                found += part
+                max_entries -= len(part)
                 max_bytes -= chunk.size
             else:
                 for entry in chunk.entries[start : start + max_entries]:

@@ -336,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.writable = True
         for consumer in self.consumers.values():
-            consumer.subscription.schedule_pump()
+            consumer.subscription.wake(consumer)
 
     def send_request_error(self, request_id: int, error: Exception) -> None:
         """Answer a request with an error."""

@@ -6,32 +6,27 @@ from bisect import bisect_left
 from functools import lru_cache
 
 from pulsark.dispatch.consumer import Consumer
-from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.single_active import SingleActive
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.wire.hashes import murmur3_32
 
 RING_POINTS = 100
 
 
-class Failover:
+class Failover(SingleActive):
     """The active consumer receives everything, chosen as ``pick_active`` says."""
 
     sub_type = SubType.Failover
-    tracks_pending = False
 
     def __init__(self, topic: str, partition: int) -> None:
+        super().__init__()
         self._topic = topic
         self._partition = partition
         self._consumers: list[Consumer] = []
-        self._active: Consumer | None = None
 
     @property
     def consumers(self) -> list[Consumer]:
         return list(self._consumers)
-
-    @property
-    def active(self) -> Consumer | None:
-        return self._active
 
     def add(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
@@ -41,13 +36,6 @@ class Failover:
         if consumer in self._consumers:
             self._consumers.remove(consumer)
             self._active = pick_active(self._consumers, self._topic, self._partition)
-
-    def has_room(self) -> bool:
-        return self._active is not None and self._active.can_receive()
-
-    def choose(self, entry: Entry) -> Consumer | None:
-        consumer = self._active
-        return consumer if consumer is not None and consumer.can_receive() else None
 
 
 def pick_active(consumers: list[Consumer], topic: str, partition: int) -> Consumer | None:

@@ -36,15 +36,12 @@ class ReplaySet:
             if not entries:
                 del self._ledgers[position.ledger_id]
 
-    def first(self, count: int) -> list[Position]:
-        """The ``count`` lowest positions, ascending."""
-        found: list[Position] = []
-        for ledger_id in sorted(self._ledgers):
-            for entry_id in self._ledgers[ledger_id]:
-                if len(found) == count:
-                    return found
-                found.append(Position(ledger_id, entry_id))
-        return found
+    def lowest(self) -> Position | None:
+        """The lowest position; ``None`` of an empty set."""
+        if not self._ledgers:
+            return None
+        ledger_id = min(self._ledgers)
+        return Position(ledger_id, self._ledgers[ledger_id].min())
 
     def clear(self) -> None:
         """Remove everything."""

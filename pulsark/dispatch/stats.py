@@ -265,7 +265,7 @@ class Stats:
         ranges = islice(_acked_ranges(subscription), _RANGES_SHOWN_MAX)
         return {
             "markDeletePosition": str(cursor.mark_delete),
-            "readPosition": str(subscription.read_position),
+            "readPosition": str(subscription.dispatcher.read_position),
             "waitingReadOp": False,
             "pendingReadOps": 0,
             "messagesConsumedCounter": subscription.entries_out,
@@ -356,7 +356,7 @@ def _ratio(amount: float, count: float) -> float:
 
 def _entries_since(subscription: Subscription) -> int:
     ledger = subscription.topic.ledger
-    before = subscription.read_position
+    before = subscription.dispatcher.read_position
     read = Position(before.ledger_id, before.entry_id - 1)
     return ledger.entries_between(subscription.cursor.mark_delete, read)
 

@@ -1,28 +1,19 @@
-"""A subscription: its cursor, its consumers, and the pump between topic and sockets.
+"""A subscription: its cursor and its consumers, who come, take, acknowledge and leave.
 
-The pump runs on the event loop, is called whenever something changed that may let an entry
-go out (a publish, permits, an acknowledgement, a socket that drained), and never blocks: what
-the cache does not hold is read from storage by a task that calls the pump again.
-
-Invariants:
-* every entry above the cursor is in exactly one place: delivered and pending, in the replay
-  set, or at or after the read position;
-* at most one read from storage is under way, and a rewind makes its result void.
+What goes to whom is the type's decision, and the dispatcher carries it out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.dispatcher import Dispatcher
 from pulsark.dispatch.exclusive import Exclusive
-from pulsark.dispatch.replay import ReplaySet
 from pulsark.dispatch.subscription_type import SubscriptionType, SubType
 from pulsark.dispatch.subscription_types import new_type
-from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.errors import ClientError, ServerError
 from pulsark.limits import READER_GRACE_SECONDS
 from pulsark.runtime import Done
 from pulsark.storage.cursor import Cursor
@@ -30,16 +21,11 @@ from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
     from pulsark.dispatch.consumer import Consumer
+    from pulsark.dispatch.entry import Entry
     from pulsark.dispatch.topic import Topic
 
-log = logging.getLogger(__name__)
-
-READ_ENTRIES = 500
-READ_BYTES = 4 << 20
 HOLDER_QUESTIONS = 64
 """After so many of them one ACK gets an index of who holds what."""
-ROUNDS_PER_TURN = 4
-"""Batches a subscription may send before other work of the event loop gets its turn."""
 
 
 class Subscription:
@@ -53,7 +39,6 @@ class Subscription:
         self.had_consumer = False
         self.changing = asyncio.Lock()
         """Held while consumers are admitted and while a seek moves the cursor."""
-        self.read_position = Position(-1, 0)
         self.messages_out = 0
         self.entries_out = 0
         self.bytes_out = 0
@@ -63,16 +48,13 @@ class Subscription:
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
         self.unacked = 0
-        self._replay = ReplaySet()
-        self._redeliveries: dict[Position, int] = {}
-        self._ahead: list[Entry] = []
-        self._fetched: dict[Position, Entry] = {}
-        self._reading: asyncio.Task[None] | None = None
-        self._held = 0
-        self._pump_scheduled = False
-        self._blocked = False
+        self.blocked_on_unacked = False
+        """Whether dispatch stands still because too much is unacknowledged."""
         self._takeover: asyncio.TimerHandle | None = None
-        self._rewind()
+        self.dispatcher = Dispatcher(self)
+        self.dispatcher.rewind()
+        self.pump = self.dispatcher.pump
+        self.schedule_pump = self.dispatcher.schedule_pump
 
     # -- consumers ---
 
@@ -128,12 +110,7 @@ class Subscription:
     @property
     def replay_count(self) -> int:
         """Entries that wait to be delivered again."""
-        return len(self._replay)
-
-    @property
-    def blocked_on_unacked(self) -> bool:
-        """Whether dispatch stands still because too much is unacknowledged."""
-        return self._blocked
+        return self.type.replay_count
 
     def check_joinable(self, *, durable: bool) -> None:
         """Raise ``ClientError`` if a consumer of this durability may not join."""
@@ -153,8 +130,8 @@ class Subscription:
                 f"Subscription {self.name} is of type {self.type.sub_type.name}, not "
                 f"{sub_type.name}; close its consumers to change the type",
             )
-        self.type = new_type(sub_type, self.topic.name)
-        self._rewind()
+        self.type = new_type(sub_type, self.topic.name, self.topic.settings)
+        self.dispatcher.rewind()
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
@@ -176,17 +153,17 @@ class Subscription:
         consumer.closed = True
         before = self.type.active
         self.type.remove(consumer)
-        for position, messages in consumer.pending.items():
-            self._replay.add(position)
-            self.unacked -= messages
+        self.unacked -= consumer.unacked
+        if self.type.consumers:
+            self.dispatcher.replay(consumer.pending)
         consumer.pending.clear()
         consumer.unacked = 0
         self._update_blocked()
         if not self.type.tracks_pending and self.type.active is not before:
             self._change_active(before)
         if not self.type.consumers:
-            if self.type.tracks_pending:
-                self._rewind()
+            self.dispatcher.rewind()
+            self.dispatcher.forget_redeliveries()
             self.topic.subscription_idle(self)
         self.pump()
 
@@ -195,7 +172,7 @@ class Subscription:
 
         A newcomer is not told here: it gets the answer to its request first.
         """
-        self._rewind()
+        self.dispatcher.rewind()
         if self.type.sub_type != SubType.Failover:
             return
         active = self.type.active
@@ -203,19 +180,21 @@ class Subscription:
             if consumer is not newcomer:
                 consumer.connection.send_active_change(consumer, consumer is active)
         delay_ms = self.topic.settings.activeConsumerFailoverDelayTimeMillis
-        if before is None or delay_ms == 0:
+        if before is None or active is None or delay_ms == 0:
             return
         # The old consumer may still be acknowledging what it has: wait, so that less of it
         # is delivered twice.
         if self._takeover is not None:
             self._takeover.cancel()
+        else:
+            self.dispatcher.pause()
         loop = asyncio.get_running_loop()
         self._takeover = loop.call_later(delay_ms / 1000, self._take_over)
 
     def _take_over(self) -> None:
         self._takeover = None
-        self._rewind()
-        self.pump()
+        self.dispatcher.rewind()
+        self.dispatcher.go_on()
 
     # -- permits and acknowledgements ---
 
@@ -223,7 +202,13 @@ class Subscription:
         """The consumer can take that many more messages."""
         consumer.permits += permits
         consumer.last_flow_ms = self.last_flow_ms = now_ms
+        self.type.wake(consumer)
         self.pump()
+
+    def wake(self, consumer: Consumer) -> None:
+        """The consumer's socket drained."""
+        self.type.wake(consumer)
+        self.schedule_pump()
 
     def ack(
         self,
@@ -241,9 +226,6 @@ class Subscription:
             for (position, _, _), remaining in zip(acks, changes, strict=True):
                 self._settle(consumer, position, remaining, holders)
             self._update_blocked()
-            if consumer.blocked and consumer.unacked <= self._consumer_limit // 2:
-                consumer.blocked = False
-                self.pump()
         self.messages_acked += len(acks)
         consumer.messages_acked += len(acks)
         consumer.last_acked_ms = self.last_acked_ms = now_ms
@@ -286,8 +268,7 @@ class Subscription:
         if position not in consumer.pending:
             owner = holders.find(position)
         if remaining == 0:
-            self._redeliveries.pop(position, None)
-            self._replay.discard(position)
+            self.dispatcher.forget(position)
         if owner is None:
             return
         before = owner.pending[position]
@@ -296,22 +277,33 @@ class Subscription:
         else:
             remaining = min(remaining, before)
             owner.pending[position] = remaining
-        owner.unacked -= before - remaining
-        self.unacked -= before - remaining
+        self._release(owner, before - remaining)
 
-    @property
-    def _consumer_limit(self) -> int:
-        return self.topic.policies.max_unacked_messages_per_consumer
+    def _release(self, consumer: Consumer, messages: int) -> None:
+        """Messages are not pending at a consumer any more, who may get others for them."""
+        consumer.unacked -= messages
+        self.unacked -= messages
+        if consumer.blocked:
+            limit = self.topic.policies.max_unacked_messages_per_consumer
+            if limit <= 0 or consumer.unacked <= limit // 2:
+                consumer.blocked = False
+                self.wake(consumer)
+
+    def policies_changed(self) -> None:
+        """The topic's limits may be others now."""
+        for consumer in self.consumers:
+            self._release(consumer, 0)
+        self._update_blocked()
+        self.schedule_pump()
 
     def _update_blocked(self) -> None:
         limit = self.topic.policies.max_unacked_messages_per_subscription
-        if limit <= 0 or not self.cursor.durable:
-            return
-        if not self._blocked and self.unacked >= limit:
-            self._blocked = True
-        elif self._blocked and self.unacked <= limit // 2:
-            self._blocked = False
-            self.schedule_pump()
+        if limit <= 0 or self.unacked <= limit // 2:
+            if self.blocked_on_unacked:
+                self.blocked_on_unacked = False
+                self.schedule_pump()
+        elif self.unacked >= limit and self.cursor.durable:
+            self.blocked_on_unacked = True
 
     # -- redelivery and seek ---
 
@@ -323,21 +315,14 @@ class Subscription:
             if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
                 consumer.epoch = epoch
             if consumer is self.type.active:
-                self._rewind()
+                self.dispatcher.rewind()
                 self.pump()
             return
         wanted = list(consumer.pending) if positions is None else positions
-        for position in wanted:
-            messages = consumer.pending.pop(position, None)
-            if messages is None:
-                continue
-            consumer.unacked -= messages
-            self.unacked -= messages
-            self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
-            self._replay.add(position)
+        taken = {p: consumer.pending.pop(p) for p in wanted if p in consumer.pending}
+        self.dispatcher.replay(taken, counted=True)
+        self._release(consumer, sum(taken.values()))
         self._update_blocked()
-        if consumer.blocked and consumer.unacked <= self._consumer_limit // 2:
-            consumer.blocked = False
         self.schedule_pump()
 
     async def seek(self, position: Position, ack_set: list[int] | None = None) -> None:
@@ -348,7 +333,7 @@ class Subscription:
         """
         try:
             async with self.changing:
-                with self.hold():
+                with self.dispatcher.hold():
                     single = self.type.active
                     for consumer in [single] if single is not None else self.consumers:
                         consumer.connection.close_consumer(consumer)
@@ -370,9 +355,16 @@ class Subscription:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.cursor.reset(target, ack_set, _resolve(done))
         # Before anything is awaited: the task may be cancelled, and the cursor has moved.
-        self._redeliveries.clear()
-        self._rewind()
+        self._release_all()
+        self.dispatcher.forget_redeliveries()
+        self.dispatcher.rewind()
         await done
+
+    def _release_all(self) -> None:
+        for consumer in self.consumers:
+            consumer.pending.clear()
+            self._release(consumer, consumer.unacked)
+        self._update_blocked()
 
     def drop_if_abandoned(self) -> None:
         """Without consumers, what a reader left behind goes away."""
@@ -382,7 +374,7 @@ class Subscription:
     async def rollback(self, published_ms: int) -> None:
         """Move the cursor to a time under connected consumers."""
         position = await self.topic.ledger.find_by_publish_time(published_ms)
-        with self.hold():
+        with self.dispatcher.hold():
             await self._move_cursor(position, None)
 
     async def delete(self) -> None:
@@ -394,97 +386,12 @@ class Subscription:
         for consumer in self.consumers:
             consumer.connection.close_consumer(consumer)
 
-    # -- the pump ---
+    # -- deliveries ---
 
-    def schedule_pump(self) -> None:
-        """Run the pump once in this or the next turn of the event loop."""
-        if not self._pump_scheduled:
-            self._pump_scheduled = True
-            asyncio.get_running_loop().call_soon(self._scheduled_pump)
-
-    def hold(self) -> _Hold:
-        """While the returned context is open nothing is dispatched."""
-        return _Hold(self)
-
-    def _scheduled_pump(self) -> None:
-        self._pump_scheduled = False
-        self.pump()
-
-    def pump(self) -> None:
-        """Send what can be sent now."""
-        if self._reading is not None or self._held or self._blocked or self._takeover is not None:
-            return
-        for _ in range(ROUNDS_PER_TURN):
-            if not self.type.has_room():
-                return
-            if self._replay:
-                if not self._dispatch_replay():
-                    return
-                continue
-            entries: list[Entry] | None = self._ahead
-            if not entries:
-                entries = self.topic.read_cached(self.read_position, READ_ENTRIES, READ_BYTES)
-                if entries is None:
-                    if not self._skip_gap():
-                        self._read_ahead()
-                        return
-                    continue
-                if not entries:
-                    return
-            if not self._dispatch(entries):
-                return
-        self.schedule_pump()
-
-    def _dispatch(self, entries: list[Entry]) -> bool:
-        """Send entries in order; ``False`` when somebody has to make room first."""
-        choose = self.type.choose
-        state = self.cursor.state
-        first = entries[0]
-        holes = state.has_holes or state.mark_delete >= (first.ledger_id, first.entry_id)
-        for index, entry in enumerate(entries):
-            if entry.marker:
-                self.cursor.ack([(entry.position, None, None)], None)
-                continue
-            ack_set = None
-            if holes:
-                position = entry.position
-                if state.is_acked(position):
-                    continue
-                ack_set = state.ack_set_of(position)
-            consumer = choose(entry)
-            if consumer is None:
-                self.read_position = entry.position
-                self._ahead = entries[index:] if entries is self._ahead else []
-                return False
-            self._deliver(consumer, entry, 0, ack_set)
-        last = entries[-1]
-        self.read_position = Position(last.ledger_id, last.entry_id + 1)
-        self._ahead = []
-        return True
-
-    def _dispatch_replay(self) -> bool:
-        state = self.cursor.state
-        for position in self._replay.first(READ_ENTRIES):
-            if state.is_acked(position):
-                self._replay.discard(position)
-                self._fetched.pop(position, None)
-                continue
-            entry = self._fetched.get(position) or self.topic.cached_entry(position)
-            if entry is None:
-                self._read_replay(position)
-                return False
-            consumer = self.type.choose(entry)
-            if consumer is None:
-                return False
-            self._replay.discard(position)
-            self._fetched.pop(position, None)
-            redeliveries = self._redeliveries.get(position, 0)
-            self._deliver(consumer, entry, redeliveries, state.ack_set_of(position))
-        return True
-
-    def _deliver(
+    def deliver(
         self, consumer: Consumer, entry: Entry, redeliveries: int, ack_set: list[int] | None
     ) -> None:
+        """Send an entry to the consumer that the type chose for it."""
         messages = entry.messages
         if ack_set is not None:
             messages = sum((word & (2**64 - 1)).bit_count() for word in ack_set)
@@ -499,7 +406,7 @@ class Subscription:
             consumer.pending[entry.position] = messages
             consumer.unacked += messages
             self.unacked += messages
-            limit = self._consumer_limit
+            limit = self.topic.policies.max_unacked_messages_per_consumer
             if limit > 0 and consumer.unacked >= limit and self.cursor.durable:
                 consumer.blocked = True
             if redeliveries:
@@ -510,72 +417,9 @@ class Subscription:
                 self._update_blocked()
         consumer.connection.send_message(consumer, entry, redeliveries, ack_set)
 
-    # -- reads from storage ---
-
-    def _rewind(self) -> None:
-        """Start again behind the cursor. Results of reads under way become void."""
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-        self._ahead = []
-        self._fetched.clear()
-        self._replay.clear()
-        self.read_position = self.topic.ledger.valid_position_at_or_after(
-            self.topic.ledger.next_position(self.cursor.state.mark_delete)
-        )
-
-    def _skip_gap(self) -> bool:
-        """Move the read position to an entry that exists; whether that changed it."""
-        position = self.topic.ledger.valid_position_at_or_after(self.read_position)
-        if position == self.read_position:
-            return False
-        self.read_position = position
-        return True
-
-    def _read_ahead(self) -> None:
-        self._reading = asyncio.get_running_loop().create_task(self._fill_ahead())
-
-    def _read_replay(self, position: Position) -> None:
-        self._reading = asyncio.get_running_loop().create_task(self._fill_replay(position))
-
-    async def _fill_ahead(self) -> None:
-        try:
-            self._ahead = await self.topic.read(self.read_position, READ_ENTRIES, READ_BYTES)
-        except PulsarkError as error:
-            self._read_failed(error)
-            return
-        self._reading = None
-        if self._ahead:
-            self.pump()
-
-    async def _fill_replay(self, position: Position) -> None:
-        try:
-            entries = await self.topic.read(position, READ_ENTRIES, READ_BYTES)
-        except PulsarkError as error:
-            self._read_failed(error)
-            return
-        self._reading = None
-        self._fetched = {e.position: e for e in entries if e.position in self._replay}
-        if position not in self._fetched:
-            self._replay.discard(position)  # trimmed away since it was delivered
-        self.pump()
-
-    def _read_failed(self, error: PulsarkError) -> None:
-        log.warning("%s: subscription %s cannot read: %s", self.topic.name, self.name, error)
-        loop = asyncio.get_running_loop()
-        self._reading = loop.create_task(self._retry_later())
-
-    async def _retry_later(self) -> None:
-        await asyncio.sleep(1.0)
-        self._reading = None
-        self.pump()
-
     def close(self) -> None:
         """Stop all activity of the subscription."""
-        self._held += 1
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        self.dispatcher.close()
         if self._takeover is not None:
             self._takeover.cancel()
             self._takeover = None
@@ -604,18 +448,6 @@ class _Holders:
             self._index = {p: c for c in self._type.consumers for p in c.pending}
         owner = self._index.get(position)
         return owner if owner is not None and position in owner.pending else None
-
-
-class _Hold:
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-
-    def __enter__(self) -> None:
-        self._subscription._held += 1
-
-    def __exit__(self, *exc: object) -> None:
-        self._subscription._held -= 1
-        self._subscription.schedule_pump()
 
 
 def _resolve(future: asyncio.Future[None]) -> Done:

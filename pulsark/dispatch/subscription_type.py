@@ -3,6 +3,10 @@
 A type is a pure decision: it knows the consumers and says who takes the next entry. It does
 no I/O, reads no clock and never awaits, so each is tested with scripted scenarios. What it
 sees of a consumer is the `Receiver` protocol.
+
+A type that *tracks pending* entries also knows which of them wait to be delivered again, and
+which comes next. An entry is then, from the first time it is offered until it is acknowledged,
+either pending at one consumer or waiting here.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pulsark.dispatch.consumer import Consumer
     from pulsark.dispatch.entry import Entry
+    from pulsark.storage.position import Position
 
 
 class SubType(IntEnum):
@@ -27,9 +32,13 @@ class SubType(IntEnum):
 class SubscriptionType(Protocol):
     """Who gets what. Consumers are those of one subscription, in order of arrival."""
 
-    sub_type: SubType
-    tracks_pending: bool
-    """Whether entries are owned by the consumer they went to until it acknowledges them."""
+    @property
+    def sub_type(self) -> SubType:
+        """Which one it is."""
+
+    @property
+    def tracks_pending(self) -> bool:
+        """Whether entries are owned by the consumer they went to until it acknowledges them."""
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -39,14 +48,45 @@ class SubscriptionType(Protocol):
     def active(self) -> Consumer | None:
         """The only consumer that receives (Exclusive, Failover); ``None`` for shared types."""
 
+    @property
+    def replay_count(self) -> int:
+        """Entries that wait to be delivered again, or were put aside."""
+
     def add(self, consumer: Consumer) -> None:
         """Admit a consumer, or raise ``ClientError``."""
 
     def remove(self, consumer: Consumer) -> None:
-        """Forget a consumer that left. It is no error if it is unknown."""
+        """Forget a consumer that left. It is no error if it is unknown.
 
-    def has_room(self) -> bool:
-        """Whether some consumer can take an entry now."""
+        What was pending there is given back by the caller afterwards.
+        """
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer may have room again: permits, acknowledgements, or its socket drained."""
+
+    def room(self) -> int:
+        """How many new entries are worth reading now; 0 if nobody could take one."""
 
     def choose(self, entry: Entry) -> Consumer | None:
-        """The consumer that takes ``entry`` now; ``None`` if it has to wait."""
+        """The consumer that ``entry`` goes to now; ``None`` if it has to wait.
+
+        The entry counts as pending there from now on, and no longer as waiting.
+        """
+
+    def put_aside(self, entry: Entry) -> bool:
+        """An entry that has to wait: whether it waits here, so that others may overtake it."""
+
+    def give_back(self, position: Position) -> None:
+        """An entry is to be delivered again: it is not pending any more, or never was."""
+
+    def forget(self, position: Position) -> None:
+        """An entry is acknowledged: it neither is pending nor waits. Any position will do."""
+
+    def waits(self, position: Position) -> bool:
+        """Whether the entry at this position waits here."""
+
+    def next_replay(self) -> Position | None:
+        """The waiting entry that can go out next, as far as is known without its content."""
+
+    def clear(self) -> None:
+        """Nothing waits or is pending any more: the subscription begins again."""

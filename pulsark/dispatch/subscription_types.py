@@ -11,15 +11,16 @@ from pulsark.dispatch.subscription_type import SubscriptionType, SubType
 from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
+    from pulsark.config import Settings
     from pulsark.wire.topic_name import TopicName
 
 
-def new_type(sub_type: SubType, topic: TopicName) -> SubscriptionType:
+def new_type(sub_type: SubType, topic: TopicName, settings: Settings) -> SubscriptionType:
     """A type without consumers, for a subscription of ``topic``."""
     if sub_type == SubType.Exclusive:
         return Exclusive()
     if sub_type == SubType.Failover:
         return Failover(str(topic), topic.partition)
     if sub_type == SubType.Shared:
-        return Shared()
+        return Shared(settings.dispatcherMaxRoundRobinBatchSize)
     raise ClientError(ServerError.NotAllowedError, f"{sub_type.name} is not enabled")

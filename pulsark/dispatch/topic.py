@@ -73,7 +73,7 @@ class Topic:
         quorums = policies.quorums
         self.ledger.set_quorums(quorums.ensemble, quorums.write, quorums.ack)
         for subscription in self.subscriptions.values():
-            subscription.schedule_pump()
+            subscription.policies_changed()
 
     # -- publishing ---
 
@@ -101,7 +101,7 @@ class Topic:
         self.bytes_in += size
         self._cache.append(ledger_id, first_entry_id, contexts, size)
         for subscription in self.subscriptions.values():
-            subscription.pump()
+            subscription.dispatcher.published(ledger_id, first_entry_id, contexts)
 
     def append_failed(self, contexts: list[Entry], error: Exception) -> None:
         """Entries were not confirmed; whether they are stored is unknown.

@@ -215,8 +215,8 @@ class AnySubscription(Protocol):
     async def rollback(self, published_ms: int) -> None:
         """Do so under connected consumers."""
 
-    def schedule_pump(self) -> None:
-        """A socket drained: something may go out now."""
+    def wake(self, consumer: Consumer) -> None:
+        """The consumer's socket drained: something may go out now."""
 
     async def delete(self) -> None:
         """Delete the subscription; its consumers connect anew."""

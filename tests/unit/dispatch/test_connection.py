@@ -317,7 +317,7 @@ async def test_an_ack_of_what_never_was_while_others_wait_for_redelivery(broker)
     assert await client.subscribe(TOPIC, kind=SHARED) == 0
     await client.received(2)
     subscription = broker.broker.loaded_topic(NAME).subscriptions["s"]
-    with subscription.hold():
+    with subscription.dispatcher.hold():
         subscription.redeliver(client.connection.consumers[1], None, None)
         for entry_id in (2**40, 2**63 - 1, 2**64 - 1):
             client.send(client.ack_command((ids[0][0], entry_id)))

@@ -81,7 +81,7 @@ def test_shared_forgets_a_consumer_that_left() -> None:
     policy.remove(gone)
     assert take(policy, 2) == ["b", "b"]
     policy.remove(stays)
-    assert not policy.has_room()
+    assert not policy.room()
     assert take(policy, 1) == ["-"]
 
 

@@ -1,0 +1,296 @@
+"""The pump of a subscription: from the topic, through the type's decisions, to the sockets.
+
+The pump runs on the event loop, is called whenever something changed that may let an entry
+go out (a publish, permits, an acknowledgement, a socket that drained), and never blocks: what
+is not in memory is read from storage by a task that calls the pump again.
+
+Invariants:
+* every entry above the cursor is in exactly one place: pending at a consumer, waiting to be
+  delivered again (both known to the type), or at or after the read position;
+* at most one read from storage is under way, and a rewind makes its result void.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pulsark.errors import PulsarkError
+from pulsark.limits import PUT_ASIDE_BYTES_MAX
+from pulsark.storage.position import Position
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.entry import Entry
+    from pulsark.dispatch.subscription import Subscription
+
+log = logging.getLogger(__name__)
+
+READ_ENTRIES = 500
+READ_BYTES = 4 << 20
+ROUNDS_PER_TURN = 4
+"""Batches a subscription may send before other work of the event loop gets its turn."""
+READ_RETRY_SECONDS = 1.0
+
+
+class Dispatcher:
+    """Sends the entries of one subscription to its consumers."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._topic = subscription.topic
+        self._cursor = subscription.cursor
+        self.read_position = Position(-1, 0)
+        self._redeliveries: dict[Position, int] = {}
+        self._ahead: list[Entry] = []
+        """Entries from the read position on that were read from storage."""
+        self._aside: dict[Position, Entry] = {}
+        """Waiting entries whose content is at hand; those not in here have to be fetched."""
+        self._aside_bytes = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._held = 0
+        self._pump_scheduled = False
+
+    # -- from outside ---
+
+    def schedule_pump(self) -> None:
+        """Run the pump once in this or the next turn of the event loop."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._scheduled_pump)
+
+    def pause(self) -> None:
+        """Dispatch nothing until ``go_on`` was called as often as this."""
+        self._held += 1
+
+    def go_on(self) -> None:
+        """Undo one ``pause``."""
+        self._held -= 1
+        self.schedule_pump()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """While this context is open nothing is dispatched."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.go_on()
+
+    def replay(self, positions: Iterable[Position], *, counted: bool = False) -> None:
+        """Deliver entries that are not pending (any more); ``counted``: a client asked for it."""
+        give_back = self._subscription.type.give_back
+        for position in positions:
+            if counted:
+                self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
+            give_back(position)
+
+    def forget(self, position: Position) -> None:
+        """An entry is acknowledged as a whole."""
+        self._subscription.type.forget(position)
+        if self._redeliveries:
+            self._redeliveries.pop(position, None)
+        if self._aside:
+            self._drop(position)
+
+    def rewind(self) -> None:
+        """Begin again behind the cursor. Results of reads under way become void."""
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        self._ahead = []
+        self._aside.clear()
+        self._aside_bytes = 0
+        self._subscription.type.clear()
+        ledger = self._topic.ledger
+        self.read_position = ledger.valid_position_at_or_after(
+            ledger.next_position(self._cursor.state.mark_delete)
+        )
+
+    def forget_redeliveries(self) -> None:
+        """Count redeliveries from zero again."""
+        self._redeliveries.clear()
+
+    def close(self) -> None:
+        """Stop for good."""
+        self.pause()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    # -- the pump ---
+
+    def _scheduled_pump(self) -> None:
+        self._pump_scheduled = False
+        self.pump()
+
+    def published(self, ledger_id: int, first_entry_id: int, entries: list[Entry]) -> None:
+        """The topic has new entries, its last ones: a subscription at its end need not read."""
+        subscription = self._subscription
+        if (
+            self.read_position != (ledger_id, first_entry_id)
+            or self._reading is not None
+            or self._held
+            or subscription.blocked_on_unacked
+            or subscription.type.next_replay() is not None
+        ):
+            self.pump()
+        elif subscription.type.room():
+            self._dispatch(entries)
+
+    def pump(self) -> None:
+        """Send what can be sent now."""
+        subscription = self._subscription
+        if self._reading is not None or self._held or subscription.blocked_on_unacked:
+            return
+        type_ = subscription.type
+        for _ in range(ROUNDS_PER_TURN):
+            if not self._replay_waiting():
+                return
+            room = type_.room()
+            if not room:
+                return
+            entries: list[Entry] | None = self._ahead
+            if not entries:
+                room = min(room, READ_ENTRIES)
+                entries = self._topic.read_cached(self.read_position, room, READ_BYTES)
+                if entries is None:
+                    if not self._skip_gap():
+                        self._read(self._fill_ahead())
+                        return
+                    continue
+                if not entries:
+                    return
+            if not self._dispatch(entries):
+                return
+        self.schedule_pump()
+
+    def _dispatch(self, entries: list[Entry]) -> bool:
+        """Send new entries in order; ``False`` when somebody has to make room first."""
+        subscription = self._subscription
+        choose = subscription.type.choose
+        deliver = subscription.deliver
+        state = self._cursor.state
+        first = entries[0]
+        holes = state.has_holes or state.mark_delete >= (first.ledger_id, first.entry_id)
+        for index, entry in enumerate(entries):
+            if entry.marker:
+                self._cursor.ack([(entry.position, None, None)], None)
+                continue
+            ack_set = None
+            if holes:
+                position = entry.position
+                if state.is_acked(position):
+                    continue
+                ack_set = state.ack_set_of(position)
+            consumer = None if subscription.blocked_on_unacked else choose(entry)
+            if consumer is not None:
+                deliver(consumer, entry, 0, ack_set)
+            elif subscription.type.put_aside(entry):
+                self._keep(entry)
+            else:
+                self.read_position = entry.position
+                self._ahead = entries[index:] if entries is self._ahead else []
+                return False
+        last = entries[-1]
+        self.read_position = Position(last.ledger_id, last.entry_id + 1)
+        self._ahead = []
+        return True
+
+    def _replay_waiting(self) -> bool:
+        """Send what waits and can go out; ``False`` unless that is done."""
+        subscription = self._subscription
+        type_ = subscription.type
+        state = self._cursor.state
+        for _ in range(READ_ENTRIES):
+            position = type_.next_replay()
+            if position is None:
+                return True
+            if state.is_acked(position):
+                self.forget(position)
+                continue
+            entry = self._aside.get(position) or self._topic.cached_entry(position)
+            if entry is None:
+                self._read(self._fill_aside(position))
+                return False
+            consumer = type_.choose(entry)
+            if consumer is not None:
+                if self._aside:
+                    self._drop(position)
+                redeliveries = self._redeliveries.get(position, 0)
+                subscription.deliver(consumer, entry, redeliveries, state.ack_set_of(position))
+                if subscription.blocked_on_unacked:
+                    return False
+            elif not type_.put_aside(entry):
+                return False
+        self.schedule_pump()
+        return False
+
+    # -- entries at hand ---
+
+    def _keep(self, entry: Entry) -> None:
+        """Keep the content of an entry that waits, for as long as there is room."""
+        position = entry.position
+        if position in self._aside:
+            return
+        self._aside_bytes += len(entry.data)
+        if self._aside_bytes > PUT_ASIDE_BYTES_MAX:
+            self._aside.clear()
+            self._aside_bytes = len(entry.data)
+        self._aside[position] = entry
+
+    def _drop(self, position: Position) -> None:
+        entry = self._aside.pop(position, None)
+        if entry is not None:
+            self._aside_bytes -= len(entry.data)
+
+    # -- reads from storage ---
+
+    def _skip_gap(self) -> bool:
+        """Move the read position to an entry that exists; whether that changed it."""
+        position = self._topic.ledger.valid_position_at_or_after(self.read_position)
+        if position == self.read_position:
+            return False
+        self.read_position = position
+        return True
+
+    def _read(self, work: Coroutine[Any, Any, None]) -> None:
+        self._reading = asyncio.get_running_loop().create_task(work)
+
+    async def _fill_ahead(self) -> None:
+        try:
+            self._ahead = await self._topic.read(self.read_position, READ_ENTRIES, READ_BYTES)
+        except PulsarkError as error:
+            self._read_failed(error)
+            return
+        self._reading = None
+        if self._ahead:
+            self.pump()
+
+    async def _fill_aside(self, position: Position) -> None:
+        """Fetch a waiting entry, and those behind it that wait as well."""
+        try:
+            entries = await self._topic.read(position, READ_ENTRIES, READ_BYTES)
+        except PulsarkError as error:
+            self._read_failed(error)
+            return
+        self._reading = None
+        if not entries or entries[0].position != position:
+            self.forget(position)  # trimmed away since it was delivered
+        waits = self._subscription.type.waits
+        for entry in reversed(entries):  # should not all fit, the first one has to
+            if waits(entry.position):
+                self._keep(entry)
+        self.pump()
+
+    def _read_failed(self, error: PulsarkError) -> None:
+        name = self._subscription.name
+        log.warning("%s: subscription %s cannot read: %s", self._topic.name, name, error)
+        self._read(self._retry_later())
+
+    async def _retry_later(self) -> None:
+        await asyncio.sleep(READ_RETRY_SECONDS)
+        self._reading = None
+        self.pump()
