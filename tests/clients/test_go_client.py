@@ -30,7 +30,7 @@ def results(shared_standalone: Standalone) -> dict[str, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return verdicts(shared_standalone, "go", [str(program)])
+    return verdicts(shared_standalone, "go", [str(program)], SCENARIOS)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

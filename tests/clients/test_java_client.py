@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.load import LOCK, compile_java
 from benchmarks.maven import CACHE, class_path, java
-from tests.support.client_programs import SCENARIOS, verdicts
+from tests.support.client_programs import CLIENT_SIDE, SCENARIOS, verdicts
 from tests.support.standalone import Standalone
 
 SOURCE = Path(__file__).parent / "java" / "Smoke.java"
@@ -17,9 +17,25 @@ SOURCE = Path(__file__).parent / "java" / "Smoke.java"
 @pytest.fixture(scope="module")
 def results(shared_standalone: Standalone) -> dict[str, str]:
     path = compile_java(SOURCE, class_path(LOCK), CACHE / "classes" / "smoke")
-    return verdicts(shared_standalone, "java", [java(), "-Xmx512m", "-cp", path, "Smoke"])
+    program = [java(), "-Xmx512m", "-cp", path, "Smoke"]
+    return verdicts(shared_standalone, "java", program, SCENARIOS + CLIENT_SIDE)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_java(results: dict[str, str], scenario: str) -> None:
     assert results[scenario] == ""
+
+
+@pytest.mark.feature("F21")
+def test_java_acknowledgement_timeout(results: dict[str, str]) -> None:
+    assert results["ack_timeout"] == ""
+
+
+@pytest.mark.feature("F23")
+def test_java_retry_letter_topic(results: dict[str, str]) -> None:
+    assert results["retry_letter"] == ""
+
+
+@pytest.mark.feature("F43")
+def test_java_hashing_schemes(results: dict[str, str]) -> None:
+    assert results["hashing"] == ""

@@ -66,6 +66,7 @@ def numbers(consumer: pulsar.Consumer, wanted: int, ack: bool = True) -> list[in
 COMPRESSIONS = ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"]
 
 
+@pytest.mark.feature("F7", "F8")
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_batched_compressed(client: pulsar.Client, topic: str, compression: str) -> None:
     consumer = client.subscribe(topic, "s")
@@ -80,6 +81,7 @@ def test_batched_compressed(client: pulsar.Client, topic: str, compression: str)
     assert numbers(consumer, 200) == list(range(200))
 
 
+@pytest.mark.feature("F3", "F4")
 def test_keys_and_properties(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False)
@@ -97,6 +99,7 @@ def test_keys_and_properties(client: pulsar.Client, topic: str) -> None:
     assert message.producer_name() == producer.producer_name()
 
 
+@pytest.mark.feature("F32")
 def test_shared(client: pulsar.Client, topic: str) -> None:
     consumers = [
         client.subscribe(topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=10)
@@ -119,6 +122,7 @@ def test_shared(client: pulsar.Client, topic: str) -> None:
     assert min(map(len, found)) > 10
 
 
+@pytest.mark.feature("F31")
 def test_failover(client: pulsar.Client, topic: str) -> None:
     kind = pulsar.ConsumerType.Failover
     consumers = [client.subscribe(topic, "s", kind, consumer_name=name) for name in ("a", "b")]
@@ -138,6 +142,7 @@ def test_failover(client: pulsar.Client, topic: str) -> None:
     assert numbers(standby, 10) == list(range(10, 20))
 
 
+@pytest.mark.feature("F29")
 def test_exclusive(client: pulsar.Client, topic: str) -> None:
     client.subscribe(topic, "s")
     with pytest.raises(_pulsar.ConsumerBusy):
@@ -178,6 +183,7 @@ def test_seek(client: pulsar.Client, topic: str) -> None:
     assert consumer.receive(WAIT_MS).publish_timestamp() >= message.publish_timestamp()
 
 
+@pytest.mark.feature("F18")
 def test_cumulative_ack(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     publish(client.create_producer(topic, batching_enabled=False), 10)
@@ -188,6 +194,7 @@ def test_cumulative_ack(client: pulsar.Client, topic: str) -> None:
     assert numbers(client.subscribe(topic, "s"), 5) == list(range(5, 10))
 
 
+@pytest.mark.feature("F20")
 def test_negative_ack(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(
         topic, "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
@@ -200,6 +207,7 @@ def test_negative_ack(client: pulsar.Client, topic: str) -> None:
     assert (message.data(), message.redelivery_count()) == (b"again", 1)
 
 
+@pytest.mark.feature("F37", "F42")
 def test_partitioned(client: pulsar.Client, shared_standalone: Standalone) -> None:
     topic = create_partitioned_topic(shared_standalone, "python-four", 4)
     assert len(client.get_topic_partitions(topic)) == 4
@@ -220,6 +228,7 @@ def test_partitioned(client: pulsar.Client, shared_standalone: Standalone) -> No
     assert len(partitions) == 4
 
 
+@pytest.mark.feature("F36")
 def test_many_topics(client: pulsar.Client, topic: str) -> None:
     topics = [f"{topic}-{letter}" for letter in "xyz"]
     for name in topics:
@@ -247,6 +256,7 @@ class Flight(Record):
     delay = Integer()
 
 
+@pytest.mark.feature("F91")
 def test_schema(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", schema=JsonSchema(Flight))
     producer = client.create_producer(topic, schema=JsonSchema(Flight))

@@ -136,6 +136,7 @@ def test_a_read_is_bounded_but_never_empty(run: Callable[[Scenario], None]) -> N
     run(scenario)
 
 
+@pytest.mark.feature("F71")
 def test_ledgers_do_not_mix(run: Callable[[Scenario], None]) -> None:
     async def scenario(harness: Harness) -> None:
         async with harness.bookie() as bookie:
@@ -234,6 +235,7 @@ def test_tail_knows_the_length_with_the_lac(run: Callable[[Scenario], None]) -> 
     run(scenario)
 
 
+@pytest.mark.feature("F73")
 def test_fence_stops_the_writer_but_not_recovery(run: Callable[[Scenario], None]) -> None:
     async def scenario(harness: Harness) -> None:
         async with harness.bookie() as bookie:
@@ -296,6 +298,7 @@ def test_released_entries_are_sealed_not_absent(run: Callable[[Scenario], None])
     run(scenario)
 
 
+@pytest.mark.feature("F73")
 def test_deleted_ledger_is_gone(run: Callable[[Scenario], None]) -> None:
     async def scenario(harness: Harness) -> None:
         async with harness.bookie() as bookie:

@@ -129,6 +129,7 @@ def test_a_write_at_another_version_changes_nothing(run: Run) -> None:
     run(scenario)
 
 
+@pytest.mark.feature("F67")
 def test_of_many_concurrent_writes_at_one_version_exactly_one_wins(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         store = await backend.open()
@@ -384,6 +385,7 @@ def test_sessions_of_one_tree_see_and_watch_each_other() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("F68")
 def test_sqlite_refuses_other_files_and_newer_formats(tmp_path: Path) -> None:
     import sqlite3
 

@@ -64,6 +64,7 @@ def pulsark(
 # -- the client over HTTP ---------------------------------------
 
 
+@pytest.mark.feature("F61", "F83")
 def test_lookups_over_http(client: pulsar.Client, admin: AdminClient) -> None:
     producer = client.create_producer("http-lookup")
     consumer = client.subscribe("http-lookup", "s")
@@ -99,6 +100,7 @@ def test_a_pattern_over_http(client: pulsar.Client, admin: AdminClient) -> None:
 # -- what live clients look like --------------------------------
 
 
+@pytest.mark.feature("F92")
 def test_statistics_of_live_clients(client: pulsar.Client, admin: AdminClient) -> None:
     producer = client.create_producer("live", producer_name="p-1", properties={"app": "x"})
     consumer = client.subscribe("live", "s", consumer_name="c-1")
@@ -197,6 +199,7 @@ def test_consume_says_when_too_little_came(shared_standalone: Standalone) -> Non
     assert error == "pulsark: 1 of 5 messages came; nothing more for 0.5 s\n"
 
 
+@pytest.mark.feature("F91")
 def test_topics(shared_standalone: Standalone) -> None:
     pulsark(shared_standalone, "topics", "create", "cli-3")
     out, _ = pulsark(shared_standalone, "topics", "create", "cli-4", "-p", "3")

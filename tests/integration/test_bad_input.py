@@ -125,6 +125,7 @@ def test_a_truncated_frame_is_never_stored(
             reader.message(timeout=0.3)
 
 
+@pytest.mark.feature("F62")
 def test_a_frame_may_come_byte_by_byte(shared_standalone: Standalone, topic: str) -> None:
     with WireClient(shared_standalone.broker_port, handshake=False) as client:
         for byte in encode_command(connect()):
@@ -136,6 +137,7 @@ def test_a_frame_may_come_byte_by_byte(shared_standalone: Standalone, topic: str
         client.receipt()
 
 
+@pytest.mark.command("SEND_ERROR")
 def test_a_bad_checksum_is_refused_and_the_producer_lives(wire: WireClient, topic: str) -> None:
     wire.producer(topic)
     entry = bytearray(entry_of(b"x" * 100, 0))
@@ -238,6 +240,7 @@ def test_unknown_tenant_or_namespace(
     assert ask(wire, name) in (pb.TopicNotFound, pb.MetadataError)
 
 
+@pytest.mark.feature("F26")
 def test_an_unknown_topic_that_may_not_be_created(wire: WireClient, topic: str) -> None:
     with pytest.raises(Refused) as refused:
         wire.subscribe(topic, "s", force_topic_creation=False)
@@ -285,6 +288,8 @@ def test_another_type_than_the_connected_consumer(
     assert refused.value.code == pb.ConsumerBusy
 
 
+@pytest.mark.feature("F19")
+@pytest.mark.command("ACK_RESPONSE")
 def test_cumulative_ack_on_shared_acknowledges_nothing(
     shared_standalone: Standalone, wire: WireClient, topic: str
 ) -> None:
@@ -304,6 +309,7 @@ def test_cumulative_ack_on_shared_acknowledges_nothing(
 STRANGE_IDS = [(2**63 - 1, 2**63 - 1), (2**64 - 1, 2**64 - 1), (0, 2**40), (10**9, 0)]
 
 
+@pytest.mark.command("ACK", "ACK_RESPONSE")
 @pytest.mark.parametrize("position", STRANGE_IDS, ids=str)
 def test_an_ack_of_what_does_not_exist_takes_nothing_away(
     shared_standalone: Standalone, wire: WireClient, topic: str, position: tuple[int, int]

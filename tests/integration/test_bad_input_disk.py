@@ -125,6 +125,7 @@ def flip_bit(path: Path, needle: bytes) -> None:
         file.write(bytes([data[place] ^ 4]))
 
 
+@pytest.mark.feature("F76")
 @pytest.mark.parametrize(
     "tail", ["zeros", "junk", "half a record"], ids=lambda tail: tail.replace(" ", "-")
 )
@@ -187,6 +188,7 @@ def test_flipped_bit_with_three_copies(tmp_path: Path) -> None:
             assert numbers(client, 50) == list(range(50))
 
 
+@pytest.mark.feature("F70")
 @pytest.mark.parametrize("what", ["journal", ""], ids=["journal", "everything"])
 def test_loss_of_one_bookie_of_three(tmp_path: Path, what: str) -> None:
     """A bookie that lost its journal, or all it had, does not take messages with it."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = {
     "deltalake",
     "fastapi",
@@ -75,6 +77,7 @@ uvloop.run(main())
 """
 
 
+@pytest.mark.feature("F90")
 def test_an_idle_broker_is_small(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "data")],

@@ -226,6 +226,7 @@ def publish_and_kill(
         assert not publisher.is_alive(), "a publisher does not end"
 
 
+@pytest.mark.feature("F70", "F82", "F84")
 @pytest.mark.parametrize("bookies", [1, 3])
 def test_nothing_confirmed_is_lost_over_five_kills(tmp_path: Path, bookies: int) -> None:
     with Standalone(tmp_path / "data", "--bookies", str(bookies)) as standalone:

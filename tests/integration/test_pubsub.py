@@ -67,6 +67,8 @@ def names(number: int) -> list[str]:
     return [f"m{i}" for i in range(number)]
 
 
+@pytest.mark.feature("F3", "F8")
+@pytest.mark.command("SEND", "SEND_RECEIPT", "MESSAGE", "ACK")
 @pytest.mark.parametrize("batching", [False, True])
 def test_messages_come_in_order_with_all_their_parts(client, topic, batching) -> None:
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -92,6 +94,7 @@ def test_messages_come_in_order_with_all_their_parts(client, topic, batching) ->
     assert nothing_comes(consumer)
 
 
+@pytest.mark.feature("F7")
 @pytest.mark.parametrize(
     "compression",
     [
@@ -108,6 +111,7 @@ def test_compressed_messages_pass_through(client, topic, compression) -> None:
     assert texts(consumer, 1) == ["abc" * 1000]
 
 
+@pytest.mark.feature("F2", "F28")
 def test_two_subscriptions_each_get_everything(client, topic) -> None:
     first, second = client.subscribe(topic, "a"), client.subscribe(topic, "b")
     producer = client.create_producer(topic)
@@ -116,6 +120,7 @@ def test_two_subscriptions_each_get_everything(client, topic) -> None:
     assert texts(first, 5) == texts(second, 5) == names(5)
 
 
+@pytest.mark.command("SUBSCRIBE")
 def test_a_new_subscription_starts_where_it_is_told(client, topic) -> None:
     producer = client.create_producer(topic)
     producer.send(b"old")
@@ -126,6 +131,8 @@ def test_a_new_subscription_starts_where_it_is_told(client, topic) -> None:
     assert texts(earliest, 2) == ["old", "new"]
 
 
+@pytest.mark.feature("F29")
+@pytest.mark.command("ERROR")
 def test_exclusive_refuses_a_second_consumer(client, topic) -> None:
     client.subscribe(topic, "s")
     with pytest.raises(pulsar.ConsumerBusy):
@@ -134,6 +141,7 @@ def test_exclusive_refuses_a_second_consumer(client, topic) -> None:
         client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
 
 
+@pytest.mark.feature("F32")
 def test_shared_spreads_and_redelivers_when_a_consumer_leaves(client, topic) -> None:
     first = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=10)
     second = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=10)
@@ -148,6 +156,8 @@ def test_shared_spreads_and_redelivers_when_a_consumer_leaves(client, topic) -> 
     assert nothing_comes(first)
 
 
+@pytest.mark.feature("F20")
+@pytest.mark.command("REDELIVER_UNACKNOWLEDGED_MESSAGES")
 def test_negative_ack_counts_redeliveries(client, topic) -> None:
     consumer = client.subscribe(
         topic, "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
@@ -163,6 +173,7 @@ def test_negative_ack_counts_redeliveries(client, topic) -> None:
     assert nothing_comes(consumer)
 
 
+@pytest.mark.feature("F31")
 def test_failover_hands_over_what_is_not_acknowledged(client, topic) -> None:
     first = client.subscribe(topic, "s", pulsar.ConsumerType.Failover, consumer_name="a")
     second = client.subscribe(topic, "s", pulsar.ConsumerType.Failover, consumer_name="b")
@@ -181,6 +192,7 @@ def test_failover_hands_over_what_is_not_acknowledged(client, topic) -> None:
     assert texts(standby, 2) == ["m2", "m3"]
 
 
+@pytest.mark.feature("F18")
 def test_cumulative_ack_and_reconnect(client, topic) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
@@ -220,6 +232,7 @@ def test_reader_inside_a_batch(client, topic) -> None:
     assert [reader.read_next(5000).data() for _ in range(3)] == [b"m3", b"m4", b"m5"]
 
 
+@pytest.mark.command("SEEK", "CLOSE_CONSUMER")
 def test_seek_by_id_and_by_time(client, topic) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
@@ -241,6 +254,7 @@ def test_seek_by_id_and_by_time(client, topic) -> None:
     assert texts(consumer, 1) == ["last"]
 
 
+@pytest.mark.command("UNSUBSCRIBE", "SUCCESS")
 def test_unsubscribe_forgets_the_backlog(client, topic) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
@@ -251,6 +265,7 @@ def test_unsubscribe_forgets_the_backlog(client, topic) -> None:
     assert texts(consumer, 1) == ["after"]
 
 
+@pytest.mark.command("GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE")
 def test_last_message_id(client, topic) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
@@ -259,6 +274,8 @@ def test_last_message_id(client, topic) -> None:
     assert (last.ledger_id(), last.entry_id()) == (sent.ledger_id(), sent.entry_id())
 
 
+@pytest.mark.feature("F37", "F38")
+@pytest.mark.command("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE")
 def test_partitioned_topic(client, shared_standalone, topic) -> None:
     path = topic.replace("://", "/")
     admin(shared_standalone, "PUT", f"/{path}/partitions", 3)
@@ -278,6 +295,8 @@ def test_partitioned_topic(client, shared_standalone, topic) -> None:
     assert all(numbers == sorted(numbers) for numbers in by_partition.values())
 
 
+@pytest.mark.feature("F36")
+@pytest.mark.command("GET_TOPICS_OF_NAMESPACE", "GET_TOPICS_OF_NAMESPACE_RESPONSE")
 def test_topics_pattern(client, topic) -> None:
     import re
 
@@ -291,6 +310,7 @@ def test_topics_pattern(client, topic) -> None:
     assert sorted(texts(consumer, 2)) == ["a", "b"]
 
 
+@pytest.mark.feature("F91")
 def test_json_schema(client, topic) -> None:
     class Point(pulsar.schema.Record):
         x = pulsar.schema.Integer()
@@ -311,12 +331,14 @@ def test_big_and_empty_messages(client, topic) -> None:
         assert len(consumer.receive(10_000).data()) == size
 
 
+@pytest.mark.command("PRODUCER")
 def test_producer_name_is_taken(client, topic) -> None:
     client.create_producer(topic, producer_name="mine")
     with pytest.raises(pulsar.ProducerBusy):
         client.create_producer(topic, producer_name="mine")
 
 
+@pytest.mark.feature("F25")
 @pytest.mark.parametrize("bad", ["persistent://public", "persistent://a/b/../../c", "x://a/b/c"])
 def test_invalid_topic_names_are_refused(client, bad) -> None:
     with pytest.raises(pulsar.PulsarException):
@@ -328,6 +350,8 @@ def test_unknown_namespace_is_refused(client) -> None:
         client.create_producer("persistent://public/nowhere/t")
 
 
+@pytest.mark.feature("F13")
+@pytest.mark.command("FLOW")
 def test_slow_consumer_does_not_stop_a_fast_one(client, topic) -> None:
     client.subscribe(topic, "slow", receiver_queue_size=1)
     fast = client.subscribe(topic, "fast")
@@ -338,6 +362,7 @@ def test_slow_consumer_does_not_stop_a_fast_one(client, topic) -> None:
     assert texts(fast, 200) == names(200)
 
 
+@pytest.mark.feature("F2", "F72", "F90")
 def test_everything_survives_a_kill(standalone: Standalone) -> None:
     topic = "persistent://public/default/kept"
 
@@ -364,6 +389,7 @@ def test_everything_survives_a_kill(standalone: Standalone) -> None:
     client.close()
 
 
+@pytest.mark.feature("F70")
 def test_three_bookies_survive_the_loss_of_one(tmp_path) -> None:
     import shutil
 

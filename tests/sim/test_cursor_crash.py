@@ -316,6 +316,7 @@ def explore(seed: int, every: int = 1) -> int:
     return len(found)
 
 
+@pytest.mark.feature("F72")
 def test_a_crash_before_any_step_loses_no_answered_acknowledgement() -> None:
     assert explore(SEED) > 400
 

@@ -269,6 +269,7 @@ def recovered(seed: int, disk: SimDisk, promises: Promises) -> None:
         sim.run(main())
 
 
+@pytest.mark.feature("F76")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_crash_before_any_step_loses_nothing(seed: int) -> None:
     print(f"SEED={seed}")

@@ -242,6 +242,7 @@ async def lose_one(sim: Simulation, disks: dict[str, SimDisk]) -> tuple[Appends,
     return appends, appended
 
 
+@pytest.mark.feature("F70")
 def test_one_of_three_bookies_may_die_at_any_step_and_nobody_notices() -> None:
     disks = {name: SimDisk() for name in NAMES}
     with Simulation(SEED) as sim:
@@ -268,6 +269,7 @@ async def start_only(sim: Simulation, disks: dict[str, SimDisk]) -> None:
 # Two owners at once.
 
 
+@pytest.mark.feature("F73")
 @pytest.mark.parametrize("seed", range(25))
 def test_an_owner_that_was_replaced_confirms_nothing_that_its_successor_does_not_have(
     seed: int,

@@ -38,6 +38,7 @@ def load(spark: SparkSession, reading: dict[str, Any], **more: Any) -> DataFrame
     return spark.read.format("pulsark").options(**{**reading, **more}).load()
 
 
+@pytest.mark.feature("F92")
 def test_every_column_of_a_message(
     spark: SparkSession, client: pulsar.Client, topic: str, reading: dict[str, Any]
 ) -> None:

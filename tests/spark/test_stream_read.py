@@ -81,6 +81,7 @@ def numbers(spark: SparkSession, sink: Path) -> list[int]:
     return sorted(row.n for row in spark.read.parquet(str(sink)).collect())
 
 
+@pytest.mark.feature("F92")
 def test_a_restarted_query_goes_on_where_it_stopped(
     spark: SparkSession,
     client: pulsar.Client,

@@ -12,6 +12,8 @@ import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
+import org.apache.pulsar.client.api.DeadLetterPolicy;
+import org.apache.pulsar.client.api.HashingScheme;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
@@ -94,6 +96,12 @@ public final class Smoke {
                 return this::chunked;
             case "schema":
                 return this::schema;
+            case "ack_timeout":
+                return this::ackTimeout;
+            case "retry_letter":
+                return this::retryLetter;
+            case "hashing":
+                return topic -> hashing();
             default:
                 throw new IllegalArgumentException("no scenario " + name);
         }
@@ -367,6 +375,64 @@ public final class Smoke {
                         client.newProducer(Schema.STRING).topic(topic + "-string").create()) {
             producer.send("grüße");
             equal("grüße", consumer.receive(SECONDS, TimeUnit.SECONDS).getValue());
+        }
+    }
+
+    private void ackTimeout(String topic) throws Exception {
+        try (Consumer<byte[]> consumer = consumer(topic)
+                        .subscriptionType(SubscriptionType.Shared)
+                        .ackTimeout(1100, TimeUnit.MILLISECONDS)
+                        .ackTimeoutTickTime(100, TimeUnit.MILLISECONDS).subscribe();
+                Producer<byte[]> producer = unbatched(topic).create()) {
+            producer.send(bytes("forgotten"));
+            equal(0, next(consumer).getRedeliveryCount());
+            Message<byte[]> message = next(consumer);
+            equal("forgotten", text(message));
+            equal(1, message.getRedeliveryCount());
+            consumer.acknowledge(message);
+            check(consumer.receive(1500, TimeUnit.MILLISECONDS) == null, "it came again");
+        }
+    }
+
+    private void retryLetter(String topic) throws Exception {
+        try (Consumer<byte[]> dead = consumer(topic + "-s-DLQ").subscribe();
+                Consumer<byte[]> consumer = consumer(topic)
+                        .subscriptionType(SubscriptionType.Shared).enableRetry(true)
+                        .deadLetterPolicy(DeadLetterPolicy.builder().maxRedeliverCount(2).build())
+                        .subscribe();
+                Producer<byte[]> producer = unbatched(topic).create()) {
+            producer.newMessage().property("a", "1").value(bytes("later")).send();
+            for (int i = 0; i <= 2; i++) {
+                Message<byte[]> message = next(consumer);
+                equal("later", text(message));
+                equal("1", message.getProperty("a"));
+                equal(i == 0 ? null : Integer.toString(i), message.getProperty("RECONSUMETIMES"));
+                equal(topic + (i == 0 ? "" : "-s-RETRY"), message.getTopicName());
+                consumer.reconsumeLater(message, 100, TimeUnit.MILLISECONDS);
+            }
+            equal("later", text(next(dead)));
+        }
+    }
+
+    /** Keys whose hashes are known, and where they go in a topic of four partitions. */
+    private void hashing() throws Exception {
+        Map<String, Integer> murmur = Map.of("hello", 3, "test", 3, "key1", 1);
+        for (HashingScheme scheme : HashingScheme.values()) {
+            try (Consumer<byte[]> consumer = client.newConsumer().topic(partitioned)
+                            .subscriptionName("hashing-" + scheme).subscribe();
+                    Producer<byte[]> producer = client.newProducer().topic(partitioned)
+                            .hashingScheme(scheme).enableBatching(false).create()) {
+                for (String key : murmur.keySet()) {
+                    producer.newMessage().key(key).value(bytes("x")).send();
+                }
+                for (int i = 0; i < murmur.size(); i++) {
+                    Message<byte[]> message = next(consumer);
+                    String key = message.getKey();
+                    int expected = scheme == HashingScheme.Murmur3_32Hash
+                            ? murmur.get(key) : (key.hashCode() & Integer.MAX_VALUE) % 4;
+                    equal(partitioned + "-partition-" + expected, message.getTopicName());
+                }
+            }
         }
     }
 

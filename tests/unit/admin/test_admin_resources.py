@@ -77,6 +77,7 @@ def test_what_is_refused(api: AdminApi, method: str, path: str, body: object, st
     assert answer.headers["content-type"] == "application/json"
 
 
+@pytest.mark.feature("F79")
 def test_tenants(api: AdminApi) -> None:
     assert api.get(f"{V2}/tenants").json == ["public", "pulsar"]
     info = {"adminRoles": ["b", "a"], "allowedClusters": ["standalone"], "unknown": 1}
@@ -90,6 +91,7 @@ def test_tenants(api: AdminApi) -> None:
     assert api.delete(f"{V2}/tenants/t").status == 204
 
 
+@pytest.mark.feature("F27", "F80")
 def test_namespaces(api: AdminApi) -> None:
     assert api.put(f"{V2}/namespaces/public/n", {"bundles": {"numBundles": 2}}).status == 204
     assert api.get(f"{V2}/namespaces/public").json == ["public/default", "public/n"]

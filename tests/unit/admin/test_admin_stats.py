@@ -131,6 +131,7 @@ def busy(api: AdminApi) -> AdminApi:
     return api
 
 
+@pytest.mark.feature("F92")
 def test_types_of_all_fields(busy: AdminApi) -> None:
     stats = busy.get(f"{NAMESPACE}/t/stats").json
     check(stats, TOPIC)
@@ -343,6 +344,7 @@ def test_metrics(busy: AdminApi) -> None:
     assert busy.get("/metrics").status == 200
 
 
+@pytest.mark.feature("F92")
 def test_metrics_parse() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -131,6 +131,7 @@ def test_terminate(api: AdminApi) -> None:
 # -- partitions -------------------------------------------------
 
 
+@pytest.mark.feature("F38")
 def test_a_partitioned_topic_comes_grows_and_goes(api: AdminApi) -> None:
     path = f"{NAMESPACE}/p/partitions"
     assert api.get(path).status == 404
@@ -221,6 +222,7 @@ def test_partitions_with_automatic_creation() -> None:
     api.close()
 
 
+@pytest.mark.feature("F26")
 def test_without_automatic_creation() -> None:
     api = AdminApi(allowAutoTopicCreation=False)
     assert api.get(f"{NAMESPACE}/t/partitions?checkAllowAutoCreation=true").status == 404
@@ -386,6 +388,7 @@ def backlog(api: AdminApi, topic: str, subscription: str) -> int:
 # -- lookup and segments ----------------------------------------
 
 
+@pytest.mark.feature("F61", "F83")
 @pytest.mark.parametrize("kind", ["topic", "destination"])
 def test_lookup(api: AdminApi, kind: str) -> None:
     cluster = "/standalone" if kind == "destination" else ""

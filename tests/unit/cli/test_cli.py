@@ -58,6 +58,7 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- standalone's options ------------------------------------------------------------------------
 
 
+@pytest.mark.feature("F90")
 def test_the_plain_form_of_standalone() -> None:
     arguments = "standalone --data-dir d --conf=f --bookies 3 --broker-port 0 --set a=b=c --json"
     assert plain_standalone(arguments.split()) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ runs = st.lists(
 )
 
 
+@pytest.mark.feature("F63")
 @given(runs, st.integers(0, 60).map(lambda n: n * 50), st.integers(0, 9), st.integers(1, 12))
 def test_reads_equal_those_of_a_list(run_list, limit, ledger_probe, count) -> None:
     budget = CacheBudget(limit)
@@ -58,6 +60,7 @@ def test_limits_bound_a_read_but_give_at_least_one_entry() -> None:
     assert cache.read(Position(0, 0), 9, 99) is None
 
 
+@pytest.mark.feature("F63")
 def test_oldest_chunks_of_all_topics_leave_first() -> None:
     budget = CacheBudget(100 + ENTRY_OVERHEAD_BYTES)
     old, new = TopicCache(budget), TopicCache(budget)

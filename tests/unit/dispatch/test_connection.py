@@ -27,6 +27,7 @@ EARLIEST_ID = (2**64 - 1, 2**64 - 1)
 # -- creation and closing overlap ------------------------------------------------------------
 
 
+@pytest.mark.command("CLOSE_CONSUMER")
 @scenario()
 async def test_a_consumer_closed_during_its_creation_is_never_there(broker) -> None:
     client = Client(broker)
@@ -56,6 +57,7 @@ async def test_a_client_may_subscribe_again_right_after_it_gave_up(broker) -> No
     await client.received(1)
 
 
+@pytest.mark.command("CLOSE_PRODUCER")
 @scenario()
 async def test_a_producer_closed_during_its_creation_is_never_there(broker) -> None:
     first, second = Client(broker), Client(broker)
@@ -71,6 +73,7 @@ async def test_a_producer_closed_during_its_creation_is_never_there(broker) -> N
     assert not second.connection.producers
 
 
+@pytest.mark.feature("F27")
 @scenario()
 async def test_a_loaded_topic_follows_its_namespaces_policies(broker) -> None:
     client = Client(broker)
@@ -84,6 +87,7 @@ async def test_a_loaded_topic_follows_its_namespaces_policies(broker) -> None:
     assert await Client(broker).subscribe(TOPIC) == 0
 
 
+@pytest.mark.command("PRODUCER", "PRODUCER_SUCCESS")
 @scenario()
 async def test_of_two_who_want_a_dead_producers_name_one_gets_it(broker) -> None:
     dead, one, two = Client(broker), Client(broker), Client(broker)
@@ -259,6 +263,7 @@ async def test_a_reader_may_start_before_a_ledgers_first_entry(broker) -> None:
     assert broker.broker.loaded_topic(NAME).subscriptions["r"].cursor.backlog() == 0
 
 
+@pytest.mark.command("SEEK", "CLOSE_CONSUMER")
 @scenario()
 async def test_seek_and_close_from_the_other_side_leave_one_consumer(broker) -> None:
     client = Client(broker)
@@ -328,6 +333,7 @@ async def test_an_ack_of_what_never_was_while_others_wait_for_redelivery(broker)
 # -- what a client is told --------------------------------------------------------------------
 
 
+@pytest.mark.command("ACTIVE_CONSUMER_CHANGE")
 @scenario()
 async def test_a_failover_consumer_hears_of_its_part_after_the_answer_and_once(broker) -> None:
     client = Client(broker)
@@ -396,6 +402,7 @@ async def test_a_schema_needs_its_topic(broker) -> None:
     assert await broker.metadata.get("/schemas/nobody/none/persistent/t") is None
 
 
+@pytest.mark.command("GET_TOPICS_OF_NAMESPACE")
 @scenario()
 async def test_topics_of_what_is_no_namespace(broker) -> None:
     client = Client(broker)
@@ -582,6 +589,7 @@ async def test_requests_under_way_are_bounded(broker) -> None:
     assert sum(c.type == Command.LOOKUP_RESPONSE for c in client.answers) == 2000
 
 
+@pytest.mark.command("LOOKUP", "LOOKUP_RESPONSE")
 @scenario()
 async def test_a_listener_that_the_broker_does_not_have(broker) -> None:
     client = Client(broker)

@@ -157,6 +157,8 @@ def loop():
     loop.close()
 
 
+@pytest.mark.feature("F13")
+@pytest.mark.command("FLOW")
 def test_nothing_goes_out_without_permits() -> None:
     bench = Bench(SubType.Exclusive)
     bench.connect("a")
@@ -168,6 +170,7 @@ def test_nothing_goes_out_without_permits() -> None:
     assert bench.taken() == [("a", 2, 0)]
 
 
+@pytest.mark.feature("F13")
 def test_a_batch_is_never_split_and_costs_its_messages() -> None:
     bench = Bench(SubType.Exclusive)
     consumer = bench.connect("a")
@@ -216,6 +219,8 @@ def test_a_new_exclusive_consumer_gets_what_the_old_one_left() -> None:
     assert bench.taken() == [("b", 1, 0), ("b", 2, 0)]
 
 
+@pytest.mark.feature("F31")
+@pytest.mark.command("ACTIVE_CONSUMER_CHANGE")
 def test_failover_tells_who_is_active_and_hands_over() -> None:
     bench = Bench(SubType.Failover)
     for name in ("a", "b"):
@@ -232,6 +237,7 @@ def test_failover_tells_who_is_active_and_hands_over() -> None:
     assert bench.taken() == [(standby.name, 0, 0), (standby.name, 1, 0)]
 
 
+@pytest.mark.feature("F32")
 def test_shared_replays_lowest_first_before_new_entries() -> None:
     bench = Bench(SubType.Shared)
     bench.connect("a")
@@ -259,6 +265,7 @@ def test_shared_counts_only_redeliveries_that_were_asked_for() -> None:
     assert bench.taken() == [("a", 0, 1), ("a", 1, 2)]
 
 
+@pytest.mark.feature("F16")
 def test_an_ack_from_another_consumer_releases_the_owner() -> None:
     bench = Bench(SubType.Shared)
     owner = bench.connect("a")
@@ -298,6 +305,7 @@ def test_a_consumer_with_too_much_unacknowledged_waits_until_half() -> None:
     assert [e for _, e, _ in bench.taken()] == [4, 5]
 
 
+@pytest.mark.feature("F19")
 def test_cumulative_ack_is_refused_on_shared() -> None:
     bench = Bench(SubType.Shared)
     consumer = bench.connect("a")
@@ -318,6 +326,7 @@ def test_the_type_changes_only_without_consumers() -> None:
     bench.subscription.use_type(SubType.Exclusive)
 
 
+@pytest.mark.feature("F12")
 def test_batch_index_acks_reach_the_consumer_again_in_part() -> None:
     bench = Bench(SubType.Shared, acknowledgmentAtBatchIndexLevelEnabled=True)
     consumer = bench.connect("a")

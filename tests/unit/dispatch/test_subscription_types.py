@@ -85,6 +85,7 @@ def test_shared_forgets_a_consumer_that_left() -> None:
     assert take(policy, 1) == ["-"]
 
 
+@pytest.mark.feature("F30")
 @pytest.mark.parametrize(("partition", "active"), [(0, "a"), (1, "b"), (2, "c"), (3, "a")])
 def test_failover_spreads_partitions_over_names(partition: int, active: str) -> None:
     policy = Failover("persistent://t/n/x-partition-0", partition)
@@ -94,6 +95,7 @@ def test_failover_spreads_partitions_over_names(partition: int, active: str) -> 
     assert policy.active.name == active
 
 
+@pytest.mark.feature("F30")
 def test_failover_takes_the_best_priority_first() -> None:
     consumers = [FakeConsumer("a", priority=1), FakeConsumer("b"), FakeConsumer("c")]
     assert pick_active(consumers, "topic", 0).name == "b"
@@ -101,6 +103,7 @@ def test_failover_takes_the_best_priority_first() -> None:
     assert pick_active([], "topic", 0) is None
 
 
+@pytest.mark.feature("F30")
 def test_failover_spreads_topics_without_partitions() -> None:
     consumers = [FakeConsumer(name) for name in "abcd"]
     chosen = {pick_active(consumers, f"persistent://t/n/{i}", -1).name for i in range(64)}

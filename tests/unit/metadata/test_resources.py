@@ -39,6 +39,7 @@ def on_store(test: Callable[[Resources, MemoryMetadataStore], Awaitable[None]]) 
     asyncio.run(run())
 
 
+@pytest.mark.feature("F67")
 def test_a_new_instance_has_what_clients_expect() -> None:
     async def check(resources: Resources, store: MemoryMetadataStore) -> None:
         assert await resources.clusters.list() == ["standalone"]
@@ -120,6 +121,7 @@ def test_what_is_refused(step: Step, error: type[Exception]) -> None:
     on_store(check)
 
 
+@pytest.mark.feature("F79")
 def test_a_tenant_comes_and_goes() -> None:
     async def check(resources: Resources, store: MemoryMetadataStore) -> None:
         await resources.tenants.create("t", Tenant(("b", "a"), ("standalone",)))

@@ -31,6 +31,7 @@ def names(root: Path, metadata: MemoryMetadataStore, count: int = 2) -> list[str
     return asyncio.run(run())
 
 
+@pytest.mark.feature("F71")
 def test_names_stay_over_restarts(tmp_path: Path) -> None:
     metadata = MemoryMetadataStore()
     assert names(tmp_path, metadata) == names(tmp_path, metadata) == ["bookie-1", "bookie-2"]

@@ -58,6 +58,7 @@ def test_what_does_not_exist_cannot_be_acknowledged() -> None:
     assert not state.changed
 
 
+@pytest.mark.feature("F12")
 def test_batch_indexes_are_anded_and_the_last_one_completes_the_entry() -> None:
     state = state_over((3, 4))
     assert state.ack(P(3, 1), [0b0111], 4) == 3
@@ -98,6 +99,7 @@ def test_a_giant_ack_set_is_ignored() -> None:
     assert not state.has_holes
 
 
+@pytest.mark.feature("F18")
 def test_cumulative_acks() -> None:
     state = state_over((3, 4), (7, 3))
     state.ack(P(3, 3))

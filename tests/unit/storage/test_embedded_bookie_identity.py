@@ -102,6 +102,7 @@ def test_identity_of_a_later_version() -> None:
     assert "version 2" in refusal(disk)
 
 
+@pytest.mark.feature("F71")
 def test_one_directory_for_both_is_refused() -> None:
     with Simulation() as sim:
         opening = EmbeddedBookie.open(

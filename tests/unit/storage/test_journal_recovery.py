@@ -295,6 +295,7 @@ def test_tail_of_a_segment_with_a_successor_is_not_torn() -> None:
         sim.run(main())
 
 
+@pytest.mark.feature("F76")
 def test_a_segment_that_was_just_begun_is_removed() -> None:
     disk = SimDisk()
 

@@ -37,6 +37,7 @@ async def contents(manager: LedgerManager, ledger_id: int = 0) -> list[bytes]:
     return [payload for _, payload in await manager.read(ledger_id, 0, ALL, 1 << 20)]
 
 
+@pytest.mark.feature("F74")
 @pytest.mark.parametrize("keeps_length", [True, False])
 @pytest.mark.parametrize("config", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 1, 1)])
 def test_all_that_was_confirmed_is_there_and_the_writer_is_stopped(
@@ -235,6 +236,7 @@ def test_entries_after_the_sealed_ones_are_recovered() -> None:
     simulate(main)
 
 
+@pytest.mark.feature("F74")
 def test_recoveries_at_the_same_time_agree() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, 3)

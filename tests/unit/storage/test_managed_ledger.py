@@ -119,6 +119,7 @@ def test_the_listener_may_append() -> None:
 # Roll-over.
 
 
+@pytest.mark.feature("F75")
 def test_full_ledgers_are_closed_and_reads_cross_their_borders() -> None:
     async def main(sim: Simulation) -> None:
         cluster, appends = Cluster(sim), Appends()
@@ -162,6 +163,7 @@ def test_no_entry_of_the_next_ledger_is_sent_before_all_of_the_old_one_are_confi
     simulate(main)
 
 
+@pytest.mark.feature("F75")
 @pytest.mark.parametrize(
     ("config", "appended", "seconds", "rolls"),
     [
@@ -213,6 +215,7 @@ def test_a_roll_over_that_cannot_happen_disturbs_nobody() -> None:
 # Failures.
 
 
+@pytest.mark.feature("F75")
 def test_after_a_failure_appends_fail_in_order_and_later_ones_go_to_a_new_ledger() -> None:
     async def main(sim: Simulation) -> None:
         cluster, appends = Cluster(sim, 3), Appends()

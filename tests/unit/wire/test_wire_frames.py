@@ -73,6 +73,7 @@ def test_a_stream_in_one_piece() -> None:
     assert [(c.type, e) for c, e in decode_all(data)] == expected
 
 
+@pytest.mark.feature("F62")
 def test_a_stream_split_at_every_byte() -> None:
     data, expected = stream()
     for cut in range(len(data) + 1):

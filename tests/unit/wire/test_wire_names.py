@@ -10,6 +10,7 @@ from pulsark.errors import ClientError, ServerError
 from pulsark.wire.topic_name import TopicName, check_name_part, parse_namespace
 
 
+@pytest.mark.feature("F24", "F25")
 @pytest.mark.parametrize(
     ("text", "full"),
     [
