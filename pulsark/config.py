@@ -157,6 +157,12 @@ class Settings:
     dispatcherMaxRoundRobinBatchSize: int = setting(
         20, "count", "Entries a consumer of a Shared subscription gets in a row in its turn", ge=1
     )
+    enableBrokerSideSubscriptionPatternEvaluation: bool = setting(
+        True, "", "The broker evaluates topic patterns, and tells clients of new topics at once"
+    )
+    subscriptionPatternMaxLength: int = setting(
+        50, "characters", "Longest topic pattern that the broker evaluates", ge=1, le=1000
+    )
     activeConsumerFailoverDelayTimeMillis: int = setting(
         1000, "ms", "Wait before a new active consumer of a Failover subscription starts", ge=0
     )

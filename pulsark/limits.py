@@ -115,6 +115,12 @@ CONFIG_FILE_BYTES_MAX = 1 << 20
 
 # -- subscriptions ---------------------------------------------------------------------------
 
+TOPIC_PATTERN_MEMORY_BYTES = 1 << 20
+"""Most memory that one topic pattern may take in the matcher."""
+
+TOPIC_WATCHERS_PER_CONNECTION_MAX = 1000
+"""Most topic lists that one connection watches at the same time."""
+
 READER_GRACE_SECONDS = 60.0
 """A reader that was told to connect anew and stays away this long loses its subscription."""
 

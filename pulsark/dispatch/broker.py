@@ -20,6 +20,7 @@ from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.topic_admin import TopicAdmin, ledger_path
+from pulsark.dispatch.topic_watchers import TopicWatchers
 from pulsark.errors import (
     ClientError,
     PulsarkError,
@@ -78,6 +79,7 @@ class Broker:
         self.schemas = Schemas(metadata)
         self.ownership = Ownership(metadata, self.resources)
         self.topic_admin = TopicAdmin(self)
+        self.topic_watchers = TopicWatchers(metadata, self.topic_admin)
         self.subscribing = Subscribing(self)
         self.policy_source = PolicySource(self)
         self.connections: set[Connection] = set()
@@ -115,6 +117,7 @@ class Broker:
         """Close connections and topics; what was acknowledged is on disk already."""
         self._closed = True
         self.policy_source.close()
+        self.topic_watchers.close()
         for upkeep in self._upkeep:
             upkeep.cancel()
         for connection in list(self.connections):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.consumer import Consumer
     from pulsark.dispatch.producer import Producer
     from pulsark.dispatch.topic_kinds import AnyTopic
+    from pulsark.dispatch.topic_watchers import TopicWatcher
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self.protocol_version = 0
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
+        self.topic_watchers: dict[int, TopicWatcher] = {}
         self.writable = True
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -187,6 +189,10 @@ class Connection(asyncio.BufferedProtocol):
         self.consumers.clear()
         for consumer in consumers:
             consumer.subscription.remove_consumer(consumer)
+
+        for watcher in self.topic_watchers.values():
+            watcher.close()
+        self.topic_watchers.clear()
 
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
@@ -477,7 +483,11 @@ class Connection(asyncio.BufferedProtocol):
         connected.server_version = SERVER_VERSION
         connected.protocol_version = self.protocol_version
         connected.max_message_size = self.settings.maxMessageSize
-        connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+        features = connected.feature_flags
+        features.supports_get_partitioned_metadata_without_auto_creation = True
+        features.supports_topic_watchers = (
+            self.settings.enableBrokerSideSubscriptionPatternEvaluation
+        )
         self.send(command)
 
     def _on_send(self, send: pb.CommandSend, data: bytes) -> None:

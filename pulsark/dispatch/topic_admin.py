@@ -19,6 +19,7 @@ from pulsark.wire.topic_name import TopicName, parse_namespace
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.topic import Topic
+    from pulsark.dispatch.topic_pattern import TopicPattern
 
 log = logging.getLogger(__name__)
 
@@ -162,23 +163,33 @@ class TopicAdmin:
             if await read_record(f"{parent}/{child}", self._metadata) is not None:
                 names.add(f"persistent://{namespace}/{unquote(child)}")
         for base in await self._resources.partitioned_topics.list(namespace):
-            found = await self._resources.partitioned_topics.get(base)
-            if found is not None:
-                names.update(str(base.with_partition(i)) for i in range(found.partitions))
+            names.update(await self.partition_names(base))
         if not include_system:
-            names = {n for n in names if not n.rsplit("/", 1)[1].startswith("__")}
+            names = {name for name in names if not is_system(name)}
         return sorted(names)
 
-    async def topics_of_namespace(self, namespace: str, mode: int) -> TopicList:
-        """Topics of a namespace for a client.
+    async def partition_names(self, base: TopicName) -> list[str]:
+        """Full names of the partitions of a topic; none if it has no partitions."""
+        found = await self._resources.partitioned_topics.get(base)
+        return (
+            [] if found is None else [str(base.with_partition(i)) for i in range(found.partitions)]
+        )
 
-        Patterns are left to the client, which filters what is not marked as filtered: an
-        expression from the network could keep Python's matcher busy for ever.
-        """
+    async def topics_of_namespace(
+        self, namespace: str, mode: int, pattern: TopicPattern | None = None
+    ) -> TopicList:
+        """Topics of a namespace for a client: all, or those that a pattern takes."""
         namespace = "/".join(parse_namespace(namespace))
         wanted = mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
         topics = await self.list_topics(namespace) if wanted else []
+        if pattern is not None:
+            topics = pattern.select(topics)
         return TopicList(topics, topics_hash(topics))
+
+
+def is_system(topic: str) -> bool:
+    """Whether a full name is one of the system's own topics, which clients are not shown."""
+    return topic.rpartition("/")[2].startswith("__")
 
 
 def ledger_path(name: TopicName) -> str:

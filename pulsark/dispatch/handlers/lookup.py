@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.error_codes import error_code
+from pulsark.dispatch.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import TopicName, parse_namespace
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
@@ -65,13 +67,15 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
     request = command.getTopicsOfNamespace
 
     async def answer() -> None:
+        pattern = _pattern_of(connection, request)
         async with connection.large_answer():
             found = await connection.broker.topic_admin.topics_of_namespace(
-                request.namespace, request.mode
+                request.namespace, request.mode, pattern
             )
             reply = Command(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
             response = reply.getTopicsOfNamespaceResponse
             response.request_id = request.request_id
+            response.filtered = pattern is not None
             response.topics_hash = found.hash
             response.changed = request.topics_hash != found.hash
             if response.changed:
@@ -79,6 +83,19 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
             connection.send(reply)
 
     connection.run(answer(), request.request_id)
+
+
+def _pattern_of(
+    connection: Connection, request: pb.CommandGetTopicsOfNamespace
+) -> TopicPattern | None:
+    """The request's pattern; ``None`` if the client has to evaluate it itself."""
+    settings = connection.settings
+    if not (request.topics_pattern and settings.enableBrokerSideSubscriptionPatternEvaluation):
+        return None
+    try:
+        return TopicPattern(request.topics_pattern, settings.subscriptionPatternMaxLength)
+    except ClientError:
+        return None
 
 
 def get_schema(connection: Connection, command: Command) -> None:
@@ -122,13 +139,53 @@ def get_or_create_schema(connection: Connection, command: Command) -> None:
 
 
 def watch_topics(connection: Connection, command: Command) -> None:
-    """Watchers are not offered in the handshake; clients that ask for one poll instead."""
-    connection.send_request_error(
-        command.watchTopicList.request_id,
-        ClientError(ServerError.NotAllowedError, "Watching topics is not enabled on this broker"),
-    )
+    request = command.watchTopicList
+
+    async def answer() -> None:
+        settings = connection.settings
+        if not settings.enableBrokerSideSubscriptionPatternEvaluation:
+            raise ClientError(
+                ServerError.NotAllowedError, "Watching topics is not enabled on this broker"
+            )
+        watchers = connection.topic_watchers
+        if len(watchers) >= TOPIC_WATCHERS_PER_CONNECTION_MAX:
+            raise ClientError(
+                ServerError.TooManyRequests,
+                f"A connection may watch {TOPIC_WATCHERS_PER_CONNECTION_MAX} topic lists",
+            )
+        pattern = TopicPattern(request.topics_pattern, settings.subscriptionPatternMaxLength)
+        namespace = "/".join(parse_namespace(request.namespace))
+
+        def updated(new: list[str], deleted: list[str], topics_hash: str) -> None:
+            change = Command(type=Command.WATCH_TOPIC_UPDATE)
+            update = change.watchTopicUpdate
+            update.watcher_id = request.watcher_id
+            update.new_topics.extend(new)
+            update.deleted_topics.extend(deleted)
+            update.topics_hash = topics_hash
+            connection.send(change)
+
+        async with connection.large_answer():
+            watcher = await connection.broker.topic_watchers.watch(namespace, pattern, updated)
+            before = watchers.pop(request.watcher_id, None)
+            if before is not None:
+                before.close()
+            watchers[request.watcher_id] = watcher
+            reply = Command(type=Command.WATCH_TOPIC_LIST_SUCCESS)
+            success = reply.watchTopicListSuccess
+            success.request_id = request.request_id
+            success.watcher_id = request.watcher_id
+            success.topics_hash = watcher.hash
+            if request.topics_hash != success.topics_hash:
+                success.topic.extend(sorted(watcher.topics))
+            connection.send(reply)
+
+    connection.run(answer(), request.request_id)
 
 
 def unwatch_topics(connection: Connection, command: Command) -> None:
-    """There is nothing to close."""
-    connection.send_success(command.watchTopicListClose.request_id)
+    request = command.watchTopicListClose
+    watcher = connection.topic_watchers.pop(request.watcher_id, None)
+    if watcher is not None:
+        watcher.close()
+    connection.send_success(request.request_id)

@@ -332,6 +332,12 @@ public final class Smoke {
                 .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
         try (Consumer<byte[]> consumer = byPattern.subscribe()) {
             equal(new HashSet<>(topics), new HashSet<>(texts(consumer, 3)));
+            // The client asks for new topics every minute: this one the broker has to tell it of.
+            String created = topic + "-new";
+            try (Producer<byte[]> producer = unbatched(created).create()) {
+                producer.send(bytes(created));
+            }
+            equal(created, text(next(consumer)));
         }
     }
 

@@ -1,0 +1,202 @@
+"""Topic lists: filtered by pattern, and followed as topics come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pulsark.dispatch.topic_pattern import TopicPattern
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.hashes import topics_hash
+from pulsark.wire.topic_name import TopicName
+from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+
+PREFIX = "persistent://public/default/"
+ALL = "public/default/.*"
+
+
+def list_command(pattern: str, topics_hash: str = "") -> pb.BaseCommand:
+    command = Command(type=Command.GET_TOPICS_OF_NAMESPACE)
+    request = command.getTopicsOfNamespace
+    request.request_id, request.namespace = 1, "public/default"
+    request.topics_pattern, request.topics_hash = pattern, topics_hash
+    return command
+
+
+def watch_command(pattern: str, watcher_id: int = 7, topics_hash: str = "") -> pb.BaseCommand:
+    command = Command(type=Command.WATCH_TOPIC_LIST)
+    request = command.watchTopicList
+    request.request_id, request.watcher_id = 2, watcher_id
+    request.namespace, request.topics_pattern = "public/default", pattern
+    request.topics_hash = topics_hash
+    return command
+
+
+async def create(broker: BrokerInMemory, *names: str) -> None:
+    for name in names:
+        await broker.broker.topic_admin.create_topic(TopicName.parse(PREFIX + name), {})
+
+
+async def watch(client: Client, pattern: str, **fields: Any) -> pb.CommandWatchTopicListSuccess:
+    client.send(watch_command(pattern, **fields))
+    return (await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)).watchTopicListSuccess
+
+
+async def update(client: Client) -> pb.CommandWatchTopicUpdate:
+    return (await client.take(Command.WATCH_TOPIC_UPDATE)).watchTopicUpdate
+
+
+@pytest.mark.parametrize(
+    ("pattern", "taken"),
+    [
+        ("public/default/a.*", True),
+        ("persistent://public/default/a.*", True),
+        ("public/default/a", False),
+        ("public/default/ab", True),
+        ("public/default/b.*", False),
+        (".*", True),
+    ],
+)
+def test_a_pattern_takes_whole_names_without_scheme_and_partition(
+    pattern: str, taken: bool
+) -> None:
+    assert TopicPattern(pattern, 50).select([f"{PREFIX}ab-partition-3"]) == (
+        [f"{PREFIX}ab-partition-3"] if taken else []
+    )
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a).*", "a" * 51, "(a{1000}){1000}"])
+def test_patterns_that_are_not_evaluated(pattern: str) -> None:
+    with pytest.raises(ClientError) as refused:
+        TopicPattern(pattern, 50)
+    assert refused.value.code == ServerError.NotAllowedError
+
+
+@pytest.mark.command("GET_TOPICS_OF_NAMESPACE")
+@pytest.mark.feature("F36")
+@scenario()
+async def test_a_list_is_filtered_and_left_out_when_the_client_has_it(broker) -> None:
+    await create(broker, "a-1", "a-2", "b-1", "__system")
+    client = Client(broker)
+    client.send(list_command("public/default/a-.*"))
+    answer = (
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    ).getTopicsOfNamespaceResponse
+    assert list(answer.topics) == [f"{PREFIX}a-1", f"{PREFIX}a-2"]
+    assert answer.filtered
+    assert answer.changed
+    client.send(list_command("public/default/a-.*", answer.topics_hash))
+    again = (
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    ).getTopicsOfNamespaceResponse
+    assert (list(again.topics), again.changed) == ([], False)
+
+
+@scenario()
+async def test_a_pattern_that_only_the_client_knows_gets_all_topics(broker) -> None:
+    await create(broker, "a-1", "b-1")
+    client = Client(broker)
+    client.send(list_command("public/default/(?=a).*"))
+    answer = (
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    ).getTopicsOfNamespaceResponse
+    assert list(answer.topics) == [f"{PREFIX}a-1", f"{PREFIX}b-1"]
+    assert not answer.filtered
+
+
+@pytest.mark.command("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_SUCCESS", "WATCH_TOPIC_UPDATE")
+@pytest.mark.feature("F36")
+@scenario()
+async def test_a_watcher_hears_of_topics_that_come_and_go(broker) -> None:
+    await create(broker, "a-1", "b-1")
+    client = Client(broker)
+    first = await watch(client, "public/default/a-.*")
+    assert list(first.topic) == [f"{PREFIX}a-1"]
+    assert first.topics_hash == topics_hash(first.topic)
+    await create(broker, "b-2", "a-2")
+    found = await update(client)
+    assert (found.watcher_id, list(found.new_topics)) == (7, [f"{PREFIX}a-2"])
+    assert found.topics_hash == topics_hash([f"{PREFIX}a-1", f"{PREFIX}a-2"])
+    await broker.broker.topic_admin.delete_topic(TopicName.parse(f"{PREFIX}a-1"))
+    found = await update(client)
+    assert (list(found.new_topics), list(found.deleted_topics)) == ([], [f"{PREFIX}a-1"])
+    assert found.topics_hash == topics_hash([f"{PREFIX}a-2"])
+
+
+@scenario()
+async def test_a_watcher_hears_of_partitions(broker) -> None:
+    client = Client(broker)
+    await watch(client, "public/default/p")
+    base = TopicName.parse(f"{PREFIX}p")
+    await broker.broker.topic_admin.create_partitioned_topic(base, 2, {})
+    assert list((await update(client)).new_topics) == [f"{base}-partition-0", f"{base}-partition-1"]
+    await broker.broker.resources.partitioned_topics.update(base, 3)
+    assert list((await update(client)).new_topics) == [f"{base}-partition-2"]
+    await broker.broker.topic_admin.delete_partitioned_topic(base)
+    assert len((await update(client)).deleted_topics) == 3
+
+
+@scenario()
+async def test_a_watcher_with_the_same_topics_is_not_sent_them(broker) -> None:
+    await create(broker, "a-1")
+    known = topics_hash([f"{PREFIX}a-1"])
+    found = await watch(Client(broker), ALL, topics_hash=known)
+    assert (list(found.topic), found.topics_hash) == ([], known)
+
+
+@pytest.mark.command("WATCH_TOPIC_LIST_CLOSE")
+@scenario()
+async def test_nothing_is_followed_once_the_last_watcher_left(broker) -> None:
+    first, second = Client(broker), Client(broker)
+    await watch(first, ALL)
+    await watch(second, ALL, watcher_id=8)
+    close = Command(type=Command.WATCH_TOPIC_LIST_CLOSE)
+    close.watchTopicListClose.request_id, close.watchTopicListClose.watcher_id = 3, 7
+    first.send(close)
+    assert (await first.take(Command.SUCCESS)).success.request_id == 3
+    await create(broker, "a-1")
+    await update(second)
+    assert not first.has(Command.WATCH_TOPIC_UPDATE)
+    second.hang_up()
+    await asyncio.sleep(0.01)
+    assert not broker.broker.topic_watchers._feeds
+    assert list((await watch(first, ALL)).topic) == [f"{PREFIX}a-1"]
+
+
+@scenario()
+async def test_a_watcher_of_nothing_that_exists_or_is_allowed_is_refused(broker) -> None:
+    client = Client(broker)
+    for command, code in (
+        (watch_command("("), ServerError.NotAllowedError),
+        (watch_command("a" * 60), ServerError.NotAllowedError),
+    ):
+        client.send(command)
+        assert (await client.take(Command.ERROR)).error.error == code
+    missing = watch_command(ALL)
+    missing.watchTopicList.namespace = "public/missing"
+    client.send(missing)
+    assert (await client.take(Command.ERROR)).error.error == ServerError.TopicNotFound
+    assert not broker.broker.topic_watchers._feeds
+
+
+@scenario()
+async def test_watchers_of_a_connection_are_bounded(broker) -> None:
+    client = Client(broker)
+    for watcher_id in range(TOPIC_WATCHERS_PER_CONNECTION_MAX):
+        await watch(client, ALL, watcher_id=watcher_id)
+    client.send(watch_command(ALL, TOPIC_WATCHERS_PER_CONNECTION_MAX))
+    assert (await client.take(Command.ERROR)).error.error == ServerError.TooManyRequests
+
+
+@scenario(enableBrokerSideSubscriptionPatternEvaluation=False)
+async def test_the_switch(broker) -> None:
+    client = Client(broker)
+    client.send(watch_command(ALL))
+    assert (await client.take(Command.ERROR)).error.error == ServerError.NotAllowedError
+    client.send(list_command("public/default/x"))
+    answer = await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    assert not answer.getTopicsOfNamespaceResponse.filtered
