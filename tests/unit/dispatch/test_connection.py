@@ -378,18 +378,6 @@ async def test_a_type_that_is_not_offered_creates_no_subscription(broker) -> Non
 
 
 @scenario()
-async def test_watchers_are_refused_and_the_connection_lives(broker) -> None:
-    client = Client(broker)
-    watch = Command(type=Command.WATCH_TOPIC_LIST)
-    request = watch.watchTopicList
-    request.request_id, request.watcher_id, request.namespace = 1, 1, "public/default"
-    request.topics_pattern = ".*"
-    client.send(watch)
-    assert await client.outcome() == ServerError.NotAllowedError
-    assert client.connection.is_open
-
-
-@scenario()
 async def test_a_schema_needs_its_topic(broker) -> None:
     client = Client(broker)
     ask = Command(type=Command.GET_OR_CREATE_SCHEMA)
