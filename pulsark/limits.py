@@ -35,6 +35,9 @@ REQUESTS_UNDER_WAY_MAX = 1000
 CONSUMER_NAME_CHARS_MAX = 1024
 """Longest name of a consumer. Failover hashes it a hundred times."""
 
+PRODUCER_NAME_CHARS_MAX = 1024
+"""Longest name of a producer. Deduplication keeps ten thousand of them."""
+
 SUBSCRIPTION_NAME_CHARS_MAX = 1024
 """Longest name of a subscription."""
 

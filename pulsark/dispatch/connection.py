@@ -78,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_version = ""
         self.protocol_version = 0
         self.producers: dict[int, Producer] = {}
+        self.waiting_producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
         self.topic_watchers: dict[int, TopicWatcher] = {}
         self.writable = True
@@ -181,8 +182,9 @@ class Connection(asyncio.BufferedProtocol):
             self._probe = None
         for task in self._tasks:
             task.cancel()
-        producers = list(self.producers.values())
+        producers = [*self.producers.values(), *self.waiting_producers.values()]
         self.producers.clear()
+        self.waiting_producers.clear()
         for producer in producers:
             producer.topic.remove_producer(producer)
         consumers = list(self.consumers.values())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from pulsark.dispatch.producer_access import AccessMode
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
@@ -15,10 +18,12 @@ class Producer:
     """State and counters of a connected producer. Its receipts leave in SEND order."""
 
     __slots__ = (
+        "access_mode",
         "bytes_in",
         "closed",
         "connected_since_ms",
         "connection",
+        "decide",
         "drained",
         "epoch",
         "messages_in",
@@ -28,6 +33,7 @@ class Producer:
         "producer_id",
         "schema_version",
         "topic",
+        "topic_epoch",
         "user_provided_name",
     )
 
@@ -43,6 +49,9 @@ class Producer:
         metadata: dict[str, str],
         schema_version: bytes,
         connected_since_ms: int,
+        access_mode: AccessMode = AccessMode.Shared,
+        topic_epoch: int | None = None,
+        decide: Callable[[Exception | None], None] = lambda _: None,
     ) -> None:
         self.topic = topic
         self.connection = connection
@@ -53,6 +62,11 @@ class Producer:
         self.metadata = metadata
         self.schema_version = schema_version
         self.connected_since_ms = connected_since_ms
+        self.access_mode = access_mode
+        self.topic_epoch = topic_epoch
+        """Of the topic: what the client asked with, and once it is ready what it has."""
+        self.decide = decide
+        """Called when a producer that had to wait is ready, or with the error that it gets."""
         self.messages_in = 0
         self.bytes_in = 0
         self.pending = 0

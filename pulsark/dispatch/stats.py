@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from pulsark.dispatch.rates import Rates
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.storage.position import Position
-from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
@@ -79,7 +78,7 @@ class Stats:
             "abortedTxnCount": 0,
             "committedTxnCount": 0,
             "publishers": publishers if with_publishers else [],
-            "waitingPublishers": 0,
+            "waitingPublishers": topic.waiting_producers,
             "subscriptions": subscriptions,
             "replication": {},
             "deduplicationStatus": "Disabled",
@@ -95,13 +94,13 @@ class Stats:
                 "lastCompactionDurationTimeInMills": 0,
             },
             "ownerBroker": urlsplit(self._broker.web_url).netloc,
-        }
+        } | ({} if topic.topic_epoch is None else {"topicEpoch": topic.topic_epoch})
 
     def publisher(self, producer: Producer) -> Json:
         """PublisherStats."""
         rate = self.rates.producer(producer)
         return {
-            "accessMode": pb.ProducerAccessMode.Name(pb.Shared),
+            "accessMode": producer.access_mode.name,
             "msgRateIn": rate.messages,
             "msgThroughputIn": rate.bytes,
             "averageMsgSize": _ratio(rate.bytes, rate.messages),

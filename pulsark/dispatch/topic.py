@@ -17,6 +17,7 @@ from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic_kinds import LastMessage
+from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError, StorageFullError
 from pulsark.runtime import Clock
 from pulsark.storage.cursor import Cursor
@@ -48,7 +49,8 @@ class Topic:
         self.policies = effective(settings, {}, {})
         self.clock = clock
         self.created_ms = created_ms
-        self.producers: dict[str, Producer] = {}
+        self._admission = TopicProducers(self)
+        self.producers = self._admission.by_name
         self.subscriptions: dict[str, Subscription] = {}
         self.closed = False
         self.storage_error: Exception | None = None
@@ -133,36 +135,27 @@ class Topic:
 
     # -- producers ---
 
-    async def add_producer(self, producer: Producer) -> None:
-        """Admit a producer, or raise ``ClientError``."""
-        self.check_writable()
-        while (other := self.producers.get(producer.name)) is not None:
-            if not self._succeeds(producer, other) and await other.connection.probe():
-                if other.closed:
-                    continue  # it left meanwhile
-                raise ClientError(
-                    ServerError.ProducerBusy,
-                    f"Producer with name '{producer.name}' is already connected to topic",
-                )
-            other.connection.forget_producer(other)
-            self.remove_producer(other)
-        self.check_writable()
-        self.producers[producer.name] = producer
-
-    @staticmethod
-    def _succeeds(producer: Producer, other: Producer) -> bool:
-        """Whether ``producer`` is the same client's next attempt."""
-        return (
-            producer.connection is other.connection
-            and producer.producer_id == other.producer_id
-            and producer.epoch > other.epoch
-        )
+    async def add_producer(self, producer: Producer) -> bool:
+        """Admit a producer, or raise ``ClientError``. False: it waits, and will be told."""
+        return await self._admission.add(producer)
 
     def remove_producer(self, producer: Producer) -> None:
         """Forget a producer that left."""
-        producer.closed = True
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
+        self._admission.remove(producer)
+
+    @property
+    def waiting_producers(self) -> int:
+        """Producers that wait to have the topic for themselves."""
+        return len(self._admission.waiting)
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The epoch of the last producer that had the topic for itself, if there was one."""
+        return self.ledger.topic_epoch
+
+    async def set_topic_epoch(self, epoch: int) -> None:
+        """Keep a new one, durably."""
+        await self.ledger.set_topic_epoch(epoch)
 
     def check_open(self) -> None:
         """Raise ``ClientError`` if the topic goes away from here."""
@@ -308,13 +301,12 @@ class Topic:
     @property
     def is_used(self) -> bool:
         """Whether a producer or a consumer is connected."""
-        return bool(self.producers) or any(s.consumers for s in self.subscriptions.values())
+        return self._admission.any or any(s.consumers for s in self.subscriptions.values())
 
     def disconnect(self) -> None:
         """Close producers and consumers; their clients look the topic up again."""
         self.closed = True
-        for producer in list(self.producers.values()):
-            producer.connection.close_producer(producer)
+        self._admission.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.close_consumers()
             subscription.close()

@@ -66,8 +66,19 @@ class AnyTopic(Protocol):
     def flush(self) -> None:
         """One read of a socket is over: what it published goes on its way."""
 
-    async def add_producer(self, producer: Producer) -> None:
-        """Admit a producer, or raise ``ClientError``."""
+    @property
+    def waiting_producers(self) -> int:
+        """Producers that wait to have the topic for themselves."""
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The epoch of the last producer that had the topic for itself, if there was one."""
+
+    async def add_producer(self, producer: Producer) -> bool:
+        """Admit a producer, or raise ``ClientError``.
+
+        False: it waits to be the only one. Its ``decide`` will be called, unless it is removed.
+        """
 
     def remove_producer(self, producer: Producer) -> None:
         """Forget a producer that left."""

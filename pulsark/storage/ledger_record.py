@@ -49,6 +49,8 @@ class ManagedLedgerRecord:
     removing: tuple[int, ...] = ()
     """Ledgers that are no longer part of it, but perhaps still on bookies."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    topic_epoch: int | None = None
+    """Of the last producer that had the topic for itself; ``None`` if there never was one."""
 
     def ledger_list(self) -> LedgerList:
         """For arithmetic with positions."""
@@ -77,22 +79,22 @@ class ManagedLedgerRecord:
 
     def encode(self) -> bytes:
         """The stored JSON."""
-        return json.dumps(
-            {
-                "version": FORMAT_VERSION,
-                "topicId": self.topic_id,
-                "createdMs": self.created_ms,
-                "state": self.state.value,
-                "ledgers": [
-                    [i.ledger_id, None, None, i.timestamp_ms] if i.open else list(i[:4])
-                    for i in self.ledgers
-                ],
-                "trimmed": list(self.trimmed),
-                "removing": list(self.removing),
-                "properties": dict(self.properties),
-            },
-            separators=(",", ":"),
-        ).encode()
+        document = {
+            "version": FORMAT_VERSION,
+            "topicId": self.topic_id,
+            "createdMs": self.created_ms,
+            "state": self.state.value,
+            "ledgers": [
+                [i.ledger_id, None, None, i.timestamp_ms] if i.open else list(i[:4])
+                for i in self.ledgers
+            ],
+            "trimmed": list(self.trimmed),
+            "removing": list(self.removing),
+            "properties": dict(self.properties),
+        }
+        if self.topic_epoch is not None:
+            document["topicEpoch"] = self.topic_epoch
+        return json.dumps(document, separators=(",", ":")).encode()
 
 
 def decode_record(path: str, value: bytes) -> ManagedLedgerRecord:
@@ -150,4 +152,5 @@ def _from_document(document: dict[str, Any]) -> ManagedLedgerRecord:
         Position(*map(int, document["trimmed"])),
         tuple(map(int, document["removing"])),
         {str(key): str(value) for key, value in dict(document["properties"]).items()},
+        None if (epoch := document.get("topicEpoch")) is None else int(epoch),
     )

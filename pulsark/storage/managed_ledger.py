@@ -447,6 +447,10 @@ class ManagedLedger(LedgerView):
         """Replace the properties, durably."""
         await self._order(lambda: self._save(replace(self._record, properties=dict(properties))))
 
+    async def set_topic_epoch(self, epoch: int) -> None:
+        """A producer has the topic for itself: keep its epoch, durably."""
+        await self._order(lambda: self._save(replace(self._record, topic_epoch=epoch)))
+
     async def terminate(self) -> Position:
         """End the topic, durably: returns the last entry there will ever be."""
         if not self.is_terminated:
@@ -530,6 +534,11 @@ class ManagedLedger(LedgerView):
     def properties(self) -> Mapping[str, str]:
         """What the topic was given; see ``set_properties``."""
         return self._record.properties
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """See ``set_topic_epoch``; ``None`` if nobody ever had the topic for itself."""
+        return self._record.topic_epoch
 
     @property
     def created_ms(self) -> int:

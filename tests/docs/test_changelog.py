@@ -40,11 +40,6 @@ def test_non_persistent_topics_are_refused(client: pulsar.Client) -> None:
         client.create_producer("non-persistent://public/default/t")
 
 
-def test_exclusive_producers_are_refused(client: pulsar.Client) -> None:
-    with pytest.raises(pulsar.NotAllowedError):
-        client.create_producer("log-access", access_mode=pulsar.ProducerAccessMode.Exclusive)
-
-
 @pytest.mark.parametrize("policy", ["dispatchRate", "publishRate", "entryFilters"])
 def test_some_policies_of_namespaces_are_not_there(broker: Standalone, policy: str) -> None:
     url = f"{broker.web_url}/admin/v2/namespaces/public/default/{policy}"

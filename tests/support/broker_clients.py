@@ -226,12 +226,26 @@ class Client:
         command.flow.consumer_id, command.flow.messagePermits = consumer_id, permits
         self.send(command)
 
-    def producer_command(self, topic: str, name: str, producer_id: int = 1) -> pb.BaseCommand:
+    def producer_command(
+        self, topic: str, name: str, producer_id: int = 1, **fields: Any
+    ) -> pb.BaseCommand:
         command = Command(type=Command.PRODUCER)
         request = command.producer
         request.topic, request.producer_id, request.producer_name = topic, producer_id, name
         request.request_id = next(self._ids)
+        for field, value in fields.items():
+            setattr(request, field, value)
         return command
+
+    async def open_producer(
+        self, topic: str, name: str, producer_id: int = 1, *, seconds: float = 1.0, **fields: Any
+    ) -> pb.CommandProducerSuccess | int:
+        """Ask for a producer: what it is told, or the code of the refusal."""
+        self.send(self.producer_command(topic, name, producer_id, **fields))
+        answer = await self.take(Command.PRODUCER_SUCCESS, Command.ERROR, seconds=seconds)
+        if answer.type == Command.ERROR:
+            return answer.error.error
+        return answer.producer_success
 
     async def produce(self, topic: str, count_: int, producer_id: int = 1) -> list[tuple[int, int]]:
         """Open a producer and publish; the message ids."""

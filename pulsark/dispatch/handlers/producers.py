@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.producer import Producer
+from pulsark.dispatch.producer_access import AccessMode
 from pulsark.errors import ClientError, ServerError
+from pulsark.limits import PRODUCER_NAME_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 
@@ -22,6 +25,10 @@ def create_producer(connection: Connection, command: Command) -> None:
     if known is not None and not known.closed:
         _ready(connection, known, request.request_id)
         return
+    if request.producer_id in connection.waiting_producers:
+        error = ClientError(ServerError.ServiceNotReady, "This producer waits for its turn")
+        connection.send_request_error(request.request_id, error)
+        return
     connection.open(
         "producer", request.producer_id, request.request_id, _create(connection, request)
     )
@@ -29,9 +36,10 @@ def create_producer(connection: Connection, command: Command) -> None:
 
 async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     name = TopicName.parse(request.topic)
-    if request.producer_access_mode != 0:
+    if len(request.producer_name) > PRODUCER_NAME_CHARS_MAX:
         raise ClientError(
-            ServerError.NotAllowedError, "Only the Shared producer access mode is supported"
+            ServerError.NotAllowedError,
+            f"The producer name is longer than {PRODUCER_NAME_CHARS_MAX} characters",
         )
     topic = await connection.broker.topic_for_clients(name)
     topic.check_writable()
@@ -53,24 +61,48 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
         metadata={m.key: m.value for m in request.metadata},
         schema_version=schema_version,
         connected_since_ms=connection.broker.clock.now_ms(),
+        access_mode=AccessMode(request.producer_access_mode),
+        topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
     )
-    await topic.add_producer(producer)
+    producer.decide = partial(_decided, connection, producer, request.request_id)
+    ready = await topic.add_producer(producer)
     if not connection.is_open:
         topic.remove_producer(producer)
-        return
-    connection.remember_producer(producer)
-    _ready(connection, producer, request.request_id)
+    elif ready:
+        connection.remember_producer(producer)
+        _ready(connection, producer, request.request_id)
+    else:
+        connection.waiting_producers[producer.producer_id] = producer
+        connection.send(_success(producer, request.request_id, ready=False))
+
+
+def _decided(
+    connection: Connection, producer: Producer, request_id: int, error: Exception | None
+) -> None:
+    """A producer that had to wait is the only one now, or never will be."""
+    connection.waiting_producers.pop(producer.producer_id, None)
+    if error is not None:
+        connection.send_request_error(request_id, error)
+    else:
+        connection.remember_producer(producer)
+        _ready(connection, producer, request_id)
 
 
 def _ready(connection: Connection, producer: Producer, request_id: int) -> None:
+    connection.send(_success(producer, request_id, ready=True))
+
+
+def _success(producer: Producer, request_id: int, *, ready: bool) -> pb.BaseCommand:
     command = Command(type=Command.PRODUCER_SUCCESS)
     success = command.producer_success
     success.request_id = request_id
     success.producer_name = producer.name
     success.last_sequence_id = -1
     success.schema_version = producer.schema_version
-    success.producer_ready = True
-    connection.send(command)
+    success.producer_ready = ready
+    if ready and producer.topic_epoch is not None:
+        success.topic_epoch = producer.topic_epoch
+    return command
 
 
 def close_producer(connection: Connection, command: Command) -> None:
@@ -78,6 +110,9 @@ def close_producer(connection: Connection, command: Command) -> None:
     connection.abandon("producer", request.producer_id)
     producer = connection.producers.pop(request.producer_id, None)
     if producer is None:
+        waiting = connection.waiting_producers.pop(request.producer_id, None)
+        if waiting is not None:
+            waiting.topic.remove_producer(waiting)
         connection.send_success(request.request_id)
         return
     connection.run(

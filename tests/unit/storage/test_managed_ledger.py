@@ -716,6 +716,20 @@ def test_a_deletion_that_got_stuck_goes_on_later() -> None:
     simulate(main)
 
 
+def test_the_topic_epoch_outlives_an_opening_and_a_change_of_properties() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        managed = await cluster.open()
+        assert managed.topic_epoch is None
+        await managed.set_topic_epoch(3)
+        await managed.set_properties({"owner": "me"})
+        await managed.close()
+        again = await cluster.open()
+        assert (again.topic_epoch, again.properties) == (3, {"owner": "me"})
+
+    simulate(main)
+
+
 def test_properties_and_the_view_of_a_topic_that_is_not_loaded() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim)

@@ -1,0 +1,173 @@
+"""The producers of one topic: one for each name, side by side or one alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from pulsark.dispatch.producer_access import Access, access, check_epoch, next_epoch
+from pulsark.errors import ClientError, PulsarkError, ServerError
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.producer import Producer
+
+log = logging.getLogger(__name__)
+
+
+class Admitting(Protocol):
+    """The topic, as its producers see it."""
+
+    closed: bool
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The epoch of the last producer that had the topic for itself, if there was one."""
+
+    async def set_topic_epoch(self, epoch: int) -> None:
+        """Keep a new one, as durably as the topic keeps anything."""
+
+    def check_writable(self) -> None:
+        """Raise the error with which a new producer is refused, if it must be."""
+
+
+class TopicProducers:
+    """Admits producers, and remembers who waits to be the only one.
+
+    ``by_name`` are those that are connected. While the epoch of a new holder is made durable it
+    is the holder already, but not among them.
+    """
+
+    def __init__(self, topic: Admitting) -> None:
+        self.by_name: dict[str, Producer] = {}
+        self.waiting: deque[Producer] = deque()
+        self._topic = topic
+        self._holder: Producer | None = None
+        self._granting = asyncio.Lock()
+        self._promotions: set[asyncio.Task[None]] = set()
+
+    @property
+    def any(self) -> bool:
+        """Whether anybody publishes, or would."""
+        return bool(self.by_name or self.waiting or self._holder is not None)
+
+    async def add(self, producer: Producer) -> bool:
+        """Admit a producer, or raise ``ClientError``.
+
+        Says whether it is ready. If not it waits, and ``producer.decided`` is called some time,
+        unless it is removed before.
+        """
+        self._topic.check_writable()
+        await self._replace_dead(producer)
+        self._topic.check_writable()
+        granted = access(
+            producer.access_mode,
+            producer.topic_epoch,
+            self._topic.topic_epoch,
+            holder=None if self._holder is None else self._holder.name,
+            waiting=bool(self.waiting),
+            connected=bool(self.by_name),
+        )
+        if granted is Access.WAIT:
+            self.waiting.append(producer)
+            return False
+        if granted is Access.SHARED:
+            if producer.name in self.by_name:
+                raise ClientError(
+                    ServerError.ProducerBusy,
+                    f"Producer with name '{producer.name}' is already connected to topic",
+                )
+            producer.topic_epoch = self._topic.topic_epoch
+            self.by_name[producer.name] = producer
+            return True
+        self._clear(_taken())
+        self._holder = producer
+        await self._grant(producer)
+        return True
+
+    async def _replace_dead(self, producer: Producer) -> None:
+        """Remove who has the name, unless it is alive and another one's."""
+        while (other := self.by_name.get(producer.name)) is not None:
+            if not _succeeds(producer, other) and await other.connection.probe():
+                if other.closed:
+                    continue  # it left meanwhile
+                return
+            other.connection.forget_producer(other)
+            self.remove(other)
+
+    def _clear(self, error: ClientError) -> None:
+        """Nobody is there, or waits, any more; who waited gets the error."""
+        waiting, self.waiting = self.waiting, deque()
+        for producer in waiting:
+            producer.closed = True
+            producer.decide(error)
+        for producer in list(self.by_name.values()):
+            producer.connection.close_producer(producer)
+
+    async def _grant(self, producer: Producer) -> None:
+        """Connect the holder, its epoch durable."""
+        try:
+            async with self._granting:
+                self._check_holds(producer)
+                epoch = self._topic.topic_epoch
+                check_epoch(producer.topic_epoch, epoch)
+                following = next_epoch(producer.topic_epoch, epoch)
+                if following != epoch:
+                    await self._topic.set_topic_epoch(following)
+            self._check_holds(producer)
+            self._topic.check_writable()
+        except BaseException:
+            self._release(producer)
+            raise
+        producer.topic_epoch = following
+        self.by_name[producer.name] = producer
+
+    def _check_holds(self, producer: Producer) -> None:
+        if self._holder is not producer:
+            raise _taken()
+
+    def remove(self, producer: Producer) -> None:
+        """Forget a producer that left, wherever it was."""
+        producer.closed = True
+        if self.by_name.get(producer.name) is producer:
+            del self.by_name[producer.name]
+        elif producer in self.waiting:
+            self.waiting.remove(producer)
+        self._release(producer)
+
+    def disconnect(self) -> None:
+        """The topic goes away from here: everybody looks it up again."""
+        error = ClientError(ServerError.ServiceNotReady, "The topic is being unloaded")
+        self._clear(error)
+
+    def _release(self, producer: Producer) -> None:
+        """The next one's turn comes once everybody before it has left."""
+        if self._holder is producer:
+            self._holder = None
+        if self._holder is None and not self.by_name and self.waiting and not self._topic.closed:
+            self._holder = following = self.waiting.popleft()
+            self._promotions.add(task := asyncio.create_task(self._promote(following)))
+            task.add_done_callback(self._promotions.discard)
+
+    async def _promote(self, producer: Producer) -> None:
+        try:
+            await self._grant(producer)
+        except PulsarkError as error:
+            if not producer.closed:
+                producer.decide(error)
+        else:
+            producer.decide(None)
+
+
+def _taken() -> ClientError:
+    return ClientError(ServerError.ProducerFenced, "Another producer took the topic for itself")
+
+
+def _succeeds(producer: Producer, other: Producer) -> bool:
+    """Whether ``producer`` is the same client's next attempt."""
+    return (
+        producer.connection is other.connection
+        and producer.producer_id == other.producer_id
+        and producer.epoch > other.epoch
+    )
