@@ -261,7 +261,7 @@ def report(outcomes: Sequence[Outcome], listed: Mapping[str, str]) -> int:
     print(f"{EXCEPTIONS.name}, {len(verdict.unexpected)} failed unexpectedly")
     for title, tests in (
         ("failed, and is in no list", verdict.unexpected),
-        ("is listed and passes: take it from the list", verdict.recovered),
+        ("is listed and passes here: look whether it can go from the list", verdict.recovered),
         ("is listed and not in the suite", verdict.unknown),
     ):
         for test in tests:

@@ -24,6 +24,9 @@ from tests.support.client_programs import create_partitioned_topic
 from tests.support.standalone import Standalone
 
 WAIT_MS = 10_000
+LONG_MS = 60_000
+"""A batch ends when it is full or flushed, never by its delay."""
+
 EARLIEST = pulsar.InitialPosition.Earliest
 _numbers = count()
 
@@ -67,6 +70,22 @@ def send_batch(producer: pulsar.Producer, number: int, **options: object) -> Non
     for i in range(number):
         producer.send_async(str(i).encode(), None, **options)
     producer.flush()
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("F24", "F25")
+def test_both_generations_of_names_and_short_ones_are_one_topic(
+    client: pulsar.Client, topic: str
+) -> None:
+    short = topic.rpartition("/")[2]
+    old = f"persistent://public/standalone/default/{short}"
+    consumers = [client.subscribe(name, f"s{n}") for n, name in enumerate((old, topic, short))]
+    for name in (old, topic, short):
+        client.create_producer(name).send(name.encode())
+    for consumer in consumers:
+        assert texts(consumer, 3) == [old, topic, short]
 
 
 # -- sending -------------------------------------------------------------------------------------
@@ -118,7 +137,10 @@ def test_a_batch_is_one_entry_and_counts_as_one(
 ) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=500
+        topic,
+        batching_enabled=True,
+        batching_max_messages=10,
+        batching_max_publish_delay_ms=LONG_MS,
     )
     send_batch(producer, 20)
     messages = [consumer.receive(WAIT_MS) for _ in range(20)]
@@ -135,7 +157,7 @@ def test_a_batch_is_one_entry_and_counts_as_one(
 def test_a_message_with_a_delivery_time_is_not_batched(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=500
+        topic, batching_enabled=True, batching_max_publish_delay_ms=LONG_MS
     )
     producer.send_async(b"a", None)
     producer.send_async(b"b", None)
@@ -155,7 +177,7 @@ def test_batches_by_key_have_one_key_each(client: pulsar.Client, topic: str) -> 
         topic,
         batching_enabled=True,
         batching_type=pulsar.BatchingType.KeyBased,
-        batching_max_publish_delay_ms=500,
+        batching_max_publish_delay_ms=LONG_MS,
     )
     for i in range(12):
         producer.send_async(b"x", None, partition_key=f"key-{i % 3}")
@@ -202,7 +224,7 @@ def test_round_robin_keeps_a_batch_together(client: pulsar.Client, partitioned: 
         partitioned,
         batching_enabled=True,
         batching_max_messages=4,
-        batching_max_publish_delay_ms=500,
+        batching_max_publish_delay_ms=LONG_MS,
     )
     send_batch(producer, 12)
     by_number = partitions(consumer, 12)
@@ -318,7 +340,7 @@ def test_a_batch_comes_again_as_a_whole(client: pulsar.Client, topic: str) -> No
         topic, "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
     )
     producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=500
+        topic, batching_enabled=True, batching_max_publish_delay_ms=LONG_MS
     )
     send_batch(producer, 4)
     messages = [consumer.receive(WAIT_MS) for _ in range(4)]
@@ -341,7 +363,7 @@ def test_single_messages_of_a_batch_are_acknowledged_if_it_is_enabled(tmp_path: 
         client = connect(standalone)
         consumer = client.subscribe("t", "s", batch_index_ack_enabled=True)
         producer = client.create_producer(
-            "t", batching_enabled=True, batching_max_publish_delay_ms=500
+            "t", batching_enabled=True, batching_max_publish_delay_ms=LONG_MS
         )
         send_batch(producer, 4)
         messages = [consumer.receive(WAIT_MS) for _ in range(4)]
