@@ -9,6 +9,7 @@ loop; simulation supplies a loop in virtual time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import gc
@@ -79,6 +80,13 @@ class Disk(Protocol):
 
     def write_atomic(self, path: str, data: bytes) -> None:
         """Replace a file as a whole: temporary file, sync, rename, sync of the directory."""
+
+    def write_new(self, path: str, data: bytes) -> None:
+        """Write a file as a whole under a name that must not exist: ``FileExistsError``.
+
+        Temporary file (``*.tmp``), sync, link, sync of the directory. Of several that write one
+        name at the same time, one succeeds.
+        """
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file to ``size`` bytes, durably."""
@@ -198,15 +206,19 @@ class OsDisk:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._write_file(temporary, data)
         os.rename(temporary, path)
+        self._sync_dir(os.path.dirname(path))
+
+    def write_new(self, path: str, data: bytes) -> None:
+        # Others may be writing the same name: each has a temporary file of its own.
+        temporary = f"{path}.{os.urandom(8).hex()}.tmp"
+        try:
+            self._write_file(temporary, data)
+            os.link(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
         self._sync_dir(os.path.dirname(path))
 
     def truncate(self, path: str, size: int) -> None:
@@ -227,6 +239,17 @@ class OsDisk:
     def space(self, path: str) -> tuple[int, int]:
         usage = os.statvfs(path)
         return usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
+
+    @staticmethod
+    def _write_file(path: str, data: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     @staticmethod
     def _sync_dir(path: str) -> None:

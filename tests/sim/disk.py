@@ -2,9 +2,9 @@
 
 Model. A file has its current bytes (what a reader of the page cache sees) and the prefix that
 is on stable storage. A directory has its current names and those that are on stable storage.
-Every change is a *step*: ``create``, ``write``, ``sync``, ``rename``, ``unlink``, ``truncate``,
-``mkdir``, ``syncdir``. ``crash_at = n`` lets the process die just before step ``n``, so trying
-every ``n`` puts a crash between any two steps. The dead disk refuses all further calls;
+Every change is a *step*: ``create``, ``write``, ``sync``, ``rename``, ``link``, ``unlink``,
+``truncate``, ``mkdir``, ``syncdir``. ``crash_at = n`` lets the process die just before step ``n``,
+so trying every ``n`` puts a crash between any two steps. The dead disk refuses all further calls;
 ``after_crash`` gives the disk that the next process finds, where of the unsynced changes
 
 * ``none`` survived (power failed, caches were lost),
@@ -180,6 +180,31 @@ class SimDisk:
         self._step("rename", path)
         self._fail(self.name_errno, path)
         self._change_names({temporary: None, path: inode})
+        self._sync_dir(os.path.dirname(path))
+
+    def write_new(self, path: str, data: bytes) -> None:
+        path = _absolute(path)
+        self._check_parent(path)
+        temporary = f"{path}.{self.steps}.tmp"
+        self._step("create", temporary)
+        self._fail(self.name_errno, path)
+        inode = _Inode()
+        self._change_names({temporary: inode})
+        try:
+            file = SimAppendFile(self, temporary, inode)
+            file.writev([data])
+            file.sync()
+            self._step("link", path)
+            self._fail(self.name_errno, path)
+            if path in self._names:
+                raise FileExistsError(errno.EEXIST, "exists", path)
+            self._change_names({path: inode})
+        except OSError:
+            self._step("unlink", temporary)
+            self._change_names({temporary: None})
+            raise
+        self._step("unlink", temporary)
+        self._change_names({temporary: None})
         self._sync_dir(os.path.dirname(path))
 
     def truncate(self, path: str, size: int) -> None:

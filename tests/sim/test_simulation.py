@@ -7,10 +7,11 @@ import contextlib
 import errno
 import functools
 import random
+from pathlib import Path
 
 import pytest
 
-from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.runtime import Disk, OsDisk, Worker, run_in_worker
 from tests.sim.clock import SimClock
 from tests.sim.disk import SECTOR, SURVIVALS, SimDisk, crash_points
 from tests.sim.loop import SimulatedCrash, Stalled
@@ -133,6 +134,38 @@ def test_names_need_the_directory_sync() -> None:
     assert disk.after_crash("all", random.Random(0)).files() == ("/d/f",)
     with pytest.raises(SimulatedCrash):
         disk.list("/d")
+
+
+@pytest.mark.parametrize("make", [SimDisk, OsDisk])
+def test_write_new_writes_once_and_leaves_nothing_else(
+    make: type[SimDisk | OsDisk], tmp_path: Path
+) -> None:
+    disk, path = make(), str(tmp_path)
+    disk.make_dirs(path)
+    disk.write_new(f"{path}/f", b"first")
+    with pytest.raises(FileExistsError):
+        disk.write_new(f"{path}/f", b"second")
+    assert disk.list(path) == ["f"]
+    assert disk.open(f"{path}/f").read(0, 99) == b"first"
+
+
+def test_write_new_shows_all_or_nothing_after_any_crash() -> None:
+    def script(disk: SimDisk) -> None:
+        disk.make_dirs("/d")
+        disk.write_new("/d/f", b"new" * 500)
+
+    steps = crash_points(script)
+    for step in range(1, steps + 2):
+        for survival in SURVIVALS:
+            disk = SimDisk()
+            disk.crash_at = step
+            with contextlib.suppress(SimulatedCrash):
+                script(disk)
+            after = disk.after_crash(survival, random.Random(step))
+            if "/d/f" in after.files():
+                assert after.content("/d/f") == b"new" * 500
+            else:
+                assert step <= steps
 
 
 def test_write_atomic_shows_old_or_new_after_any_crash() -> None:

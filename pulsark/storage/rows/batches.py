@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,7 @@ _FAR = 1 << 40
 _message_size = struct.Struct(">I").unpack_from
 
 
+@cache
 def _length_only() -> type:
     """A message with ``payload_size`` of ``SingleMessageMetadata`` and no other field."""
     file = descriptor_pb2.FileDescriptorProto(

@@ -1,0 +1,378 @@
+"""Attach: files become part of a topic's table, on all its storage roots, once.
+
+1. The files are written, synced and verified (``seal``).
+2. The intent: one compare-and-set of the table record. This is the moment of truth; from here
+   on it is only rolled forward, by whoever owns the table.
+3. On each root: look at the log; if its last attach is the one before this, commit at exactly
+   the next version; if somebody was faster, look again. Read back what was written.
+4. The sealed ledgers' documents name the files, so that consumers read them.
+5. The intent is marked as done. Now the journal may release the entries.
+
+Each step may be the last one of a process, and each may be done again. A root that is away stays
+behind and catches up from another one: a root's log is a prefix of the attaches, never different.
+A stale owner loses the compare-and-set of the record, or finds its version taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import google_crc32c
+
+from pulsark.errors import (
+    BadVersionError,
+    CorruptEntryError,
+    LedgerFencedError,
+    MetadataError,
+    StorageError,
+)
+from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.runtime import Disk, Runtime, Worker, run_in_worker
+from pulsark.storage.table.delta_log import (
+    Action,
+    CorruptCommitError,
+    DeltaLog,
+    attach_number,
+    commit_of,
+    files_of,
+    first_commit,
+)
+from pulsark.storage.table.record import (
+    FILES_PER_ATTACH_MAX,
+    DataFile,
+    Intent,
+    SealedLedger,
+    TableRecord,
+    ledgers_of,
+    sealed_ledger_path,
+)
+
+log = logging.getLogger(__name__)
+
+COPY_BYTES = 4 << 20
+
+
+class TableOwner:
+    """The only committer of a table, as long as nobody else opens it. See ``open``."""
+
+    def __init__(
+        self,
+        path: str,
+        record: TableRecord,
+        version: int,
+        metadata: MetadataStore,
+        runtime: Runtime,
+        worker: Worker,
+        roots_needed: int,
+    ) -> None:
+        self._path = path
+        self._record = record
+        self._version = version
+        self._metadata = metadata
+        self._disk = runtime.disk
+        self._clock = runtime.clock
+        self._worker = worker
+        self._roots_needed = min(roots_needed, len(record.roots))
+        self._changing = asyncio.Lock()
+        self._doubtful = False
+        """Whether the outcome of a write of the record is unknown."""
+
+    @classmethod
+    async def open(
+        cls,
+        path: str,
+        table_id: str,
+        roots: Sequence[str],
+        metadata: MetadataStore,
+        runtime: Runtime,
+        worker: Worker,
+        *,
+        roots_needed: int = 1,
+    ) -> TableOwner:
+        """Own the table whose record is at ``path``, created on ``roots`` if there is none.
+
+        Rolls an attach forward that was decided and not done. ``roots_needed`` of the roots must
+        have an attach before it is done. A record of another ``table_id`` is one of a topic
+        that was deleted; the new table takes its place.
+        """
+        record, version = await _load_or_create(path, table_id, roots, metadata, runtime)
+        owner = cls(path, record, version, metadata, runtime, worker, roots_needed)
+        # Whoever opened the table before can decide nothing any more.
+        await owner._save(owner._record)
+        async with owner._changing:
+            await owner._roll_forward(clean=True)
+        return owner
+
+    @property
+    def record(self) -> TableRecord:
+        """The table as it is now."""
+        return self._record
+
+    async def sealed(self, ledger_id: int) -> SealedLedger | None:
+        """Which files hold a ledger's entries; ``None`` if none of them is sealed."""
+        return await read_sealed(self._path, ledger_id, self._metadata)
+
+    async def attach(self, adds: Sequence[DataFile], removes: Sequence[DataFile] = ()) -> int:
+        """Files join and leave the table, all or none; returns the number of the attach.
+
+        ``StorageError`` before the intent: nothing happened. After it: it is decided, and a
+        later call finishes it. ``LedgerFencedError``: the table has another owner.
+        """
+        if not adds and not removes:
+            raise ValueError("an attach of nothing")
+        if len(adds) + len(removes) > FILES_PER_ATTACH_MAX:
+            raise ValueError(f"an attach has at most {FILES_PER_ATTACH_MAX} files")
+        async with self._changing:
+            await self._roll_forward()
+            record = self._record.intending(self._clock.now_ms(), adds, removes)
+            assert record.intent is not None
+            await self._check(record.intent)
+            await self._save(record)
+            await self._roll_forward()
+            return record.attached
+
+    async def _check(self, intent: Intent) -> None:
+        for ledger_id, partition in ledgers_of(intent).items():
+            sealed = await self.sealed(ledger_id) or SealedLedger(ledger_id, partition)
+            after = sealed.with_intent(intent)
+            if not after.is_whole():
+                raise StorageError(
+                    f"the files of ledger {ledger_id} would not follow each other: "
+                    f"sealed through {sealed.through}"
+                )
+
+    async def _roll_forward(self, clean: bool = False) -> None:
+        """Make a decided attach true on every root that can be reached."""
+        if self._doubtful:
+            await self._reload()
+        record = self._record
+        if record.intent is None or not (record.pending or clean):
+            return
+        reached = 0
+        for root in record.roots:
+            try:
+                await run_in_worker(
+                    self._worker,
+                    lambda root=root: commit_on_root(self._disk, record, root, clean=clean),  # type: ignore[misc]
+                )
+            except (OSError, StorageError) as e:
+                log.warning("table %s: root %s stays behind: %s", record.table_id, root, e)
+            else:
+                reached += 1
+        if reached < self._roots_needed:
+            raise StorageError(
+                f"table {record.table_id}: attach {record.attached} has reached {reached} roots "
+                f"of {self._roots_needed}; it will be tried again"
+            )
+        if record.pending:
+            for ledger_id, partition in ledgers_of(record.intent).items():
+                await self._show(SealedLedger(ledger_id, partition), record.intent)
+            await self._save(_done(record))
+
+    async def _show(self, empty: SealedLedger, intent: Intent) -> None:
+        """Bring a sealed ledger's document up to date."""
+        path = sealed_ledger_path(self._path, empty.ledger_id)
+        while True:
+            found = await self._metadata.get(path)
+            before = SealedLedger.decode(path, found.value) if found is not None else empty
+            after = before.with_intent(intent)
+            try:
+                if after.files:
+                    version = found.version if found is not None else ABSENT
+                    await self._metadata.put(path, after.encode(), version)
+                elif found is not None:
+                    await self._metadata.delete(path, found.version)
+                return
+            except BadVersionError:
+                continue  # a stale owner rolled the same intent forward: equal, or behind
+
+    async def _save(self, record: TableRecord) -> None:
+        try:
+            self._version = await self._metadata.put(self._path, record.encode(), self._version)
+        except BadVersionError:
+            raise LedgerFencedError(f"table {record.table_id} has another owner") from None
+        except MetadataError:
+            self._doubtful = True
+            raise
+        self._record = record
+
+    async def _reload(self) -> None:
+        """After a write of unknown outcome. Another owner's version is told by its next write."""
+        found = await self._metadata.get(self._path)
+        if found is None or found.version not in (self._version, self._version + 1):
+            raise LedgerFencedError(f"table {self._record.table_id} has another owner")
+        self._record = TableRecord.decode(self._path, found.value)
+        self._version = found.version
+        self._doubtful = False
+
+
+def _done(record: TableRecord) -> TableRecord:
+    return TableRecord(record.table_id, record.created_ms, record.roots, record.intent)
+
+
+async def read_sealed(path: str, ledger_id: int, metadata: MetadataStore) -> SealedLedger | None:
+    """Which files hold a ledger's entries, for readers; ``path`` is that of the table record."""
+    where = sealed_ledger_path(path, ledger_id)
+    found = await metadata.get(where)
+    return None if found is None else SealedLedger.decode(where, found.value)
+
+
+async def _load_or_create(
+    path: str, table_id: str, roots: Sequence[str], metadata: MetadataStore, runtime: Runtime
+) -> tuple[TableRecord, int]:
+    while True:
+        found = await metadata.get(path)
+        if found is not None:
+            record = TableRecord.decode(path, found.value)
+            if record.table_id == table_id:
+                return record, found.version
+        record = TableRecord(table_id, runtime.clock.now_ms(), tuple(roots))
+        version = found.version if found is not None else ABSENT
+        try:
+            return record, await metadata.put(path, record.encode(), version)
+        except BadVersionError:
+            continue
+
+
+# -- one root ----------------------------------------------------------------------------------
+
+
+def commit_on_root(disk: Disk, record: TableRecord, directory: str, *, clean: bool = False) -> None:
+    """Bring one root's log and files up to the record's intent. Blocks; may be repeated.
+
+    Raises ``OSError`` or ``StorageError`` if that cannot be done now.
+    """
+    intent = record.intent
+    assert intent is not None
+    table_log = DeltaLog(disk, directory)
+    if clean:
+        table_log.clean()
+    peers = [root for root in record.roots if root != directory]
+    while True:
+        table_log.create(record)
+        versions = table_log.versions()
+        attached, bad = _last_attach(table_log, versions)
+        if bad == 0:
+            table_log.replace(0, first_commit(record))
+            continue
+        if attached >= intent.number and bad is None:
+            return
+        if attached + 1 < intent.number:
+            number, commit, adds = _next_of_peer(disk, peers, attached)
+        else:
+            number, commit, adds = intent.number, commit_of(intent), list(intent.adds)
+        for file in adds:
+            _ensure_file(disk, directory, peers, file)
+        version = bad if bad is not None else versions[-1] + 1
+        try:
+            if bad is not None:
+                log.warning("%s: commit %d is damaged, made again", directory, bad)
+                table_log.replace(version, commit)
+            else:
+                table_log.write(version, commit)
+        except FileExistsError:
+            continue
+        if table_log.read_bytes(version) != commit:
+            raise CorruptCommitError(f"{directory}: commit {version} reads differently")
+        log.debug("%s: attach %d is commit %d", directory, number, version)
+
+
+def _last_attach(table_log: DeltaLog, versions: list[int]) -> tuple[int, int | None]:
+    """The last attach in a log, and the newest commit if that one is damaged."""
+    try:
+        table_log.read(versions[-1])
+    except CorruptCommitError:
+        return table_log.attached(versions[:-1]), versions[-1]
+    return table_log.attached(versions), None
+
+
+@dataclass(frozen=True, slots=True)
+class _PeerCommit:
+    commit: bytes
+    actions: list[Action]
+
+
+def _next_of_peer(
+    disk: Disk, peers: Iterable[str], attached: int
+) -> tuple[int, bytes, list[DataFile]]:
+    """The commit after attach ``attached``, from a root that has it, and the files it needs.
+
+    Files that a later commit removed may be gone already, and are not needed.
+    """
+    for peer in peers:
+        try:
+            found = _commits_after(DeltaLog(disk, peer), attached)
+        except (OSError, StorageError) as e:
+            log.warning("%s: cannot be copied from: %s", peer, e)
+            continue
+        if attached + 1 in found:
+            wanted = found[attached + 1]
+            removed = {
+                action["remove"]["path"]
+                for commit in found.values()
+                for action in commit.actions
+                if "remove" in action
+            }
+            adds = [file for file in files_of(wanted.actions) if file.path not in removed]
+            return attached + 1, wanted.commit, adds
+    raise StorageError(f"no root has attach {attached + 1}")
+
+
+def _commits_after(table_log: DeltaLog, attached: int) -> dict[int, _PeerCommit]:
+    found: dict[int, _PeerCommit] = {}
+    for version in reversed(table_log.versions()):
+        actions = table_log.read(version)
+        number = attach_number(actions)
+        if number is not None:
+            if number <= attached:
+                break
+            found[number] = _PeerCommit(table_log.read_bytes(version), actions)
+    return found
+
+
+def _ensure_file(disk: Disk, directory: str, peers: Iterable[str], file: DataFile) -> None:
+    """A file is on this root with its size; copied from another root if it is not."""
+    if _has(disk, directory, file):
+        return
+    for peer in peers:
+        try:
+            if _has(disk, peer, file):
+                copy_file(disk, peer, directory, file)
+                return
+        except (OSError, StorageError) as e:
+            log.warning("%s: %s cannot be copied: %s", peer, file.path, e)
+    raise StorageError(f"no root has {file.path} with {file.size} bytes")
+
+
+def _has(disk: Disk, directory: str, file: DataFile) -> bool:
+    try:
+        return disk.size(f"{directory}/{file.path}") == file.size
+    except FileNotFoundError:
+        return False
+
+
+def copy_file(disk: Disk, source: str, target: str, file: DataFile) -> None:
+    """Copy a file from one root to another, durably, and only if its checksum is right."""
+    path = f"{target}/{file.path}"
+    disk.make_dirs(path.rpartition("/")[0])
+    disk.remove(path)
+    reading = disk.open(f"{source}/{file.path}")
+    try:
+        writing = disk.create(path)
+        try:
+            crc = 0
+            for offset in range(0, file.size, COPY_BYTES):
+                piece = reading.read(offset, min(COPY_BYTES, file.size - offset))
+                crc = google_crc32c.extend(crc, piece)
+                writing.writev([piece])
+            writing.sync()
+        finally:
+            writing.close()
+    finally:
+        reading.close()
+    if crc != file.crc32c:
+        disk.remove(path)
+        raise CorruptEntryError(f"{source}/{file.path} is damaged")

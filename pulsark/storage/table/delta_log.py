@@ -1,0 +1,267 @@
+"""The Delta log of a table on one storage root: JSON files, one a commit.
+
+The log is written here and not by a library, for two reasons. Libraries sync nothing, so that a
+power failure can leave an empty commit, which readers take for one without rows. And every step
+of an attach must run on the simulated disk, where it is crashed.
+
+A commit is written to a temporary file, synced, and linked to its name, which must not exist:
+of two writers of one version one wins, and a commit is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pulsark.errors import CorruptEntryError
+from pulsark.runtime import Disk
+from pulsark.storage.table.record import DataFile, Intent, TableRecord
+
+APP_ID = "pulsark"
+"""Under this name commits carry the number of their attach."""
+
+FORMAT_PROPERTY = "pulsark.formatVersion"
+TABLE_FORMAT_VERSION = 1
+
+Action: TypeAlias = dict[str, Any]
+
+_MESSAGE_TIME = "timestamp"
+COLUMN_TYPES: Mapping[str, Any] = {
+    "partition": "integer",
+    "ledger_id": "long",
+    "entry_id": "long",
+    "batch_index": "integer",
+    "batch_size": "integer",
+    "key": "string",
+    "key_base64": "boolean",
+    "ordering_key": "binary",
+    "value": "binary",
+    "value_raw": "binary",
+    "properties": {
+        "type": "map",
+        "keyType": "string",
+        "valueType": "string",
+        "valueContainsNull": True,
+    },
+    "producer_name": "string",
+    "sequence_id": "long",
+    "publish_time": _MESSAGE_TIME,
+    "event_time": _MESSAGE_TIME,
+    "schema_version": "binary",
+    "replicated_from": "string",
+    "deliver_at_time": _MESSAGE_TIME,
+    "entry_meta": "binary",
+    "message_meta": "binary",
+}
+"""The columns of ``rows.TABLE_SCHEMA`` in Delta's words; a test compares them."""
+
+_commit_name = re.compile(r"(\d{20})\.json")
+
+
+class CorruptCommitError(CorruptEntryError):
+    """A commit is empty, torn or no commit at all."""
+
+
+class DeltaLog:
+    """The log of the table in a directory. All calls block, and raise ``OSError``."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self.directory = directory
+        self._log = f"{directory}/_delta_log"
+
+    def versions(self) -> list[int]:
+        """The commits that are there, ascending; old ones may be gone."""
+        found = map(_commit_name.fullmatch, self._disk.list(self._log))
+        return sorted(int(match[1]) for match in found if match)
+
+    def read(self, version: int) -> list[Action]:
+        """The actions of a commit; ``CorruptCommitError``."""
+        return parse_commit(self.read_bytes(version), self._path(version))
+
+    def read_bytes(self, version: int) -> bytes:
+        """A commit as it is stored."""
+        path = self._path(version)
+        file = self._disk.open(path)
+        try:
+            return file.read(0, self._disk.size(path))
+        finally:
+            file.close()
+
+    def create(self, record: TableRecord) -> None:
+        """Make the table's directory and its first commit, unless they are there."""
+        self._disk.make_dirs(self._log)
+        if not self.versions():
+            self._write(0, first_commit(record))
+
+    def write(self, version: int, commit: bytes) -> None:
+        """Add a commit, durably; ``FileExistsError`` if there is one with its number."""
+        self._write(version, commit)
+
+    def replace(self, version: int, commit: bytes) -> None:
+        """Write a damaged commit again, durably."""
+        self._disk.write_atomic(self._path(version), commit)
+
+    def clean(self) -> None:
+        """Remove what interrupted writers left behind."""
+        for name in self._disk.list(self._log):
+            if name.endswith(".tmp"):
+                self._disk.remove(f"{self._log}/{name}")
+
+    def attached(self, versions: Sequence[int]) -> int:
+        """The number of the last attach among these commits; 0 without one."""
+        for version in reversed(versions):
+            number = attach_number(self.read(version))
+            if number is not None:
+                return number
+        return 0
+
+    def _write(self, version: int, commit: bytes) -> None:
+        self._disk.write_new(self._path(version), commit)
+
+    def _path(self, version: int) -> str:
+        return f"{self._log}/{version:020d}.json"
+
+
+def parse_commit(commit: bytes, path: str) -> list[Action]:
+    """The actions of a commit; ``CorruptCommitError`` unless it is whole."""
+    try:
+        actions = [json.loads(line) for line in commit.splitlines()]
+    except ValueError as e:
+        raise CorruptCommitError(f"{path} is damaged: {e}") from None
+    if not actions or not commit.endswith((b"}", b"\n")):
+        raise CorruptCommitError(f"{path} is damaged: {len(commit)} bytes")
+    if not all(isinstance(action, dict) for action in actions):
+        raise CorruptCommitError(f"{path} is damaged: an action is no object")
+    return actions
+
+
+def attach_number(actions: Iterable[Action]) -> int | None:
+    """The attach that a commit belongs to, if it is one of ours."""
+    for action in actions:
+        transaction = action.get("txn")
+        if transaction is not None and transaction.get("appId") == APP_ID:
+            return int(transaction["version"])
+    return None
+
+
+def files_of(actions: Iterable[Action]) -> list[DataFile]:
+    """The files that a commit of ours adds."""
+    return [_file(action["add"]) for action in actions if "add" in action]
+
+
+def first_commit(record: TableRecord) -> bytes:
+    """The commit that makes a table; equal on all roots."""
+    schema = {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in COLUMN_TYPES.items()
+        ],
+    }
+    ident = record.table_id
+    return _lines(
+        [
+            _info(record.created_ms, "CREATE TABLE"),
+            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+            {
+                "metaData": {
+                    "id": "-".join(
+                        (ident[:8], ident[8:12], ident[12:16], ident[16:20], ident[20:])
+                    ),
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": json.dumps(schema, separators=(",", ":")),
+                    "partitionColumns": ["partition", "ledger_id"],
+                    "configuration": {FORMAT_PROPERTY: str(TABLE_FORMAT_VERSION)},
+                    "createdTime": record.created_ms,
+                }
+            },
+        ]
+    )
+
+
+def commit_of(intent: Intent) -> bytes:
+    """The commit of an attach; equal on all roots, so that it can be made again."""
+    operation = "WRITE" if intent.adds else "DELETE"
+    return _lines(
+        [
+            _info(intent.time_ms, operation),
+            {
+                "txn": {
+                    "appId": APP_ID,
+                    "version": intent.number,
+                    "lastUpdated": intent.time_ms,
+                }
+            },
+            *({"add": _add(file, intent.time_ms)} for file in intent.adds),
+            *({"remove": _remove(file, intent.time_ms)} for file in intent.removes),
+        ]
+    )
+
+
+def _add(file: DataFile, time_ms: int) -> Action:
+    statistics = {"numRecords": file.rows, **file.statistics}
+    return {
+        "path": file.path,
+        "partitionValues": _partition_values(file),
+        "size": file.size,
+        "modificationTime": time_ms,
+        "dataChange": True,
+        "stats": json.dumps(statistics, separators=(",", ":")),
+        "tags": {
+            "pulsark.entries": f"{file.first_entry_id}-{file.last_entry_id}",
+            "pulsark.crc32c": str(file.crc32c),
+        },
+    }
+
+
+def _file(add: Mapping[str, Any]) -> DataFile:
+    try:
+        statistics = json.loads(add["stats"])
+        first, last = add["tags"]["pulsark.entries"].split("-")
+        return DataFile(
+            add["path"],
+            int(add["partitionValues"]["partition"]),
+            int(add["partitionValues"]["ledger_id"]),
+            int(first),
+            int(last),
+            statistics.pop("numRecords"),
+            add["size"],
+            int(add["tags"]["pulsark.crc32c"]),
+            statistics,
+        )
+    except (KeyError, TypeError, ValueError) as e:
+        raise CorruptCommitError(f"not an add action of ours: {e!r}") from None
+
+
+def _remove(file: DataFile, time_ms: int) -> Action:
+    return {
+        "path": file.path,
+        "deletionTimestamp": time_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": _partition_values(file),
+        "size": file.size,
+    }
+
+
+def _partition_values(file: DataFile) -> dict[str, str]:
+    return {"partition": str(file.partition), "ledger_id": str(file.ledger_id)}
+
+
+def _info(time_ms: int, operation: str) -> Action:
+    return {
+        "commitInfo": {
+            "timestamp": time_ms,
+            "operation": operation,
+            "operationParameters": {},
+            "engineInfo": "pulsark",
+        }
+    }
+
+
+def _lines(actions: Iterable[Action]) -> bytes:
+    encode: Callable[[Action], str] = json.JSONEncoder(separators=(",", ":")).encode
+    return b"".join(encode(action).encode() + b"\n" for action in actions)

@@ -1,0 +1,265 @@
+"""What the metadata store knows of a table: its roots, its attaches, its sealed ledgers.
+
+Two kinds of documents, each changed by compare-and-set of the whole: the *table record*, whose
+intent is the moment of truth of an attach, and one *sealed ledger* for each ledger that has rows.
+``docs/formats/table.md`` describes the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+from pulsark.errors import MetadataError
+from pulsark.storage.ledger_metadata import check_version
+from pulsark.wire.topic_name import TopicName
+
+FORMAT_VERSION = 1
+TABLES_PATH = "/tables"
+
+FILES_PER_ATTACH_MAX = 500
+"""An intent is one value of the metadata store, which may have 1 MiB."""
+
+Statistics = Mapping[str, Mapping[str, Any]]
+"""``minValues``, ``maxValues``, ``nullCount``: by column, as Delta has them."""
+
+
+def table_path(topic: TopicName) -> str:
+    """Where the record of a topic's table is; all partitions share it."""
+    base = topic.base
+    local = quote(base.local, safe="")
+    return f"{TABLES_PATH}/{base.tenant}/{base.namespace}/{base.domain}/{local}"
+
+
+def sealed_ledger_path(table: str, ledger_id: int) -> str:
+    """Where a sealed ledger's document is, below its table's record."""
+    return f"{table}/{ledger_id}"
+
+
+def table_directory(root: str, topic: TopicName, table_id: str) -> str:
+    """The table's directory on a storage root.
+
+    The id makes it unique. Tenant and namespace are for people: an equals sign would be read as
+    a partition column, and a percent sign is undone by some readers, so they become ``_``.
+    """
+    tenant, namespace = (re.sub(r"[^-.\w]", "_", n) for n in (topic.tenant, topic.namespace))
+    return f"{root}/{tenant}/{namespace}/{table_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file with all rows of consecutive entries of one ledger.
+
+    ``path`` is relative to the table's directory, the same on every root. ``crc32c`` is that
+    of all bytes of the file.
+    """
+
+    path: str
+    partition: int
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    rows: int
+    size: int
+    crc32c: int
+    statistics: Statistics
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in documents."""
+        return {
+            "path": self.path,
+            "partition": self.partition,
+            "ledgerId": self.ledger_id,
+            "entries": [self.first_entry_id, self.last_entry_id],
+            "rows": self.rows,
+            "size": self.size,
+            "crc32c": self.crc32c,
+            "stats": self.statistics,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> DataFile:
+        """The inverse of ``to_json``; raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+        first, last = document["entries"]
+        return cls(
+            str(document["path"]),
+            int(document["partition"]),
+            int(document["ledgerId"]),
+            int(first),
+            int(last),
+            int(document["rows"]),
+            int(document["size"]),
+            int(document["crc32c"]),
+            dict(document["stats"]),
+        )
+
+    def without_statistics(self) -> DataFile:
+        """What reading needs; statistics are for the log."""
+        return replace(self, statistics={})
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One attach: the files that join the table and those that leave it."""
+
+    number: int
+    """1 for the first attach of a table; each has the next one."""
+    time_ms: int
+    """When it was decided: the commits of all roots carry this time."""
+    adds: tuple[DataFile, ...] = ()
+    removes: tuple[DataFile, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the table record."""
+        return {
+            "number": self.number,
+            "timeMs": self.time_ms,
+            "adds": [file.to_json() for file in self.adds],
+            "removes": [file.to_json() for file in self.removes],
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Intent:
+        """The inverse of ``to_json``."""
+        return cls(
+            int(document["number"]),
+            int(document["timeMs"]),
+            tuple(DataFile.from_json(file) for file in document["adds"]),
+            tuple(DataFile.from_json(file) for file in document["removes"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """The durable state of a table."""
+
+    table_id: str
+    """The id of its topic: 32 hexadecimal digits."""
+    created_ms: int
+    roots: tuple[str, ...]
+    """Directories of the table on its storage roots; the first is the primary."""
+    intent: Intent | None = None
+    """The last attach. It stays here when it is done, to make its commits again if need be."""
+    pending: bool = False
+    """Whether the intent is still to be rolled forward."""
+
+    @property
+    def attached(self) -> int:
+        """The number of the last attach that was decided, 0 before the first."""
+        return self.intent.number if self.intent is not None else 0
+
+    def intending(
+        self, time_ms: int, adds: Iterable[DataFile], removes: Iterable[DataFile]
+    ) -> TableRecord:
+        """With the next attach decided."""
+        intent = Intent(self.attached + 1, time_ms, tuple(adds), tuple(removes))
+        return replace(self, intent=intent, pending=True)
+
+    def encode(self) -> bytes:
+        """The stored JSON."""
+        return _encode(
+            {
+                "version": FORMAT_VERSION,
+                "tableId": self.table_id,
+                "createdMs": self.created_ms,
+                "roots": list(self.roots),
+                "intent": self.intent.to_json() if self.intent is not None else None,
+                "pending": self.pending,
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, value: bytes) -> TableRecord:
+        """The inverse of ``encode``; raises ``MetadataError``."""
+        try:
+            document = json.loads(value)
+            check_version(document, FORMAT_VERSION)
+            intent = document["intent"]
+            return cls(
+                str(document["tableId"]),
+                int(document["createdMs"]),
+                tuple(map(str, document["roots"])),
+                Intent.from_json(intent) if intent is not None else None,
+                bool(document["pending"]),
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+
+
+@dataclass(frozen=True, slots=True)
+class SealedLedger:
+    """Which files hold a ledger's entries: from the first one on, without gaps."""
+
+    ledger_id: int
+    partition: int
+    files: tuple[DataFile, ...] = ()
+
+    @property
+    def through(self) -> int:
+        """The last entry that is sealed, -1 without one."""
+        return self.files[-1].last_entry_id if self.files else -1
+
+    def file_of(self, entry_id: int) -> DataFile | None:
+        """The file that holds an entry."""
+        for file in self.files:
+            if file.first_entry_id <= entry_id <= file.last_entry_id:
+                return file
+        return None
+
+    def with_intent(self, intent: Intent) -> SealedLedger:
+        """After an attach; the same again if it was already applied."""
+        gone = {file.path for file in intent.removes}
+        new = [file.without_statistics() for file in _of(self.ledger_id, intent.adds)]
+        known = {file.path for file in new} | gone
+        files = [file for file in self.files if file.path not in known] + new
+        files.sort(key=lambda file: file.first_entry_id)
+        return replace(self, files=tuple(files))
+
+    def is_whole(self) -> bool:
+        """Whether the files follow each other from the first entry on."""
+        ends = [-1, *(file.last_entry_id for file in self.files)]
+        return all(
+            file.first_entry_id == end + 1 for file, end in zip(self.files, ends, strict=False)
+        )
+
+    def encode(self) -> bytes:
+        """The stored JSON."""
+        return _encode(
+            {
+                "version": FORMAT_VERSION,
+                "ledgerId": self.ledger_id,
+                "partition": self.partition,
+                "files": [file.to_json() for file in self.files],
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, value: bytes) -> SealedLedger:
+        """The inverse of ``encode``; raises ``MetadataError``."""
+        try:
+            document = json.loads(value)
+            check_version(document, FORMAT_VERSION)
+            return cls(
+                int(document["ledgerId"]),
+                int(document["partition"]),
+                tuple(DataFile.from_json(file) for file in document["files"]),
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+
+
+def ledgers_of(intent: Intent) -> dict[int, int]:
+    """The ledgers that an attach changes, and their partitions."""
+    return {file.ledger_id: file.partition for file in (*intent.removes, *intent.adds)}
+
+
+def _of(ledger_id: int, files: Sequence[DataFile]) -> list[DataFile]:
+    return [file for file in files if file.ledger_id == ledger_id]
+
+
+def _encode(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()

@@ -1,0 +1,85 @@
+"""Other engines read the table of a topic without Pulsark, while it grows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from pulsark.storage.rows import TABLE_SCHEMA
+from pulsark.storage.table.delta_log import COLUMN_TYPES
+from tests.support.tables import NOW, GrowingTable
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> GrowingTable:
+    grown = GrowingTable(tmp_path)
+    grown.attach(0, 5, 0, 10)
+    grown.attach(0, 5, 10, 30)
+    grown.attach(1, 7, 0, 20)
+    return grown
+
+
+def duckdb_count(table: GrowingTable, where: str = "true") -> int:
+    files = DeltaTable(table.directory).file_uris()
+    found = duckdb.execute(
+        f"SELECT count(*) FROM read_parquet(?, hive_partitioning = true) WHERE {where}", [files]
+    ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def polars_count(table: GrowingTable, *where: pl.Expr) -> int:
+    return int(pl.scan_delta(table.directory).filter(*where).select(pl.len()).collect().item())
+
+
+def test_duckdb_and_polars_count_while_ledgers_come_and_go(table: GrowingTable) -> None:
+    assert duckdb_count(table) == polars_count(table) == 120
+    assert duckdb_count(table, "ledger_id = 7") == polars_count(table, pl.col("ledger_id") == 7)
+    assert polars_count(table, pl.col("ledger_id") == 7, pl.col("partition") == 1) == 40
+    assert polars_count(table, pl.col("entry_id") == 15) == 4
+    assert duckdb_count(table, "key = 'k1' AND properties['n'] = '3'") == 2
+    table.remove(5)
+    assert duckdb_count(table) == polars_count(table) == 40
+    table.attach(0, 9, 0, 1)
+    assert duckdb_count(table) == polars_count(table) == 42
+
+
+def test_times_are_found_by_statistics(table: GrowingTable) -> None:
+    moment = datetime.fromtimestamp((NOW + 12) / 1000, UTC)
+    assert polars_count(table, pl.col("publish_time") == moment) == 4
+    assert duckdb_count(table, f"publish_time = '{moment.isoformat()}'::timestamptz") == 4
+    actions = pl.DataFrame(DeltaTable(table.directory).get_add_actions(flatten=True))
+    assert actions["num_records"].to_list() == [40, 60, 20] or actions["num_records"].sum() == 120
+    for name in ("entry_id", "publish_time", "event_time"):
+        assert {f"min.{name}", f"max.{name}", f"null_count.{name}"} <= set(actions.columns)
+    low = actions.filter(pl.col("partition.ledger_id") == 7)["min.publish_time"].item()
+    assert low == datetime.fromtimestamp(NOW / 1000, UTC)
+
+
+def test_delta_rs_sees_the_schema_the_attach_and_a_sound_table(table: GrowingTable) -> None:
+    found = DeltaTable(table.directory)
+    assert found.version() == 3
+    assert found.transaction_version("pulsark") == 3
+    assert [field.name for field in found.schema().fields] == TABLE_SCHEMA.names
+    assert list(COLUMN_TYPES) == TABLE_SCHEMA.names
+    assert found.metadata().configuration == {"pulsark.formatVersion": "1"}
+    assert found.metadata().partition_columns == ["partition", "ledger_id"]
+    rows = pl.read_delta(table.directory).sort("ledger_id", "entry_id", "batch_index")
+    assert rows["value"][0] == b"value 0.0"
+
+
+def test_files_are_sorted_compressed_and_in_small_row_groups(table: GrowingTable) -> None:
+    for uri in DeltaTable(table.directory).file_uris():
+        metadata = pq.ParquetFile(uri).metadata
+        assert metadata.metadata[b"pulsark.formatVersion"] == b"1"
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            assert group.total_byte_size <= 2 << 20
+            assert group.column(0).compression == "ZSTD"
+            assert [c.column_index for c in group.sorting_columns] == [0, 1]

@@ -1,0 +1,374 @@
+"""Sealing and attaching, crashed at every step of the disk and of the metadata store.
+
+Whatever the crash leaves, the next owner finds a table in which each attach is whole or absent,
+on every root; what was answered is there; and it goes on to the same end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from pulsark.errors import LedgerFencedError, StorageError
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.runtime import Runtime
+from pulsark.storage.table import attach as attach_module
+from pulsark.storage.table.attach import TableOwner, commit_on_root
+from pulsark.storage.table.delta_log import DeltaLog
+from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord, table_path
+from pulsark.storage.table.seal import seal
+from pulsark.wire.topic_name import TopicName
+from tests.sim.disk import SURVIVALS, SimDisk, Survival
+from tests.sim.simulation import Simulation
+from tests.sim.test_cursor_crash import SteppingStore, copy_of
+from tests.support.tables import attached_files, check_entries, check_files, entries
+
+SEED = 20261121
+TO_THE_END_EVERY = 11
+TOPIC = TopicName.parse("persistent://public/default/t-partition-1")
+PATH = table_path(TOPIC)
+TABLE_ID = "0123456789abcdef0123456789abcdef"
+ROOTS = ("/root-1/public/default/t", "/root-2/public/default/t")
+LEDGERS = {5: entries(9, 5), 7: entries(6, 7), 9: entries(4, 9)}
+
+STEPS: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...] = (
+    ("add", ((5, 0, 3),)),
+    ("add", ((5, 4, 8), (7, 0, 1))),
+    ("merge", ((5, 0, 8),)),
+    ("add", ((7, 2, 5), (9, 0, 3))),
+    ("remove", ((7, 0, 5),)),
+)
+"""What the script does: ranges (ledger, first, last) that are sealed and attached."""
+
+
+def expected(steps: int) -> set[tuple[int, int]]:
+    """Ledger and entry of everything in the table after so many steps."""
+    found: set[tuple[int, int]] = set()
+    for kind, ranges in STEPS[:steps]:
+        for ledger_id, first, last in ranges:
+            ids = {(ledger_id, i) for i in range(first, last + 1)}
+            found = found - ids if kind == "remove" else found | ids
+    return found
+
+
+async def sealed_ledgers(owner: TableOwner) -> dict[int, SealedLedger]:
+    found = {ledger_id: await owner.sealed(ledger_id) for ledger_id in LEDGERS}
+    return {ledger_id: sealed for ledger_id, sealed in found.items() if sealed is not None}
+
+
+@dataclass
+class Run:
+    """A process that opens the table and does what is left of the script."""
+
+    tree: MemoryTree
+    runtime: Runtime
+    store: MemoryMetadataStore
+    answered: list[int] = field(default_factory=list)
+    nonce: str = "n"
+
+    async def open(self) -> TableOwner:
+        worker = self.runtime.new_worker("table")
+        return await TableOwner.open(
+            PATH, TABLE_ID, ROOTS, self.store, self.runtime, worker, roots_needed=2
+        )
+
+    async def go_on(self) -> TableOwner:
+        owner = await self.open()
+        while owner.record.attached < len(STEPS):
+            kind, ranges = STEPS[owner.record.attached]
+            adds, removes = await self.files(owner, kind, ranges)
+            number = await owner.attach(adds, removes)
+            self.answered.append(number)
+        return owner
+
+    async def files(
+        self, owner: TableOwner, kind: str, ranges: tuple[tuple[int, int, int], ...]
+    ) -> tuple[list[DataFile], list[DataFile]]:
+        adds: list[DataFile] = []
+        removes: list[DataFile] = []
+        for ledger_id, first, last in ranges:
+            if kind != "add":
+                found = await owner.sealed(ledger_id)
+                assert found is not None
+                removes += found.files
+            if kind == "remove":
+                continue
+            adds += seal(
+                [(i, LEDGERS[ledger_id][i]) for i in range(first, last + 1)],
+                1,
+                ledger_id,
+                ROOTS,
+                self.runtime.disk,
+                f"{self.nonce}{owner.record.attached}",
+                roots_needed=2,
+            )
+        return adds, removes
+
+
+@dataclass(frozen=True)
+class Moment:
+    step: str
+    survival: Survival
+    disk: SimDisk
+    tree: MemoryTree
+    answered: int
+
+
+def moments(seed: int) -> list[Moment]:
+    """The whole script, with a crash at every step."""
+    disk, tree = SimDisk(), MemoryTree()
+    rng = random.Random(seed)
+    found: list[Moment] = []
+    answered: list[int] = []
+
+    def keep(step: str, survivals: tuple[Survival, ...]) -> None:
+        for survival in survivals:
+            found.append(
+                Moment(step, survival, disk.survivor(survival, rng), copy_of(tree), len(answered))
+            )
+
+    def disk_step() -> None:
+        after = disk.trace[-1] if disk.trace else "nothing"
+        keep(f"disk step {disk.steps + 1} after {after}", SURVIVALS)
+
+    disk.before_step = disk_step
+    with Simulation(seed) as sim:
+        store = SteppingStore(tree, lambda step: keep(step, SURVIVALS))
+        sim.run(Run(tree, sim.runtime(disk), store, answered).go_on())
+    return found
+
+
+def table_after(disk: SimDisk, record: TableRecord) -> None:
+    """Both roots are what the metadata say: whole, equal, and readable."""
+    wanted = expected(record.attached)
+    if not record.attached:
+        return
+    logs = [attached_files(disk, root) for root in ROOTS]
+    assert logs[0] == logs[1]
+    for root in ROOTS:
+        last, files = attached_files(disk, root)
+        assert last == record.attached
+        check_files(disk, root, files)
+        ids = [(f.ledger_id, i) for f in files for i in _range(f)]
+        assert len(ids) == len(set(ids)), "an entry has its rows twice"
+        assert set(ids) == wanted
+        log = DeltaLog(disk, root)
+        assert all(not name.endswith(".tmp") for name in disk.list(f"{log.directory}/_delta_log"))
+
+
+def _range(file: DataFile) -> Iterator[int]:
+    yield from range(file.first_entry_id, file.last_entry_id + 1)
+
+
+def recovered(seed: int, moment: Moment, to_the_end: bool = True) -> None:
+    """The next owner: what it finds is true, and it comes to the same end."""
+    with Simulation(seed) as sim:
+        runtime = sim.runtime(moment.disk)
+
+        async def main() -> None:
+            run = Run(moment.tree, runtime, MemoryMetadataStore(moment.tree), nonce="again")
+            owner = await run.open()
+            assert owner.record.attached >= moment.answered, "an attach was answered and is lost"
+            assert not owner.record.pending
+            table_after(moment.disk, owner.record)
+            if not to_the_end:
+                return
+            owner = await run.go_on()
+            table_after(moment.disk, owner.record)
+            sealed = await sealed_ledgers(owner)
+            for root in ROOTS:
+                check_entries(moment.disk, root, sealed, LEDGERS)
+            assert {(i, n) for i, s in sealed.items() for n in range(s.through + 1)} == expected(
+                len(STEPS)
+            )
+
+        sim.run(main())
+
+
+def explore(seed: int) -> int:
+    """Recover from every moment; go on to the end from some of them."""
+    print(f"SEED={seed}")
+    found = moments(seed)
+    for number, moment in enumerate(found):
+        try:
+            recovered(seed, moment, to_the_end=number % TO_THE_END_EVERY == 0)
+        except BaseException:
+            print(f"crash before {moment.step}, {moment.survival} of the unsynced survived")
+            raise
+    return len(found)
+
+
+def test_a_crash_before_any_step_leaves_each_attach_whole_or_absent() -> None:
+    assert explore(SEED) > 300
+
+
+def test_crashes_while_rolling_forward() -> None:
+    rng = random.Random(SEED)
+    for moment in moments(SEED)[::7]:
+        disk, tree = moment.disk, moment.tree
+        for again in range(2):
+            disk.crash_at = disk.steps + rng.randint(1, 15)
+            with Simulation(SEED + again) as sim:
+                run = Run(tree, sim.runtime(disk), MemoryMetadataStore(tree), nonce=f"x{again}")
+                sim.run_until_crash(run.go_on())
+            disk = disk.after_crash("random", rng)
+        recovered(SEED, Moment(moment.step, "random", disk, tree, moment.answered))
+
+
+def test_of_two_owners_the_stale_one_changes_nothing_at_any_step() -> None:
+    """A second owner takes over before each step of the first one's attach, and goes on."""
+    steps = 0
+    at = 1
+    while at == 1 or at <= steps:
+        disk, tree = SimDisk(), MemoryTree()
+        with Simulation(SEED) as sim:
+            runtime = sim.runtime(disk)
+            first = Run(tree, runtime, MemoryMetadataStore(tree), nonce="first")
+            second = Run(tree, runtime, MemoryMetadataStore(tree), nonce="second")
+            done: list[TableOwner] = []
+
+            async def scenario(
+                first: Run = first, second: Run = second, disk: SimDisk = disk,
+                done: list[TableOwner] = done, at: int = at,
+            ) -> int:  # fmt: skip
+                owner = await first.open()
+                kind, ranges = STEPS[0]
+                adds, removes = await first.files(owner, kind, ranges)
+                reached = asyncio.Event()
+                count = 0
+
+                def step() -> None:
+                    nonlocal count
+                    count += 1
+                    if count == at:
+                        reached.set()
+
+                original = disk.before_step
+                disk.before_step = step
+                task = asyncio.ensure_future(owner.attach(adds, removes))
+                await asyncio.wait(
+                    [task, asyncio.ensure_future(reached.wait())],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                disk.before_step = original
+                done.append(await second.go_on())
+                with contextlib.suppress(LedgerFencedError, StorageError):
+                    await task
+                with pytest.raises(LedgerFencedError):
+                    await owner.attach(adds)
+                return count
+
+            steps = max(steps, sim.run(scenario()))
+            table_after(disk, done[0].record)
+        at += 1
+    assert steps > 8
+
+
+def test_a_root_that_was_away_catches_up_with_files_and_commits() -> None:
+    disk, tree = SimDisk(), MemoryTree()
+    with Simulation(SEED) as sim:
+        runtime = sim.runtime(disk)
+
+        async def main() -> None:
+            run = Run(tree, runtime, MemoryMetadataStore(tree))
+            owner = await TableOwner.open(
+                PATH, TABLE_ID, ROOTS, run.store, runtime, runtime.new_worker("t"), roots_needed=1
+            )
+            for number, (kind, ranges) in enumerate(STEPS[:3]):
+                disk.name_errno, disk.faulty = (28, "/root-2/") if number else (0, "")
+                adds, removes = await run.files(owner, kind, ranges) if not number else ([], [])
+                if number:
+                    adds, removes = await away_files(run, owner, kind, ranges)
+                await owner.attach(adds, removes)
+            assert attached_files(disk, ROOTS[0])[0] == 3
+            assert attached_files(disk, ROOTS[1])[0] == 1
+            disk.name_errno = 0
+            owner = await run.go_on()
+            table_after(disk, owner.record)
+
+        sim.run(main())
+
+
+async def away_files(
+    run: Run, owner: TableOwner, kind: str, ranges: tuple[tuple[int, int, int], ...]
+) -> tuple[list[DataFile], list[DataFile]]:
+    adds: list[DataFile] = []
+    removes: list[DataFile] = []
+    for ledger_id, first, last in ranges:
+        if kind == "merge":
+            found = await owner.sealed(ledger_id)
+            assert found is not None
+            removes += found.files
+        numbered = [(i, LEDGERS[ledger_id][i]) for i in range(first, last + 1)]
+        nonce = f"away{owner.record.attached}"
+        adds += seal(numbered, 1, ledger_id, ROOTS, run.runtime.disk, nonce)
+    return adds, removes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b'{"commitInfo":{}}\n{"txn":{"app', b"\0" * 100],
+    ids=["empty", "torn", "zeros"],
+)
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_damaged_newest_commit_is_made_again(content: bytes, root: int) -> None:
+    disk, tree = SimDisk(), MemoryTree()
+    with Simulation(SEED) as sim:
+        run = Run(tree, sim.runtime(disk), MemoryMetadataStore(tree))
+        sim.run(run.go_on())
+    newest = DeltaLog(disk, ROOTS[root]).versions()[-1]
+    path = f"{ROOTS[root]}/_delta_log/{newest:020d}.json"
+    before = disk.content(path)
+    disk.edit(path, content)
+    with Simulation(SEED) as sim:
+        sim.run(Run(tree, sim.runtime(disk), MemoryMetadataStore(tree)).open())
+    assert disk.content(path) == before
+
+
+# -- planted bugs: each must be caught ---------------------------------------------------------
+
+
+def commit_before_the_intent(patch: pytest.MonkeyPatch) -> None:
+    save = TableOwner._save
+
+    async def hasty(self: TableOwner, record: TableRecord) -> None:
+        if record.pending:
+            for root in record.roots:
+                commit_on_root(self._disk, record, root)
+        await save(self, record)
+
+    patch.setattr(TableOwner, "_save", hasty)
+
+
+def no_sync_of_commits(patch: pytest.MonkeyPatch) -> None:
+    def unsynced(self: SimDisk, path: str, data: bytes) -> None:
+        self.create(path).writev([data])
+
+    patch.setattr(SimDisk, "write_new", unsynced)
+
+
+def done_before_the_commits(patch: pytest.MonkeyPatch) -> None:
+    roll_forward = TableOwner._roll_forward
+
+    async def lazy(self: TableOwner, clean: bool = False) -> None:
+        if self._record.pending:
+            await self._save(attach_module._done(self._record))
+        await roll_forward(self, clean)
+
+    patch.setattr(TableOwner, "_roll_forward", lazy)
+
+
+@pytest.mark.parametrize(
+    "plant", [commit_before_the_intent, no_sync_of_commits, done_before_the_commits]
+)
+def test_a_planted_bug_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, StorageError, FileExistsError)):
+        explore(SEED)

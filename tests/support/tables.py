@@ -1,0 +1,139 @@
+"""Tables in tests: entries to seal, and what every root of a table must be like."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import google_crc32c
+
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.runtime import Disk, OsDisk, Runtime
+from pulsark.storage.table.attach import TableOwner
+from pulsark.storage.table.delta_log import DeltaLog, attach_number, files_of
+from pulsark.storage.table.reader import TableReader
+from pulsark.storage.table.record import DataFile, SealedLedger, table_directory, table_path
+from pulsark.storage.table.seal import read_whole, seal
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.batch import build_batch
+from pulsark.wire.entry import build_entry
+from pulsark.wire.topic_name import TopicName
+from tests.support.client_view import client_view
+
+NOW = 1_700_000_000_000
+
+TOPIC = TopicName.parse("persistent://ten=ant/default/t")
+TABLE_ID = "0123456789abcdef0123456789abcdef"
+
+Ledgers = Mapping[int, Sequence[bytes]]
+"""Entries by ledger id."""
+
+
+def entry(i: int, messages: int = 0, value: bytes = b"") -> bytes:
+    """A message sent alone, or a batch of ``messages``."""
+    head = pb.MessageMetadata(producer_name="p", sequence_id=i, publish_time=NOW + i)
+    if not messages:
+        head.partition_key = f"k{i}"
+        head.properties.add(key="n", value=str(i))
+        return build_entry(head, value or b"value %d" % i)
+    members: list[tuple[pb.SingleMessageMetadata, bytes]] = []
+    for j in range(messages):
+        one = pb.SingleMessageMetadata(payload_size=0, sequence_id=i + j, partition_key=f"k{j}")
+        one.event_time = NOW + 60_000 + j
+        one.properties.add(key="n", value=str(i))
+        members.append((one, value or b"value %d.%d" % (i, j)))
+    return build_batch(head, members, pb.LZ4)
+
+
+def entries(count: int, seed: int = 0) -> list[bytes]:
+    """Batches and messages sent alone, mixed."""
+    rng = random.Random(seed)
+    return [entry(i, rng.choice([0, 0, 1, 3])) for i in range(count)]
+
+
+def attached_files(disk: Disk, directory: str) -> tuple[int, list[DataFile]]:
+    """What a root's log says: its last attach and its files. Asserts that the log is sound."""
+    log = DeltaLog(disk, directory)
+    versions = log.versions()
+    assert versions == list(range(len(versions)))
+    files: dict[str, DataFile] = {}
+    last = 0
+    for version in versions:
+        actions = log.read(version)
+        number = attach_number(actions)
+        if number is not None:
+            assert number == last + 1, f"attach {number} follows {last}"
+            last = number
+        for file in files_of(actions):
+            assert file.path not in files
+            files[file.path] = file
+        for action in actions:
+            if "remove" in action:
+                del files[action["remove"]["path"]]
+    return last, sorted(files.values(), key=lambda f: (f.ledger_id, f.first_entry_id))
+
+
+def check_files(disk: Disk, directory: str, files: Sequence[DataFile]) -> None:
+    """Assert that files are there with their bytes."""
+    for file in files:
+        data = read_whole(disk, f"{directory}/{file.path}")
+        assert len(data) == file.size
+        assert google_crc32c.value(data) == file.crc32c
+
+
+def check_entries(
+    disk: Disk, directory: str, ledgers: Mapping[int, SealedLedger], originals: Ledgers
+) -> None:
+    """Assert that what is sealed is what was written, to a client's eye."""
+    reader = TableReader([directory], disk)
+    for ledger_id, sealed in ledgers.items():
+        found: list[tuple[int, bytes]] = []
+        while len(found) <= sealed.through:
+            found += reader.read(sealed, len(found), sealed.through, 200)
+        assert [entry_id for entry_id, _ in found] == list(range(sealed.through + 1))
+        for (_, again), original in zip(found, originals[ledger_id], strict=False):
+            assert client_view(again) == client_view(original)
+    reader.close()
+
+
+class GrowingTable:
+    """A table on the real disk that grows by attaches, of entries with two messages."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = table_directory(str(root), TOPIC, TABLE_ID)
+        self._tree = MemoryTree()
+        self._attaches = 0
+
+    def attach(self, partition: int, ledger_id: int, first: int, count: int) -> None:
+        asyncio.run(self._attach(partition, ledger_id, first, count))
+
+    def remove(self, ledger_id: int) -> None:
+        async def main() -> None:
+            owner = await self._owner()
+            sealed = await owner.sealed(ledger_id)
+            assert sealed is not None
+            await owner.attach([], sealed.files)
+
+        asyncio.run(main())
+
+    async def _attach(self, partition: int, ledger_id: int, first: int, count: int) -> None:
+        owner = await self._owner()
+        self._attaches += 1
+        entries = [(i, entry(i, 2)) for i in range(first, first + count)]
+        files = seal(
+            entries, partition, ledger_id, [self.directory], OsDisk(), f"n{self._attaches}"
+        )
+        await owner.attach(files)
+
+    async def _owner(self) -> TableOwner:
+        runtime = Runtime()
+        return await TableOwner.open(
+            table_path(TOPIC),
+            TABLE_ID,
+            [self.directory],
+            MemoryMetadataStore(self._tree),
+            runtime,
+            runtime.new_worker("table"),
+        )
