@@ -139,11 +139,13 @@ class Settings:
     allowAutoSubscriptionCreation: bool = setting(
         True, "", "A subscription is created when a consumer first uses it"
     )
-    enablePersistentTopics: bool = setting(
-        True, "", "This broker serves persistent topics", planned=True
-    )
-    enableNonPersistentTopics: bool = setting(
-        True, "", "This broker serves non-persistent topics", planned=True
+    enablePersistentTopics: bool = setting(True, "", "This broker serves persistent topics")
+    enableNonPersistentTopics: bool = setting(True, "", "This broker serves non-persistent topics")
+    maxConcurrentNonPersistentMessagePerConnection: int = setting(
+        1000,
+        "count",
+        "More unanswered publishes of a connection to non-persistent topics are dropped",
+        ge=1,
     )
     subscriptionTypesEnabled: tuple[str, ...] = setting(
         ("Exclusive", "Shared", "Failover", "Key_Shared"),
@@ -412,6 +414,11 @@ class Settings:
                 f"managedLedgerMinLedgerRolloverTimeMinutes={shortest}: at most "
                 "managedLedgerMaxLedgerRolloverTimeMinutes="
                 f"{self.managedLedgerMaxLedgerRolloverTimeMinutes} is allowed"
+            )
+        if not (self.enablePersistentTopics or self.enableNonPersistentTopics):
+            raise ConfigError(
+                "enablePersistentTopics=false and enableNonPersistentTopics=false: "
+                "a broker serves at least one kind of topic; set one of them to true"
             )
         self._check_ports()
         for key in ("journalDirectories", "ledgerDirectories"):

@@ -116,6 +116,11 @@ SCHEMA_VERSIONS_BYTES_MAX = 16 << 20
 CONFIG_FILE_BYTES_MAX = 1 << 20
 """Largest properties file."""
 
+# -- topics ----------------------------------------------------------------------------------
+
+UNUSED_NON_PERSISTENT_TOPIC_SECONDS = 60.0
+"""A non-persistent topic that nobody has used for so long is forgotten."""
+
 # -- subscriptions ---------------------------------------------------------------------------
 
 TOPIC_PATTERN_MEMORY_BYTES = 1 << 20

@@ -17,7 +17,7 @@ from pulsark.admin.requests import BrokerOf, StatsOf
 from pulsark.config import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.stats import Stats
-from pulsark.dispatch.topic import Topic
+from pulsark.dispatch.topic_kinds import AnyTopic
 
 router = APIRouter(tags=["metrics"])
 
@@ -52,7 +52,7 @@ def samples(broker: Broker, stats: Stats) -> Iterator[Sample]:
     settings = broker.settings
     by_namespace: dict[str, list[dict[str, float]]] = {}
     everything: list[dict[str, float]] = []
-    for topic in broker.loaded_topics():
+    for topic in broker.served_topics():
         found = stats.topic(topic)
         sums = _topic_sums(topic, found, settings)
         by_namespace.setdefault(topic.name.namespace_name, []).append(sums)
@@ -73,7 +73,7 @@ def samples(broker: Broker, stats: Stats) -> Iterator[Sample]:
     yield from _broker_samples(broker, _added(everything), len(everything))
 
 
-def _topic_labels(topic: Topic, settings: Settings) -> Labels:
+def _topic_labels(topic: AnyTopic, settings: Settings) -> Labels:
     name = topic.name
     if settings.splitTopicAndPartitionLabelInPrometheus:
         return (
@@ -84,7 +84,7 @@ def _topic_labels(topic: Topic, settings: Settings) -> Labels:
     return (("namespace", name.namespace_name), ("topic", str(name)))
 
 
-def _topic_sums(topic: Topic, found: dict[str, Any], settings: Settings) -> dict[str, float]:
+def _topic_sums(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> dict[str, float]:
     subscriptions = list(found["subscriptions"].values())
     copies = settings.managedLedgerDefaultWriteQuorum
     return {
@@ -152,6 +152,8 @@ def _subscriptions(found: dict[str, Any], labels: Labels, settings: Settings) ->
         inner = (*labels, ("subscription", name))
         for metric, key in _OF_SUBSCRIPTION.items():
             yield f"pulsar_{metric}", inner, subscription[key]
+        if "msgDropRate" in subscription:
+            yield "pulsar_subscription_msg_drop_rate", inner, subscription["msgDropRate"]
         yield "pulsar_subscription_consumers_count", inner, len(subscription["consumers"])
         if settings.exposeConsumerLevelMetricsInPrometheus:
             for number, consumer in enumerate(subscription["consumers"]):

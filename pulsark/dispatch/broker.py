@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pulsark.dispatch.cache import CacheBudget
 from pulsark.dispatch.flight import TopicRange
+from pulsark.dispatch.non_persistent_topics import NonPersistentTopics
 from pulsark.dispatch.ownership import Ownership
 from pulsark.dispatch.policies import auto_topic_creation
 from pulsark.dispatch.policy_source import PolicySource
@@ -82,6 +83,7 @@ class Broker:
         self.topic_watchers = TopicWatchers(metadata, self.topic_admin)
         self.subscribing = Subscribing(self)
         self.policy_source = PolicySource(self)
+        self.non_persistent = NonPersistentTopics(self)
         self.connections: set[Connection] = set()
         self.broker_url = ""
         self.web_url = ""
@@ -111,6 +113,7 @@ class Broker:
         self._upkeep = [
             asyncio.create_task(self._drop_lost()),
             asyncio.create_task(self._roll_over_idle()),
+            asyncio.create_task(self.non_persistent.drop_unused()),
         ]
 
     async def close(self) -> None:
@@ -122,6 +125,7 @@ class Broker:
             upkeep.cancel()
         for connection in list(self.connections):
             connection.close()
+        await self.non_persistent.close_all()
         for task in list(self._topics.values()):
             topic = await _result(task)
             if topic is not None:
@@ -170,6 +174,7 @@ class Broker:
                 ServerError.ServiceNotReady,
                 f"The broker has no listener {listener!r}; clients need no listener name here",
             )
+        self.check_enabled(name)
         await self.ownership.bundle_of(name)
         host = self.settings.advertisedAddress
         return LookupResult(
@@ -197,8 +202,16 @@ class Broker:
 
     # -- topics ---
 
+    def served_topics(self) -> list[AnyTopic]:
+        """All topics in memory, stored or not."""
+        return [*self.loaded_topics(), *self.non_persistent.all()]
+
+    def served_topic(self, name: TopicName) -> AnyTopic | None:
+        """A topic if it is in memory."""
+        return self.loaded_topic(name) if name.is_persistent else self.non_persistent.get(name)
+
     def loaded_topics(self) -> list[Topic]:
-        """Topics in memory."""
+        """Persistent topics in memory."""
         return [
             task.result()
             for task in self._topics.values()
@@ -206,7 +219,7 @@ class Broker:
         ]
 
     def loaded_topic(self, name: TopicName) -> Topic | None:
-        """A topic if it is in memory."""
+        """A persistent topic if it is in memory."""
         task = self._topics.get(str(name))
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return None
@@ -216,16 +229,45 @@ class Broker:
         """Whether a topic is in memory, or on its way there."""
         return str(name) in self._topics
 
+    async def any_topic(self, name: TopicName, *, create: bool = False) -> AnyTopic:
+        """A topic, stored or not; made if ``create`` and it is missing."""
+        if name.is_persistent:
+            return await self.topic(name, create=create)
+        self.check_serving(name)
+        return await self.non_persistent.topic(name, create=create)
+
     async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
-        """A topic, loaded if needed; made if ``create`` and it is missing."""
+        """A persistent topic, loaded if needed; made if ``create`` and it is missing."""
+        self.check_serving(name)
+        return await self.load_topic(name, create=create)
+
+    def check_enabled(self, name: TopicName) -> None:
+        """Raise ``ClientError`` if topics of this kind are switched off here."""
+        kinds = self.settings
+        if not (
+            kinds.enablePersistentTopics if name.is_persistent else kinds.enableNonPersistentTopics
+        ):
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"{name.domain.capitalize()} topics are not enabled on this broker",
+            )
+
+    def check_serving(self, name: TopicName) -> None:
+        """Raise ``ClientError`` if the broker or the topic is on its way out."""
+        if self._closed:
+            raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
         if self.topic_admin.is_deleting(name.base):
             raise ClientError(ServerError.ServiceNotReady, f"Topic {name.base} is being deleted")
-        return await self.load_topic(name, create=create)
 
     async def load_topic(self, name: TopicName, *, create: bool = False) -> Topic:
         """``topic``, even while all partitions of it are being deleted."""
         if self._closed:
             raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
+        if not name.is_persistent:
+            raise ClientError(
+                ServerError.NotAllowedError, f"{name} is not persistent: it stores nothing"
+            )
+        self.check_enabled(name)
         key = str(name)
         task = self._topics.get(key)
         if task is None:
@@ -263,12 +305,9 @@ class Broker:
 
     async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
         """The topic that a producer or consumer asks for, by the rules of automatic creation."""
-        if not name.is_persistent:
-            raise ClientError(
-                ServerError.NotAllowedError, "Non-persistent topics are not enabled on this broker"
-            )
-        if self.loaded_topic(name) is not None:
-            return await self.topic(name)
+        self.check_enabled(name)
+        if self.served_topic(name) is not None:
+            return await self.any_topic(name)
         namespace = await self.ownership.namespace(name)
         parent = await self.resources.partitioned_topics.get(name.base)
         if parent is not None:
@@ -282,16 +321,17 @@ class Broker:
                     ServerError.NotAllowedError,
                     f"{name.base} has only {parent.partitions} partitions",
                 )
-            return await self.topic(name, create=True)
+            return await self.any_topic(name, create=True)
         if await self.topic_admin.exists(name):
-            return await self.topic(name)
+            return await self.any_topic(name)
         created = auto_topic_creation(self.settings, namespace.policies)
         if not (may_create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-        return await self.topic(name, create=True)
+        return await self.any_topic(name, create=True)
 
     async def unload_topic(self, name: TopicName) -> None:
         """Close a topic; clients connect anew and load it again."""
+        await self.non_persistent.close(name)
         topic = self.loaded_topic(name)
         if topic is not None:
             try:

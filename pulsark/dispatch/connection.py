@@ -82,6 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self.consumers: dict[int, Consumer] = {}
         self.topic_watchers: dict[int, TopicWatcher] = {}
         self.writable = True
+        self.non_persistent_in_flight = 0
+        """Publishes to non-persistent topics that are not answered yet."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
@@ -326,6 +328,10 @@ class Connection(asyncio.BufferedProtocol):
             command = Command(type=Command.REACHED_END_OF_TOPIC)
             command.reachedEndOfTopic.consumer_id = consumer.consumer_id
             self.send(command)
+
+    def flush(self) -> None:
+        """Give the socket what is queued, without waiting for the end of this turn."""
+        self._flush()
 
     def _flush(self) -> None:
         self._flush_scheduled = False

@@ -35,6 +35,7 @@ class Consumer:
         "last_consumed_ms",
         "last_flow_ms",
         "messages_acked",
+        "messages_dropped",
         "messages_out",
         "messages_redelivered",
         "metadata",
@@ -75,6 +76,7 @@ class Consumer:
         self.bytes_out = 0
         self.messages_acked = 0
         self.messages_redelivered = 0
+        self.messages_dropped = 0
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0

@@ -66,7 +66,7 @@ class PolicySource:
                 return
             if seen == self._changes:
                 break
-        for topic in self._broker.loaded_topics():
+        for topic in self._broker.served_topics():
             if topic.name.namespace_name == namespace:
                 own = with_own.get(topic.name.base, {})
                 topic.set_policies(effective(self._broker.settings, found.policies, own))
@@ -76,7 +76,7 @@ class PolicySource:
         found = await self._broker.resources.partitioned_topics.get(base)
         partitions = range(0 if found is None else found.partitions)
         for name in (base, *map(base.with_partition, partitions)):
-            if (topic := self._broker.loaded_topic(name)) is not None:
+            if (topic := self._broker.served_topic(name)) is not None:
                 topic.set_policies(await self.current(name))
 
     def _namespace_changed(self, path: str) -> None:

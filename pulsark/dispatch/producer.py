@@ -26,6 +26,7 @@ class Producer:
         "decide",
         "drained",
         "epoch",
+        "messages_dropped",
         "messages_in",
         "metadata",
         "name",
@@ -69,6 +70,7 @@ class Producer:
         """Called when a producer that had to wait is ready, or with the error that it gets."""
         self.messages_in = 0
         self.bytes_in = 0
+        self.messages_dropped = 0
         self.pending = 0
         self.drained: asyncio.Future[None] | None = None
         self.closed = False

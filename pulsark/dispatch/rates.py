@@ -28,6 +28,7 @@ class Counters(NamedTuple):
     entries: float = 0
     redelivered: float = 0
     acked: float = 0
+    dropped: float = 0
 
     def since(self, earlier: Counters, seconds: float) -> Counters:
         """The rates of the time between two states."""
@@ -66,6 +67,10 @@ class Rates:
         """What is published to a topic."""
         return self._rate(_topic_key(topic), _topic_in(topic), topic.created_ms)
 
+    def dropped_in(self, topic: AnyTopic) -> float:
+        """Messages a second that were dropped because too many were under way."""
+        return sum((self.producer(producer).dropped for producer in topic.producers.values()), 0.0)
+
     def subscription(self, subscription: AnySubscription) -> Counters:
         """What a subscription delivers."""
         created_ms = subscription.topic.created_ms
@@ -73,8 +78,7 @@ class Rates:
 
     def producer(self, producer: Producer) -> Counters:
         """What a producer publishes."""
-        now = Counters(producer.messages_in, producer.bytes_in)
-        return self._rate(_producer_key(producer), now, producer.connected_since_ms)
+        return self._rate(_producer_key(producer), _incoming(producer), producer.connected_since_ms)
 
     def consumer(self, consumer: Consumer) -> Counters:
         """What a consumer receives."""
@@ -97,7 +101,7 @@ class Rates:
     def note(self) -> None:
         """Note all counters."""
         notes: Notes = {}
-        for topic in self._broker.loaded_topics():
+        for topic in self._broker.served_topics():
             notes.update(_counters_of(topic))
         self._older = self._newer
         self._newer = (self._broker.clock.monotonic(), notes)
@@ -106,7 +110,7 @@ class Rates:
 def _counters_of(topic: AnyTopic) -> Iterator[tuple[Hashable, Counters]]:
     yield _topic_key(topic), _topic_in(topic)
     for producer in topic.producers.values():
-        yield _producer_key(producer), Counters(producer.messages_in, producer.bytes_in)
+        yield _producer_key(producer), _incoming(producer)
     for subscription in topic.subscriptions.values():
         yield _subscription_key(subscription), _outgoing(subscription)
         for consumer in subscription.consumers:
@@ -124,7 +128,12 @@ def _outgoing(receiver: AnySubscription | Consumer) -> Counters:
         receiver.entries_out,
         receiver.messages_redelivered,
         receiver.messages_acked,
+        receiver.messages_dropped,
     )
+
+
+def _incoming(producer: Producer) -> Counters:
+    return Counters(producer.messages_in, producer.bytes_in, dropped=producer.messages_dropped)
 
 
 def _topic_key(topic: AnyTopic) -> Hashable:

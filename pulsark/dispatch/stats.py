@@ -51,6 +51,7 @@ class Stats:
         publishers = [self.publisher(p) for p in topic.producers.values()]
         parts = list(subscriptions.values())
         return {
+            **_drop_rate(topic, self.rates.dropped_in(topic)),
             "msgRateIn": rate_in.messages,
             "msgThroughputIn": rate_in.bytes,
             "msgRateOut": float(sum(s["msgRateOut"] for s in parts)),
@@ -100,6 +101,7 @@ class Stats:
         """PublisherStats."""
         rate = self.rates.producer(producer)
         return {
+            **_drop_rate(producer.topic, rate.dropped),
             "accessMode": producer.access_mode.name,
             "msgRateIn": rate.messages,
             "msgThroughputIn": rate.bytes,
@@ -119,6 +121,7 @@ class Stats:
         rate = self.rates.subscription(subscription)
         backlog = subscription.backlog
         stats: Json = {
+            **_drop_rate(subscription.topic, rate.dropped),
             "msgRateOut": rate.messages,
             "msgThroughputOut": rate.bytes,
             "bytesOutCounter": subscription.bytes_out,
@@ -179,6 +182,7 @@ class Stats:
         rate = self.rates.consumer(consumer)
         iso = self._broker.iso_time
         return {
+            **_drop_rate(consumer.subscription.topic, rate.dropped),
             "msgRateOut": rate.messages,
             "msgThroughputOut": rate.bytes,
             "bytesOutCounter": consumer.bytes_out,
@@ -347,6 +351,11 @@ def _merged(key: str, before: Any, value: Any) -> Any:
 def _is_stats(value: Json) -> bool:
     """Whether an object holds statistics and not only texts, as properties do."""
     return any(not isinstance(item, str) for item in value.values())
+
+
+def _drop_rate(topic: AnyTopic, dropped: float) -> Json:
+    """Messages dropped a second: something that a persistent topic does not have."""
+    return {} if topic.name.is_persistent else {"msgDropRate": dropped}
 
 
 def _ratio(amount: float, count: float) -> float:

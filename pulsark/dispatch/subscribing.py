@@ -43,8 +43,8 @@ class Subscribing:
     async def subscribe(self, connection: Connection, request: pb.CommandSubscribe) -> Consumer:
         """Admit a consumer. The subscription exists durably when this returns."""
         check_subscription_name(request.subscription)
-        sub_type = self._check_type(request)
         name = TopicName.parse(request.topic)
+        sub_type = self._check_type(request, name)
         topic = await self._broker.topic_for_clients(name, may_create=request.force_topic_creation)
         if sub_type.name not in topic.policies.subscription_types:
             raise ClientError(
@@ -70,16 +70,18 @@ class Subscribing:
                 subscription.drop_if_abandoned()
                 raise
 
-    def _check_type(self, request: pb.CommandSubscribe) -> SubType:
+    def _check_type(self, request: pb.CommandSubscribe, name: TopicName) -> SubType:
         sub_type = SubType(request.subType)
         if sub_type == SubType.Key_Shared:
             raise ClientError(
                 ServerError.NotAllowedError, f"{sub_type.name} subscriptions are not enabled"
             )
-        if request.read_compacted and sub_type not in (SubType.Exclusive, SubType.Failover):
+        if request.read_compacted and (
+            sub_type not in (SubType.Exclusive, SubType.Failover) or not name.is_persistent
+        ):
             raise ClientError(
                 ServerError.NotAllowedError,
-                "read_compacted is for Exclusive and Failover subscriptions",
+                "read_compacted is for Exclusive and Failover subscriptions of persistent topics",
             )
         return sub_type
 
@@ -106,7 +108,11 @@ class Subscribing:
     async def _create_subscription(
         self, topic: AnyTopic, request: pb.CommandSubscribe
     ) -> AnySubscription:
-        if request.durable and not topic.policies.allow_auto_subscription_creation:
+        if (
+            request.durable
+            and topic.name.is_persistent
+            and not topic.policies.allow_auto_subscription_creation
+        ):
             raise ClientError(
                 ServerError.SubscriptionNotFound,
                 f"Subscription {request.subscription} does not exist",
@@ -148,8 +154,12 @@ class Subscribing:
         sub_type: SubType,
     ) -> Consumer:
         # The epoch tells what was sent before a redelivery from what comes after it; where
-        # messages are redelivered one by one there is none.
-        has_epoch = request.HasField("consumer_epoch") and sub_type != SubType.Shared
+        # messages are redelivered one by one, or not at all, there is none.
+        has_epoch = (
+            request.HasField("consumer_epoch")
+            and sub_type != SubType.Shared
+            and subscription.topic.name.is_persistent
+        )
         self._unnamed += 1
         return Consumer(
             subscription,

@@ -44,6 +44,7 @@ class Subscription:
         self.bytes_out = 0
         self.messages_redelivered = 0
         self.messages_acked = 0
+        self.messages_dropped = 0
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0

@@ -14,11 +14,10 @@ from pulsark.metadata.resources import AlreadyExistsError, InUseError
 from pulsark.storage.managed_ledger import delete_managed_ledger, read_record
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import topics_hash
-from pulsark.wire.topic_name import TopicName, parse_namespace
+from pulsark.wire.topic_name import NON_PERSISTENT, TopicName, parse_namespace
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
-    from pulsark.dispatch.topic import Topic
     from pulsark.dispatch.topic_pattern import TopicPattern
 
 log = logging.getLogger(__name__)
@@ -48,19 +47,22 @@ class TopicAdmin:
 
     async def exists(self, name: TopicName) -> bool:
         """Whether a topic (a partition or a topic without partitions) is there."""
-        if await read_record(ledger_path(name), self._metadata) is not None:
+        if await self._is_made(name):
             return True
         if name.partition < 0:
             return False
         parent = await self._resources.partitioned_topics.get(name.base)
         return parent is not None and name.partition < parent.partitions
 
+    async def _is_made(self, name: TopicName) -> bool:
+        """Whether it is stored or in memory, not only part of a partitioned topic."""
+        if not name.is_persistent:
+            return self._broker.non_persistent.get(name) is not None
+        return await read_record(ledger_path(name), self._metadata) is not None
+
     async def partition_count(self, name: TopicName, *, create: bool) -> int:
         """Partitions of a topic; 0 if it has none, or is missing and may be created."""
-        if not name.is_persistent:
-            raise ClientError(
-                ServerError.NotAllowedError, "Non-persistent topics are not enabled on this broker"
-            )
+        self._broker.check_enabled(name)
         namespace = await self._broker.ownership.namespace(name)
         found = await self._resources.partitioned_topics.get(name)
         if found is not None:
@@ -86,17 +88,22 @@ class TopicAdmin:
         if await self._resources.partitioned_topics.get(name) is None:
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
 
-    async def create_topic(self, name: TopicName, properties: dict[str, str]) -> Topic:
-        """Create a topic without partitions (or a missing partition)."""
+    async def create_topic(self, name: TopicName, properties: dict[str, str]) -> None:
+        """Create a topic without partitions (or a missing partition).
+
+        What is not persistent keeps no properties.
+        """
         await self._broker.ownership.namespace(name)
         if await self._resources.partitioned_topics.get(name) is not None or (
-            await read_record(ledger_path(name), self._metadata) is not None
+            await self._is_made(name)
         ):
             raise AlreadyExistsError(f"Topic {name} already exists")
+        if not name.is_persistent:
+            await self._broker.any_topic(name, create=True)
+            return
         topic = await self._broker.topic(name, create=True)
         if properties:
             await topic.ledger.set_properties(properties)
-        return topic
 
     async def create_partitioned_topic(
         self, name: TopicName, partitions: int, properties: dict[str, str]
@@ -109,6 +116,11 @@ class TopicAdmin:
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete one topic or partition with its data and subscriptions."""
+        if not name.is_persistent:
+            await self._delete_non_persistent(name, force=force)
+            if name.partition < 0:
+                await self._resources.topic_policies.delete(name)
+            return
         path = ledger_path(name)
         if not self._broker.is_loading(name) and await read_record(path, self._metadata) is None:
             if not await self._has_record(name) and not await self.exists(name):
@@ -126,6 +138,16 @@ class TopicAdmin:
         if name.partition < 0:
             await self._resources.topic_policies.delete(name)
 
+    async def _delete_non_persistent(self, name: TopicName, *, force: bool) -> None:
+        topic = self._broker.non_persistent.get(name)
+        if topic is None:
+            if not await self.exists(name):
+                raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+            return  # a partition that was never used
+        if topic.is_used and not force:
+            raise InUseError(f"Topic {name} has connected producers or consumers")
+        await self._broker.non_persistent.close(name)
+
     async def delete_partitioned_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic with all its partitions."""
         found = await self._resources.partitioned_topics.get(name)
@@ -134,7 +156,7 @@ class TopicAdmin:
         partitions = [name.with_partition(i) for i in range(found.partitions)]
         if not force:
             for partition in partitions:
-                topic = self._broker.loaded_topic(partition)
+                topic = self._broker.served_topic(partition)
                 if topic is not None and topic.is_used:
                     raise InUseError(f"Topic {partition} has connected producers or consumers")
         self._deleting.add(name)
@@ -142,6 +164,7 @@ class TopicAdmin:
             for partition in partitions:
                 if self._broker.is_loading(partition) or await self._has_record(partition):
                     await self.delete_topic(partition, force=True)
+                await self._broker.non_persistent.close(partition)
             await self._resources.partitioned_topics.delete(name)
             await self._resources.topic_policies.delete(name)
         finally:
@@ -152,7 +175,7 @@ class TopicAdmin:
         return await self._metadata.get(ledger_path(name)) is not None
 
     async def list_topics(self, namespace: str, *, include_system: bool = False) -> list[str]:
-        """Full names of a namespace's topics, each partition by itself, sorted."""
+        """Full names of a namespace's persistent topics, each partition by itself, sorted."""
         if await self._resources.namespaces.get(namespace) is None:
             raise ClientError(ServerError.TopicNotFound, f"Namespace {namespace} does not exist")
         parent = f"/managed-ledgers/{namespace}/persistent"
@@ -164,9 +187,22 @@ class TopicAdmin:
                 names.add(f"persistent://{namespace}/{unquote(child)}")
         for base in await self._resources.partitioned_topics.list(namespace):
             names.update(await self.partition_names(base))
-        if not include_system:
-            names = {name for name in names if not is_system(name)}
-        return sorted(names)
+        return sorted(name for name in names if include_system or not is_system(name))
+
+    async def list_non_persistent_topics(
+        self, namespace: str, *, include_system: bool = False
+    ) -> list[str]:
+        """Full names of those that are in memory, and of all partitions, sorted."""
+        if await self._resources.namespaces.get(namespace) is None:
+            raise ClientError(ServerError.TopicNotFound, f"Namespace {namespace} does not exist")
+        names = {
+            str(topic.name)
+            for topic in self._broker.non_persistent.all()
+            if topic.name.namespace_name == namespace
+        }
+        for base in await self._resources.partitioned_topics.list(namespace, NON_PERSISTENT):
+            names.update(await self.partition_names(base))
+        return sorted(name for name in names if include_system or not is_system(name))
 
     async def partition_names(self, base: TopicName) -> list[str]:
         """Full names of the partitions of a topic; none if it has no partitions."""
@@ -180,8 +216,11 @@ class TopicAdmin:
     ) -> TopicList:
         """Topics of a namespace for a client: all, or those that a pattern takes."""
         namespace = "/".join(parse_namespace(namespace))
-        wanted = mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
-        topics = await self.list_topics(namespace) if wanted else []
+        topics = []
+        if mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
+            topics += await self.list_non_persistent_topics(namespace)
+        if mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+            topics += await self.list_topics(namespace)
         if pattern is not None:
             topics = pattern.select(topics)
         return TopicList(topics, topics_hash(topics))

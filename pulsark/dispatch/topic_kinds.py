@@ -119,6 +119,7 @@ class AnySubscription(Protocol):
     entries_out: int
     bytes_out: int
     messages_redelivered: int
+    messages_dropped: int
     messages_acked: int
     last_flow_ms: int
     last_consumed_ms: int

@@ -18,7 +18,7 @@ from pulsark.wire.frames import FrameDecoder, encode_command
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 from tests.support.memory_bookie import MemoryBookie
-from tests.support.wire_frames import publish
+from tests.support.wire_frames import Received, publish, received
 
 Command = pb.BaseCommand
 MAX_FRAME_BYTES = 16 << 20
@@ -133,6 +133,7 @@ class Client:
         self.connection.connection_made(self.transport)
         self.mute = False
         self.answers: list[pb.BaseCommand] = []
+        self._deliveries: list[Received] = []
         self._decoder = FrameDecoder(MAX_FRAME_BYTES)
         self._ids = count(1)
         if handshake:
@@ -180,10 +181,20 @@ class Client:
         self._read()
         return any(command.type == kind for command in self.answers)
 
+    async def deliveries(self) -> list[Received]:
+        """All messages that came since the last call."""
+        await asyncio.sleep(0.001)
+        self._read()
+        self.answers = [a for a in self.answers if a.type != Command.MESSAGE]
+        found, self._deliveries = self._deliveries, []
+        return found
+
     def _read(self) -> None:
         data = bytes(self.transport.written)
         self.transport.written.clear()
-        for command, _ in self._decoder.receive(data):
+        for command, section in self._decoder.receive(data):
+            if section is not None:
+                self._deliveries.append(received(command, section))
             if command.type != Command.PING:
                 self.answers.append(command)
             elif not self.mute:

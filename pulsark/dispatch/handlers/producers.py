@@ -46,7 +46,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     schema_version = b""
     if request.HasField("schema"):
         schema_version = await connection.broker.schemas.register(name, request.schema)
-    if request.initial_subscription_name:
+    if request.initial_subscription_name and name.is_persistent:
         await connection.broker.subscribing.ensure_subscription(
             topic, request.initial_subscription_name
         )

@@ -1,0 +1,197 @@
+"""A subscription of a non-persistent topic: what nobody can take at once is dropped.
+
+It has no cursor and no backlog, so acknowledgements, redeliveries and seeks change nothing. It
+lives as long as it has consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.exclusive import Exclusive
+from pulsark.dispatch.subscription_type import SubscriptionType, SubType
+from pulsark.dispatch.subscription_types import new_type
+from pulsark.errors import ClientError, ServerError
+from pulsark.runtime import Done
+from pulsark.storage.position import EARLIEST, Position
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.consumer import Consumer
+    from pulsark.dispatch.non_persistent_topic import NonPersistentTopic
+
+
+class NonPersistentSubscription:
+    """One named subscription of one non-persistent topic."""
+
+    backlog = 0
+    backlog_size = 0
+    replay_count = 0
+    acked_range_count = 0
+    last_mark_delete_ms = 0
+    blocked_on_unacked = False
+    at_end = False
+    mark_delete = EARLIEST
+
+    def __init__(
+        self, topic: NonPersistentTopic, name: str, properties: Mapping[str, str], *, durable: bool
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.properties = properties
+        self.durable = durable
+        """What the first consumer asked for; it changes nothing."""
+        self.type: SubscriptionType = Exclusive()
+        self.had_consumer = False
+        self.changing = asyncio.Lock()
+        self.messages_out = 0
+        self.entries_out = 0
+        self.bytes_out = 0
+        self.messages_dropped = 0
+        self.messages_redelivered = 0
+        self.messages_acked = 0
+        self.last_flow_ms = 0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+
+    # -- consumers ---
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Connected consumers."""
+        return self.type.consumers
+
+    def check_joinable(self, *, durable: bool) -> None:
+        """Anybody may join."""
+
+    def use_type(self, sub_type: SubType) -> None:
+        """Adopt a type; with consumers connected it must be theirs."""
+        if self.had_consumer and self.type.sub_type == sub_type:
+            return
+        if self.type.consumers:
+            raise ClientError(
+                ServerError.ConsumerBusy,
+                f"Subscription {self.name} is of type {self.type.sub_type.name}, not "
+                f"{sub_type.name}; close its consumers to change the type",
+            )
+        self.type = new_type(sub_type, self.topic.name)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Admit a consumer; entries go out once it has sent permits."""
+        before = self.type.active
+        self.type.add(consumer)
+        self.had_consumer = True
+        self._announce_change(before, consumer)
+
+    def announce_active(self, newcomer: Consumer) -> None:
+        """Tell a new Failover consumer whether it is the active one."""
+        if self.type.sub_type == SubType.Failover:
+            newcomer.connection.send_active_change(newcomer, newcomer is self.type.active)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Forget a consumer that left."""
+        if consumer.closed:
+            return
+        consumer.closed = True
+        before = self.type.active
+        self.type.remove(consumer)
+        self._announce_change(before)
+        self.drop_if_abandoned()
+
+    def drop_if_abandoned(self) -> None:
+        """Without consumers there is nothing to keep."""
+        if not self.consumers and not self.changing.locked():
+            self.topic.forget_subscription(self)
+
+    def _announce_change(self, before: Consumer | None, newcomer: Consumer | None = None) -> None:
+        """Tell Failover consumers; a newcomer gets the answer to its request first."""
+        active = self.type.active
+        if active is before or self.type.sub_type != SubType.Failover:
+            return
+        for consumer in self.consumers:
+            if consumer is not newcomer:
+                consumer.connection.send_active_change(consumer, consumer is active)
+
+    def close_consumers(self) -> None:
+        """Ask all consumers to connect anew: the topic goes away from here."""
+        for consumer in self.consumers:
+            consumer.connection.close_consumer(consumer)
+
+    async def delete(self) -> None:
+        """Delete the subscription; its consumers connect anew."""
+        self.close_consumers()
+        self.topic.forget_subscription(self)
+
+    # -- messages ---
+
+    def flow(self, consumer: Consumer, permits: int, now_ms: int) -> None:
+        """The consumer can take that many more messages."""
+        consumer.permits += permits
+        consumer.last_flow_ms = self.last_flow_ms = now_ms
+
+    def dispatch(self, entry: Entry) -> None:
+        """Send an entry to a consumer that can take it now, or drop it."""
+        messages = entry.messages
+        consumer = self.type.choose(entry)
+        if consumer is None:
+            self.messages_dropped += messages
+            active = self.type.active
+            if active is not None:
+                active.messages_dropped += messages
+            return
+        size = len(entry.data)
+        consumer.permits -= messages
+        consumer.messages_out += messages
+        consumer.entries_out += 1
+        consumer.bytes_out += size
+        self.messages_out += messages
+        self.entries_out += 1
+        self.bytes_out += size
+        connection = consumer.connection
+        connection.send_message(consumer, entry, 0, None)
+        if not connection.writable:
+            # Only because much was queued in this turn: the socket itself may take it all.
+            connection.flush()
+
+    # -- what needs memory of messages has no effect ---
+
+    def ack(
+        self,
+        consumer: Consumer,
+        acks: list[tuple[Position, list[int] | None, int | None]],
+        done: Done | None,
+        now_ms: int,
+    ) -> None:
+        """Ignored, but answered."""
+        if done is not None:
+            asyncio.get_running_loop().call_soon(done, None)
+
+    def ack_cumulative(
+        self,
+        consumer: Consumer,
+        position: Position,
+        ack_set: list[int] | None,
+        done: Done | None,
+        now_ms: int,
+    ) -> None:
+        """Ignored, but answered."""
+        self.ack(consumer, [], done, now_ms)
+
+    def redeliver(
+        self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None
+    ) -> None:
+        """Nothing was kept."""
+
+    async def seek(self, position: Position, ack_set: list[int] | None = None) -> None:
+        """There is only now."""
+
+    async def seek_to_time(self, published_ms: int) -> None:
+        """There is only now."""
+
+    async def rollback(self, published_ms: int) -> None:
+        """There is only now."""
+
+    def schedule_pump(self) -> None:
+        """Nothing waits."""
