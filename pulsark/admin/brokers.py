@@ -104,7 +104,7 @@ async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
 async def broker_topics(broker: BrokerOf, stats: StatsOf) -> Response:
     """Statistics of all loaded topics, by namespace, bundle and domain."""
     tree: dict[str, Any] = {}
-    for topic in broker.loaded_topics():
+    for topic in broker.served_topics():
         bundles = tree.setdefault(topic.name.namespace_name, {})
         domains = bundles.setdefault(await broker.ownership.bundle_of(topic.name), {})
         domains.setdefault(topic.name.domain, {})[str(topic.name)] = _broker_stats(
@@ -122,7 +122,7 @@ async def broker_metrics() -> Response:
 @router.get("/broker-stats/load-report")
 async def load_report(broker: BrokerOf, stats: StatsOf) -> Response:
     """How busy the broker is."""
-    topics = [stats.topic(topic) for topic in broker.loaded_topics()]
+    topics = [stats.topic(topic) for topic in broker.served_topics()]
     return value(
         {
             "webServiceUrl": broker.web_url,
@@ -163,7 +163,7 @@ def _broker_stats(stats: dict[str, Any], internal: dict[str, Any]) -> dict[str, 
     return {
         **{key: stats[key] for key in same},
         "subscriptions": {
-            name: _broker_subscription(found, internal["cursors"][name])
+            name: _broker_subscription(found, internal["cursors"].get(name, {}))
             for name, found in stats["subscriptions"].items()
         },
         "producerCount": len(stats["publishers"]),
@@ -191,4 +191,4 @@ def _broker_subscription(found: dict[str, Any], cursor: dict[str, Any]) -> dict[
         "numberOfEntriesSinceFirstNotAckedMessage",
         "totalNonContiguousDeletedMessagesRange",
     )
-    return {key: found[key] for key in same} | {key: cursor[key] for key in of_cursor}
+    return {key: found[key] for key in same} | {key: cursor.get(key, 0) for key in of_cursor}

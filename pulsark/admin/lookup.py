@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from pulsark.admin.partitioned import is_there
 from pulsark.admin.paths import LOOKUP, OLD_LOOKUP
-from pulsark.admin.requests import BrokerOf, TopicOf, number, text, topic_name, value
+from pulsark.admin.requests import AnyTopicOf, BrokerOf, number, text, topic_name, value
 from pulsark.dispatch.broker import Broker
 from pulsark.errors import ClientError, ServerError
 from pulsark.wire import pulsar_pb2 as pb
@@ -21,7 +21,7 @@ _SCHEMA = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 @router.get(LOOKUP)
 @router.get(OLD_LOOKUP, include_in_schema=False)
-async def lookup_topic(request: Request, topic: TopicOf, broker: BrokerOf) -> Response:
+async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The broker that serves a topic. Never creates it."""
     if not broker.settings.allowAutoTopicCreation and not await is_there(broker, topic):
         raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
@@ -39,7 +39,7 @@ async def lookup_topic(request: Request, topic: TopicOf, broker: BrokerOf) -> Re
 
 @router.get(LOOKUP + "/bundle")
 @router.get(OLD_LOOKUP + "/bundle", include_in_schema=False)
-async def lookup_bundle(topic: TopicOf, broker: BrokerOf) -> Response:
+async def lookup_bundle(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The bundle that a topic is in, as bare text."""
     return text(await broker.ownership.bundle_of(topic))
 

@@ -27,7 +27,7 @@ from pulsark.admin.requests import (
 )
 from pulsark.dispatch.broker import Broker
 from pulsark.metadata.resources import Namespace, check_boundaries, even_boundaries
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
@@ -98,19 +98,24 @@ async def remove_namespace(broker: Broker, name: str, *, force: bool) -> None:
 
 
 async def _has_topics(broker: Broker, name: str) -> bool:
-    if await broker.resources.partitioned_topics.list(name):
+    for domain in (PERSISTENT, NON_PERSISTENT):
+        if await broker.resources.partitioned_topics.list(name, domain):
+            return True
+    if any(topic.name.namespace_name == name for topic in broker.non_persistent.all()):
         return True
     return bool(await broker.metadata.children(f"/managed-ledgers/{name}/persistent"))
 
 
 async def _delete_topics(broker: Broker, name: str) -> None:
-    partitioned = await broker.resources.partitioned_topics.list(name)
-    for base in partitioned:
-        await broker.topic_admin.delete_partitioned_topic(base, force=True)
-    for topic in map(
-        TopicName.parse, await broker.topic_admin.list_topics(name, include_system=True)
+    admin = broker.topic_admin
+    for domain in (PERSISTENT, NON_PERSISTENT):
+        for base in await broker.resources.partitioned_topics.list(name, domain):
+            await admin.delete_partitioned_topic(base, force=True)
+    for topic in (
+        *await admin.list_topics(name, include_system=True),
+        *await admin.list_non_persistent_topics(name, include_system=True),
     ):
-        await broker.topic_admin.delete_topic(topic, force=True)
+        await admin.delete_topic(TopicName.parse(topic), force=True)
 
 
 @router.get("/{tenant}/{namespace}/topics")
@@ -119,11 +124,15 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
     mode = request.query_params.get("mode", "PERSISTENT")
     if mode not in _MODES:
         raise fail(404, f"mode is one of {', '.join(_MODES)}")
-    await existing_namespace(broker, name)
-    if mode == "NON_PERSISTENT":
-        return value([])
     include_system = flag(request, "includeSystemTopic")
-    return value(await broker.topic_admin.list_topics(name, include_system=include_system))
+    topics: list[str] = []
+    if mode != "NON_PERSISTENT":
+        topics += await broker.topic_admin.list_topics(name, include_system=include_system)
+    if mode != "PERSISTENT":
+        topics += await broker.topic_admin.list_non_persistent_topics(
+            name, include_system=include_system
+        )
+    return value(topics)
 
 
 @router.get("/{tenant}/{namespace}/bundles")
@@ -163,7 +172,7 @@ async def get_permissions(name: NamespaceOf, broker: BrokerOf) -> Response:
 async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
     """Close the namespace's topics; clients connect anew and load them again."""
     await existing_namespace(broker, name)
-    for topic in broker.loaded_topics():
+    for topic in broker.served_topics():
         if topic.name.namespace_name == name:
             await broker.unload_topic(topic.name)
     return done()
@@ -174,7 +183,7 @@ async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Res
     """Close the topics of one bundle."""
     if bundle.lower() not in (await existing_namespace(broker, name)).bundles:
         raise fail(412, f"{bundle} is not a bundle of {name}")
-    for topic in broker.loaded_topics():
+    for topic in broker.served_topics():
         if (
             topic.name.namespace_name == name
             and await broker.ownership.bundle_of(topic.name) == bundle.lower()

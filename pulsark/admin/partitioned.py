@@ -10,10 +10,10 @@ from fastapi.responses import Response
 from pulsark.admin.errors import fail
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
+    AnyTopicOf,
     BrokerOf,
     NamespaceOf,
     StatsOf,
-    TopicOf,
     done,
     flag,
     integer,
@@ -42,7 +42,7 @@ async def list_partitioned(name: NamespaceOf, request: Request, broker: BrokerOf
 
 
 @router.get("/{topic}/partitions")
-async def get_partitions(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+async def get_partitions(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """How many partitions a topic has: 0 if it is not partitioned."""
     count = await broker.topic_admin.partition_count(
         topic, create=flag(request, "checkAllowAutoCreation")
@@ -55,7 +55,7 @@ async def get_partitions(topic: TopicOf, request: Request, broker: BrokerOf) -> 
 
 
 @router.put("/{topic}/partitions")
-async def create_partitioned(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+async def create_partitioned(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Create a topic with partitions."""
     body = await json_body(request)
     properties: dict[str, str] = {}
@@ -76,7 +76,7 @@ async def create_partitioned(topic: TopicOf, request: Request, broker: BrokerOf)
 
 
 @router.post("/{topic}/partitions")
-async def update_partitions(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+async def update_partitions(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Raise a topic's number of partitions."""
     wanted = integer(await json_body(request), "The number of partitions")
     found = await broker.resources.partitioned_topics.get(topic)
@@ -90,7 +90,7 @@ async def update_partitions(topic: TopicOf, request: Request, broker: BrokerOf) 
 
 
 @router.delete("/{topic}/partitions")
-async def delete_partitioned(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+async def delete_partitioned(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Delete a topic with all its partitions."""
     found = await broker.resources.partitioned_topics.get(topic)
     if found is None:
@@ -105,22 +105,22 @@ async def delete_partitioned(topic: TopicOf, request: Request, broker: BrokerOf)
 
 
 @router.post("/{topic}/createMissedPartitions")
-async def create_missed_partitions(topic: TopicOf, broker: BrokerOf) -> Response:
+async def create_missed_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Load each partition once, which makes what is missing."""
     for part in parts_of(topic, await existing(broker, topic)):
-        await broker.topic(part, create=True)
+        await broker.any_topic(part, create=True)
     return done()
 
 
 @router.get("/{topic}/partitioned-stats")
 async def partitioned_stats(
-    topic: TopicOf, request: Request, broker: BrokerOf, stats: StatsOf
+    topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
     """Statistics of a topic over all its partitions."""
     found = await existing(broker, topic)
     parts = {
         str(part): stats.topic(
-            await broker.topic(part, create=True),
+            await broker.any_topic(part, create=True),
             with_publishers=not flag(request, "excludePublishers"),
             with_consumers=not flag(request, "excludeConsumers"),
         )
@@ -131,11 +131,13 @@ async def partitioned_stats(
 
 
 @router.get("/{topic}/partitioned-internalStats")
-async def partitioned_internal_stats(topic: TopicOf, broker: BrokerOf, stats: StatsOf) -> Response:
+async def partitioned_internal_stats(
+    topic: AnyTopicOf, broker: BrokerOf, stats: StatsOf
+) -> Response:
     """What is inside each partition."""
     found = await existing(broker, topic)
     parts = {
-        str(part): stats.internal(await broker.topic(part, create=True))
+        str(part): stats.internal(await broker.any_topic(part, create=True))
         for part in parts_of(topic, found)
     }
     metadata = {"partitions": found.partitions, "deleted": False}
@@ -174,7 +176,7 @@ async def leaves(broker: Broker, topic: TopicName) -> list[TopicName]:
 
 def is_used(broker: Broker, topic: TopicName) -> bool:
     """Whether a producer or consumer is connected."""
-    loaded = broker.loaded_topic(topic)
+    loaded = broker.served_topic(topic)
     return loaded is not None and loaded.is_used
 
 

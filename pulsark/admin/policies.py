@@ -23,9 +23,9 @@ from pulsark.admin.policy_table import (
     check_quotas_below_retention,
 )
 from pulsark.admin.requests import (
+    AnyTopicOf,
     BrokerOf,
     NamespaceOf,
-    TopicOf,
     done,
     empty,
     flag,
@@ -76,7 +76,7 @@ def _of_namespace(broker: Broker, name: str) -> Change:
     return change
 
 
-async def _base_of(topic: TopicOf, broker: BrokerOf) -> TopicName:
+async def _base_of(topic: AnyTopicOf, broker: BrokerOf) -> TopicName:
     """The topic whose policies are meant: partitions share them. 404, 405."""
     if not broker.settings.topicLevelPoliciesEnabled:
         raise fail(405, "Policies of topics are disabled: set topicLevelPoliciesEnabled")

@@ -40,11 +40,15 @@ def _stats(request: Request) -> Stats:
     return stats
 
 
-async def _topic(request: Request) -> TopicName:
+async def _any_topic(request: Request) -> TopicName:
     path = request.path_params
-    name = topic_name(path["domain"], path["tenant"], path["namespace"], path["topic"])
+    return topic_name(path["domain"], path["tenant"], path["namespace"], path["topic"])
+
+
+async def _topic(request: Request) -> TopicName:
+    name = await _any_topic(request)
     if not name.is_persistent:
-        raise fail(405, "Non-persistent topics are not enabled on this broker")
+        raise fail(405, "This is not possible on a non-persistent topic, which stores nothing")
     return name
 
 
@@ -59,6 +63,8 @@ async def _subscription(request: Request) -> str:
 BrokerOf = Annotated[Broker, Depends(_broker)]
 StatsOf = Annotated[Stats, Depends(_stats)]
 TopicOf = Annotated[TopicName, Depends(_topic)]
+"""A persistent topic; 405 for others."""
+AnyTopicOf = Annotated[TopicName, Depends(_any_topic)]
 NamespaceOf = Annotated[str, Depends(_namespace)]
 SubscriptionOf = Annotated[str, Depends(_subscription)]
 

@@ -14,6 +14,7 @@ from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import is_there, leaves
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
+    AnyTopicOf,
     BrokerOf,
     SubscriptionOf,
     TopicOf,
@@ -30,6 +31,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.subscribing import check_subscription_name
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic import Topic
+from pulsark.dispatch.topic_kinds import AnyTopic
 from pulsark.limits import TOPIC_PROPERTIES_MAX
 from pulsark.runtime import Done
 from pulsark.storage.position import LATEST, Position
@@ -42,20 +44,22 @@ SKIP_MAX = 100_000_000
 
 
 @router.get("/{topic}/subscriptions")
-async def list_subscriptions(topic: TopicOf, broker: BrokerOf) -> Response:
+async def list_subscriptions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Names of a topic's subscriptions."""
     names: dict[str, None] = {}
-    for loaded in await _loaded(broker, topic):
+    for loaded in await _served(broker, topic):
         names.update(dict.fromkeys(loaded.subscriptions))
     return value(list(names))
 
 
 @router.put(_ONE)
 async def create_subscription(
-    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+    topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
     """Create a subscription; without a message id it starts with the next message."""
     body = await json_body(request)
+    if not topic.is_persistent:
+        raise fail(400, "Consumers make the subscriptions of a non-persistent topic")
     start, properties = LATEST, {}
     if body is not None:
         start = position(body)
@@ -78,10 +82,13 @@ async def create_subscription(
 
 @router.delete(_ONE)
 async def delete_subscription(
-    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+    topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
     """Delete a subscription without consumers, or any with ``force``."""
-    found = await _subscriptions(broker, topic, name)
+    served = await _served(broker, topic)
+    found = [one.subscriptions[name] for one in served if name in one.subscriptions]
+    if not found:
+        raise fail(404, "Subscription not found")
     if not flag(request, "force") and any(subscription.consumers for subscription in found):
         raise fail(412, "Subscription has active connected consumers")
     for subscription in found:
@@ -172,6 +179,10 @@ async def set_properties(
         subscription.cursor.set_properties(given, _resolve(durable))
         await durable
     return done()
+
+
+async def _served(broker: Broker, topic: TopicName) -> list[AnyTopic]:
+    return [await broker.any_topic(leaf, create=True) for leaf in await leaves(broker, topic)]
 
 
 async def _loaded(broker: Broker, topic: TopicName) -> list[Topic]:

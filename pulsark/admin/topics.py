@@ -11,6 +11,7 @@ from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import existing, is_there, is_used, leaves, parts_of
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
+    AnyTopicOf,
     BrokerOf,
     NamespaceOf,
     StatsOf,
@@ -26,7 +27,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.topic import Topic
 from pulsark.limits import TOPIC_PROPERTIES_MAX
 from pulsark.storage.position import Position
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import PERSISTENT, TopicName
 
 router = APIRouter(prefix=TOPICS, tags=["topics"])
 
@@ -34,13 +35,10 @@ router = APIRouter(prefix=TOPICS, tags=["topics"])
 @router.get("")
 async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Full names of a namespace's topics, each partition by itself."""
-    if request.path_params["domain"] != "persistent":
-        if await broker.resources.namespaces.get(name) is None:
-            raise fail(404, "Namespace does not exist")
-        return value([])
-    topics = await broker.topic_admin.list_topics(
-        name, include_system=flag(request, "includeSystemTopic")
-    )
+    stored = request.path_params["domain"] == PERSISTENT
+    admin = broker.topic_admin
+    listing = admin.list_topics if stored else admin.list_non_persistent_topics
+    topics = await listing(name, include_system=flag(request, "includeSystemTopic"))
     bundle = request.query_params.get("bundle")
     if bundle:
         topics = [
@@ -50,7 +48,7 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
 
 
 @router.put("/{topic}")
-async def create_topic(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+async def create_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Create a topic without partitions."""
     body = await json_body(request)
     properties = string_map(body, "properties", TOPIC_PROPERTIES_MAX)
@@ -69,7 +67,7 @@ async def create_topic(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
 
 
 @router.delete("/{topic}")
-async def delete_topic(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+async def delete_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Delete a topic with its messages and subscriptions."""
     if await broker.resources.partitioned_topics.get(topic) is not None:
         raise fail(409, "Topic is partitioned; delete it with its partitions")
@@ -84,12 +82,12 @@ async def delete_topic(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
 
 @router.get("/{topic}/stats")
 async def topic_stats(
-    topic: TopicOf, request: Request, broker: BrokerOf, stats: StatsOf
+    topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
     """Statistics of a topic."""
     return value(
         stats.topic(
-            await broker.topic(topic),
+            await broker.any_topic(topic),
             with_publishers=not flag(request, "excludePublishers"),
             with_consumers=not flag(request, "excludeConsumers"),
         )
@@ -98,11 +96,11 @@ async def topic_stats(
 
 @router.get("/{topic}/internalStats")
 async def internal_stats(
-    topic: TopicOf, request: Request, broker: BrokerOf, stats: StatsOf
+    topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
     """What is inside a topic: ledgers and cursors."""
     with_metadata = flag(request, "metadata")
-    return value(stats.internal(await broker.topic(topic), with_metadata=with_metadata))
+    return value(stats.internal(await broker.any_topic(topic), with_metadata=with_metadata))
 
 
 @router.get("/{topic}/internal-info")
@@ -135,7 +133,7 @@ async def message_id_by_time(topic: TopicOf, timestamp: str, broker: BrokerOf) -
 
 
 @router.put("/{topic}/unload")
-async def unload_topic(topic: TopicOf, broker: BrokerOf) -> Response:
+async def unload_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Close a topic; clients connect anew and load it again."""
     for leaf in await leaves(broker, topic):
         await broker.unload_topic(leaf)
@@ -143,16 +141,18 @@ async def unload_topic(topic: TopicOf, broker: BrokerOf) -> Response:
 
 
 @router.post("/{topic}/terminate")
-async def terminate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
+async def terminate_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Accept no more messages, for ever; answers the id of the last one."""
+    _refuse_to_terminate(topic)
     await _refuse_base(broker, topic)
     loaded = await broker.topic(topic)
     return value(message_id(await loaded.terminate(), topic.partition))
 
 
 @router.post("/{topic}/terminate/partitions")
-async def terminate_partitions(topic: TopicOf, broker: BrokerOf) -> Response:
+async def terminate_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The same for each partition of a topic."""
+    _refuse_to_terminate(topic)
     if await broker.resources.partitioned_topics.get(
         topic
     ) is None and await broker.topic_admin.exists(topic):
@@ -189,7 +189,7 @@ async def delete_property(topic: TopicOf, request: Request, broker: BrokerOf) ->
 
 
 @router.get("/{topic}/permissions")
-async def get_permissions(topic: TopicOf, broker: BrokerOf) -> Response:
+async def get_permissions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """What each role may do: nothing is granted while there is no authorization."""
     await leaves(broker, topic)
     return value({})
@@ -209,6 +209,11 @@ def message_id(position: Position, partition: int, batch_index: int = -1) -> dic
 async def _refuse_base(broker: Broker, topic: TopicName) -> None:
     if await broker.resources.partitioned_topics.get(topic) is not None:
         raise fail(405, "This is done on a partition, not on a partitioned topic")
+
+
+def _refuse_to_terminate(topic: TopicName) -> None:
+    if not topic.is_persistent:
+        raise fail(406, "A non-persistent topic cannot be terminated")
 
 
 async def _change_properties(

@@ -265,10 +265,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._out_bytes > UNREAD_OUTPUT_BYTES_MAX:
             self.writable = False
 
-    def send_receipts(self, producer: Producer, entries: list[Entry]) -> None:
-        """Confirm SENDs of one producer, whose entries follow each other."""
+    def send_receipts(
+        self, producer: Producer, entries: list[Entry], successive: bool = True
+    ) -> None:
+        """Confirm SENDs of one producer, whose entries follow each other if ``successive``."""
         messages = size = 0
-        plain = True
+        plain = successive
         sequence_ids = []
         for entry in entries:
             entry.producer = None

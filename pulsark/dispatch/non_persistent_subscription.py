@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pulsark.dispatch.non_persistent_topic import NonPersistentTopic
 
 
+_POSITION = Position(0, 0)
+"""Where every message is, for clients."""
+
+
 class NonPersistentSubscription:
     """One named subscription of one non-persistent topic."""
 
@@ -76,7 +80,7 @@ class NonPersistentSubscription:
                 f"Subscription {self.name} is of type {self.type.sub_type.name}, not "
                 f"{sub_type.name}; close its consumers to change the type",
             )
-        self.type = new_type(sub_type, self.topic.name)
+        self.type = new_type(sub_type, self.topic.name, self.topic.settings)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
@@ -130,6 +134,11 @@ class NonPersistentSubscription:
         """The consumer can take that many more messages."""
         consumer.permits += permits
         consumer.last_flow_ms = self.last_flow_ms = now_ms
+        self.type.wake(consumer)
+
+    def wake(self, consumer: Consumer) -> None:
+        """The socket of a consumer drained."""
+        self.type.wake(consumer)
 
     def dispatch(self, entry: Entry) -> None:
         """Send an entry to a consumer that can take it now, or drop it."""
@@ -141,6 +150,8 @@ class NonPersistentSubscription:
             if active is not None:
                 active.messages_dropped += messages
             return
+        if self.type.tracks_pending:
+            self.type.forget(_POSITION)  # nobody will acknowledge it
         size = len(entry.data)
         consumer.permits -= messages
         consumer.messages_out += messages
@@ -192,6 +203,3 @@ class NonPersistentSubscription:
 
     async def rollback(self, published_ms: int) -> None:
         """There is only now."""
-
-    def schedule_pump(self) -> None:
-        """Nothing waits."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class NonPersistentTopic:
     """A non-persistent topic in memory. Everything runs on the event loop."""
 
+    stored = None
     total_size = 0
 
     def __init__(
@@ -87,7 +88,7 @@ class NonPersistentTopic:
         for entry in answered:
             if entry.ledger_id == 0 and entry.producer is not None:
                 entry.producer.connection.non_persistent_in_flight -= 1
-        send_receipts(answered)
+        send_receipts(answered, successive=False)
 
     # -- producers ---
 

@@ -76,8 +76,11 @@ class Producer:
         self.closed = False
 
 
-def send_receipts(entries: list[Entry]) -> None:
-    """Confirm entries to their producers, as many at once as came in a row from one."""
+def send_receipts(entries: list[Entry], *, successive: bool = True) -> None:
+    """Confirm entries to their producers, as many at once as came in a row from one.
+
+    ``successive`` says that the ids of all entries follow each other.
+    """
     count, start = len(entries), 0
     while start < count:
         producer = entries[start].producer
@@ -85,5 +88,5 @@ def send_receipts(entries: list[Entry]) -> None:
         while end < count and entries[end].producer is producer:
             end += 1
         if producer is not None:
-            producer.connection.send_receipts(producer, entries[start:end])
+            producer.connection.send_receipts(producer, entries[start:end], successive)
         start = end

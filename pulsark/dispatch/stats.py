@@ -30,6 +30,27 @@ _RANGES_SHOWN_MAX = 1000
 """Acknowledged ranges that internalStats spells out; the rest is counted."""
 
 
+_NO_LEDGER: Json = {
+    "ledgerId": -1,
+    "entries": -1,
+    "size": -1,
+    "offloaded": False,
+    "underReplicated": False,
+}
+_NO_STORAGE: Json = {
+    "numberOfEntries": 0,
+    "totalSize": 0,
+    "currentLedgerEntries": 0,
+    "currentLedgerSize": 0,
+    "waitingCursorsCount": 0,
+    "pendingAddEntriesCount": 0,
+    "ledgers": [],
+    "cursors": {},
+    "schemaLedgers": [],
+    "compactedLedger": _NO_LEDGER,
+}
+
+
 class Stats:
     """Builds the statistics of one broker's topics."""
 
@@ -221,8 +242,14 @@ class Stats:
 
     # -- inside a topic ------------------------------------------------------------------------
 
-    def internal(self, topic: Topic, *, with_metadata: bool = False) -> Json:
-        """PersistentTopicInternalStats. The open ledger shows 0 entries, as in Pulsar."""
+    def internal(self, topic: AnyTopic, *, with_metadata: bool = False) -> Json:
+        """PersistentTopicInternalStats, all zeros for a topic that stores nothing."""
+        if topic.stored is None:
+            return {**_NO_STORAGE, "entriesAddedCounter": topic.entries_in}
+        return self._internal(topic.stored, with_metadata=with_metadata)
+
+    def _internal(self, topic: Topic, *, with_metadata: bool) -> Json:
+        """The open ledger shows 0 entries, as in Pulsar."""
         ledger = topic.ledger
         ledgers = ledger.ledgers()
         iso = self._broker.iso_time
@@ -254,13 +281,7 @@ class Stats:
                 for name, subscription in topic.subscriptions.items()
             },
             "schemaLedgers": [],
-            "compactedLedger": {
-                "ledgerId": -1,
-                "entries": -1,
-                "size": -1,
-                "offloaded": False,
-                "underReplicated": False,
-            },
+            "compactedLedger": _NO_LEDGER,
         }
 
     def _internal_cursor(self, subscription: Subscription) -> Json:

@@ -22,5 +22,6 @@ def new_type(sub_type: SubType, topic: TopicName, settings: Settings) -> Subscri
     if sub_type == SubType.Failover:
         return Failover(str(topic), topic.partition)
     if sub_type == SubType.Shared:
-        return Shared(settings.dispatcherMaxRoundRobinBatchSize)
+        # What is not stored is sent as it comes: there is nothing to collect for a turn.
+        return Shared(settings.dispatcherMaxRoundRobinBatchSize if topic.is_persistent else 1)
     raise ClientError(ServerError.NotAllowedError, f"{sub_type.name} is not enabled")

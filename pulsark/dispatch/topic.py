@@ -294,6 +294,11 @@ class Topic:
         return self.ledger.is_fenced or self._cursors.failed is not None
 
     @property
+    def stored(self) -> Topic:
+        """This topic: it has ledgers and cursors."""
+        return self
+
+    @property
     def total_size(self) -> int:
         """Bytes of all entries."""
         return self.ledger.total_size

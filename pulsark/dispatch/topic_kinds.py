@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.entry import Entry
     from pulsark.dispatch.policies import TopicPolicies
     from pulsark.dispatch.producer import Producer
+    from pulsark.dispatch.topic import Topic
     from pulsark.wire.topic_name import TopicName
 
 
@@ -48,6 +49,10 @@ class AnyTopic(Protocol):
     @property
     def subscriptions(self) -> Mapping[str, AnySubscription]:
         """Subscriptions by name."""
+
+    @property
+    def stored(self) -> Topic | None:
+        """The topic with its ledgers and cursors, if it has any."""
 
     @property
     def total_size(self) -> int:

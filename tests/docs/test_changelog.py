@@ -35,11 +35,6 @@ def test_key_shared_is_refused(client: pulsar.Client) -> None:
         subscribe(client, "log-keys", consumer_type=pulsar.ConsumerType.KeyShared)
 
 
-def test_non_persistent_topics_are_refused(client: pulsar.Client) -> None:
-    with pytest.raises(pulsar.NotAllowedError):
-        client.create_producer("non-persistent://public/default/t")
-
-
 @pytest.mark.parametrize("policy", ["dispatchRate", "publishRate", "entryFilters"])
 def test_some_policies_of_namespaces_are_not_there(broker: Standalone, policy: str) -> None:
     url = f"{broker.web_url}/admin/v2/namespaces/public/default/{policy}"

@@ -191,6 +191,33 @@ def test_produce_and_consume(shared_standalone: Standalone) -> None:
     assert stats["subscriptions"]["s"]["msgBacklog"] == 0
 
 
+@pytest.mark.feature("F44")
+def test_produce_and_consume_what_is_not_stored(shared_standalone: Standalone) -> None:
+    topic = "non-persistent://public/default/cli-5"
+    out, _ = pulsark(shared_standalone, "topics", "create", topic)
+    assert out == f"Created {topic}\n"
+    command = f"consume {topic} -s s -n 1 --timeout 10 --json"
+    consuming = subprocess.Popen(
+        [sys.executable, "-m", "pulsark", *command.split()],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PULSARK_SERVICE_URL": shared_standalone.service_url},
+    )
+    try:
+        for _ in range(50):
+            out, _ = pulsark(shared_standalone, "produce", topic, "-m", "now", "--json")
+            assert json.loads(out)["messageId"].startswith("0:0:")
+            if consuming.poll() is not None:
+                break
+        out, _ = consuming.communicate(timeout=30)
+    finally:
+        consuming.kill()
+        consuming.wait()
+    assert json.loads(out)["payload"] == "now"
+    out, _ = pulsark(shared_standalone, "topics", "stats", topic)
+    assert f"{topic}\n" in out
+
+
 def test_consume_says_when_too_little_came(shared_standalone: Standalone) -> None:
     pulsark(shared_standalone, "produce", "cli-2", "-m", "one")
     command = "consume cli-2 -s s -n 5 --position earliest --timeout 0.5"
@@ -222,7 +249,6 @@ def test_topics(shared_standalone: Standalone) -> None:
     ("command", "reason"),
     [
         ("produce none/default/t -m x --json", "Namespace none/default does not exist"),
-        ("consume non-persistent://public/default/t", "Non-persistent topics are not enabled"),
         ("produce ../t -m x", "this is no name of a topic"),
     ],
 )

@@ -447,11 +447,3 @@ def test_schemas_over_http(api: AdminApi) -> None:
     assert (found["version"], found["type"], found["data"]) == (0, "JSON", '{"type":"record"}')
     assert api.get(f"{path}/schema/0").json == found
     assert api.get(f"{path}/schema/1").status == 404
-
-
-def test_non_persistent_topics_are_refused(api: AdminApi) -> None:
-    other = "/admin/v2/non-persistent/public/default"
-    assert api.get(other).json == []
-    assert api.get(f"{other}/t/partitions?checkAllowAutoCreation=true").status == 405
-    assert api.put(f"{other}/t").status == 405
-    assert api.put(f"{other}/t/partitions", 2).status == 405

@@ -86,6 +86,15 @@ def test_a_bad_value_names_the_key_and_the_cure(key: str, text: str, message: st
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.feature("F50")
+def test_a_broker_serves_one_kind_of_topic_at_least() -> None:
+    kinds = ("enablePersistentTopics", "enableNonPersistentTopics")
+    with pytest.raises(ConfigError, match="set one of them to true"):
+        load_settings(flags=dict.fromkeys(kinds, "false"))
+    for kind in kinds:
+        assert not load_settings(flags={kind: "false"}).warnings
+
+
 def test_values_in_the_spelling_of_pulsars_files() -> None:
     loaded = load_settings(
         environment={
