@@ -80,7 +80,10 @@ class PolicySource:
                 topic.set_policies(await self.current(name))
 
     def _namespace_changed(self, path: str) -> None:
-        self._spawn(self.refresh_namespace(path.removeprefix(f"{POLICIES_PATH}/")))
+        name = path.removeprefix(f"{POLICIES_PATH}/")
+        # Tenants are above their namespaces, and have no policies.
+        if "/" in name:
+            self._spawn(self.refresh_namespace(name))
 
     def _topic_changed(self, path: str) -> None:
         self._spawn(self.refresh_topic(topic_of_policies_path(path)))

@@ -9,7 +9,7 @@ The suite connects to fixed ports, 6650 and 8080, so nothing else may listen the
 is configured with the suite's own file for its broker; authentication and TLS are switched off.
 
 ``official_suite.toml`` lists the tests that may fail, and why. The exit code is 1 when another
-test fails. A listed test that passes is reported, so that the list can shrink.
+test fails, or when the standalone logs an error. A listed test that passes is reported, so that the list can shrink.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import fnmatch
 import importlib.util
 import json
 import os
+import re
 import selectors
 import socket
 import subprocess
@@ -252,7 +253,14 @@ def show(outcome: Outcome, outcomes: list[Outcome]) -> None:
             print(f"                  | {line}")
 
 
-def report(outcomes: Sequence[Outcome], listed: Mapping[str, str]) -> int:
+def errors_in(log: Path) -> list[str]:
+    """What the standalone logged as an error: no request of a client should cause one."""
+    return [line for line in log.read_text().splitlines() if re.match(r"\S+ \S+ ERROR ", line)]
+
+
+def report(
+    outcomes: Sequence[Outcome], listed: Mapping[str, str], errors: Sequence[str] = ()
+) -> int:
     """Print the summary; the exit code."""
     verdict = judge(outcomes, listed)
     passed = sum(o.outcome == "passed" for o in outcomes)
@@ -266,7 +274,9 @@ def report(outcomes: Sequence[Outcome], listed: Mapping[str, str]) -> int:
     ):
         for test in tests:
             print(f"{test}: {title}")
-    return 1 if verdict.unexpected else 0
+    for line in errors:
+        print(f"error in the broker's log: {line}")
+    return 1 if verdict.unexpected or errors else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -288,11 +298,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Standalone(work / "data", *conf, ports=ports) as standalone:
             prepare(standalone.web_url)
             outcomes = run_all(Suite(folder, work / "suite.log", options.seconds), options.only)
+        errors = errors_in(standalone.log_path)
     listed = exceptions()
     if options.only != "*":
         known = {o.test for o in outcomes}
         listed = {name: why for name, why in listed.items() if name in known}
-    return report(outcomes, listed)
+    return report(outcomes, listed, errors)
 
 
 if __name__ == "__main__":

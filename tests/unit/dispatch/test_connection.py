@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pulsark.errors import MetadataError, ServerError, StorageError
 from pulsark.limits import PROBE_TIMEOUT_SECONDS, READER_GRACE_SECONDS
+from pulsark.metadata.resources import Tenant
 from pulsark.storage.ledger_record import TopicState, decode_record
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command
@@ -71,6 +73,17 @@ async def test_a_producer_closed_during_its_creation_is_never_there(broker) -> N
     await asyncio.sleep(PROBE_TIMEOUT_SECONDS + 1)
     assert not second.has(Command.PRODUCER_SUCCESS)
     assert not second.connection.producers
+
+
+@scenario()
+async def test_a_tenant_that_comes_is_not_taken_for_a_namespace(broker) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: failures.append(told))
+    await broker.broker.resources.tenants.create("acme", Tenant((), ("standalone",)))
+    await broker.broker.resources.namespaces.create("acme/orders")
+    await asyncio.sleep(0.1)
+    gc.collect()
+    assert failures == []
 
 
 @pytest.mark.feature("F27")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.official_suite import Outcome, Suite, exceptions, judge, report
+from tests.clients.official_suite import Outcome, Suite, errors_in, exceptions, judge, report
 
 SOURCE = """
 import os, signal, unittest
@@ -89,6 +89,16 @@ def test_what_may_fail_and_what_may_not(capsys: pytest.CaptureFixture[str]) -> N
     assert report(outcomes, listed) == 1
     assert "b_test.B.test_one: is listed and passes" in capsys.readouterr().out
     assert report(outcomes, {**listed, "a_test": "no TLS"}) == 0
+
+
+def test_an_error_in_the_log_of_the_broker_is_a_failure(tmp_path: Path) -> None:
+    log = tmp_path / "data.log"
+    log.write_text("Pulsark is ready\n2026-11-21 12:42:11,856 WARNING pulsark: no ERROR\n")
+    assert errors_in(log) == []
+    assert report([], {}, errors_in(log)) == 0
+    log.write_text("2026-11-21 12:42:11,856 ERROR   asyncio: Task exception\nTraceback\n")
+    assert len(errors_in(log)) == 1
+    assert report([], {}, errors_in(log)) == 1
 
 
 def test_the_list_gives_a_reason_for_each() -> None:
