@@ -9,7 +9,8 @@ The suite connects to fixed ports, 6650 and 8080, so nothing else may listen the
 is configured with the suite's own file for its broker; authentication and TLS are switched off.
 
 ``official_suite.toml`` lists the tests that may fail, and why. The exit code is 1 when another
-test fails, or when the standalone logs an error. A listed test that passes is reported, so that the list can shrink.
+test fails, or when the standalone logs an error. A listed test that passes is reported, so that
+the list can shrink.
 """
 
 from __future__ import annotations
