@@ -22,6 +22,17 @@ T = TypeVar("T")
 
 _TRUE, _FALSE = "true", "false"
 _BYTES_MAX = 2**31 - 1
+_SCHEMA_STRATEGIES = (
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +194,24 @@ class Settings:
     brokerDeduplicationEnabled: bool = setting(
         False, "", "A message that a producer sends again is not stored again", planned=True
     )
+    schemaCompatibilityStrategy: str = setting(
+        "FULL",
+        "",
+        "What a new schema of a topic must be compatible with, unless its namespace says else",
+        choices=_SCHEMA_STRATEGIES,
+    )
+    systemTopicSchemaCompatibilityStrategy: str = setting(
+        "ALWAYS_COMPATIBLE",
+        "",
+        "The same for the broker's own topics",
+        choices=_SCHEMA_STRATEGIES,
+    )
+    isAllowAutoUpdateSchemaEnabled: bool = setting(
+        True, "", "Producers and consumers may bring new schemas; the admin API always may"
+    )
+    isSchemaValidationEnforced: bool = setting(
+        False, "", "A producer without a schema is refused where the topic has one"
+    )
     defaultNumberOfNamespaceBundles: int = setting(
         4, "count", "Bundles of a namespace that is created without saying how many", ge=1, le=1024
     )
@@ -333,29 +362,6 @@ class Settings:
         "A topic with so much uncompacted data is compacted; 0: never",
         ge=0,
         planned=True,
-    )
-    schemaCompatibilityStrategy: str = setting(
-        "FULL",
-        "",
-        "What a new schema of a topic is compared with",
-        choices=(
-            "UNDEFINED",
-            "ALWAYS_INCOMPATIBLE",
-            "ALWAYS_COMPATIBLE",
-            "BACKWARD",
-            "FORWARD",
-            "FULL",
-            "BACKWARD_TRANSITIVE",
-            "FORWARD_TRANSITIVE",
-            "FULL_TRANSITIVE",
-        ),
-        planned=True,
-    )
-    isAllowAutoUpdateSchemaEnabled: bool = setting(
-        True, "", "Producers may add compatible schemas to a topic", planned=True
-    )
-    isSchemaValidationEnforced: bool = setting(
-        False, "", "Producers without a schema are refused where a topic has one", planned=True
     )
 
     # -- statistics --------------------------------------------------------------------------

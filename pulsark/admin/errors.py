@@ -16,6 +16,7 @@ from pulsark.metadata.resources import (
     InUseError,
     InvalidResourceError,
 )
+from pulsark.schemas.definition import InvalidSchemaDataError
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ def fail(status: int, reason: str) -> HTTPException:
 
 def status_of(error: PulsarkError) -> int:
     """The status with which an error is answered."""
+    if isinstance(error, InvalidSchemaDataError):
+        return 422
     if isinstance(error, ClientError):
         return _STATUS_OF_CODE.get(error.code, 500)
     return _STATUS_OF_RESOURCE.get(type(error), 500)

@@ -17,6 +17,7 @@ from pulsark.dispatch.non_persistent_topics import NonPersistentTopics
 from pulsark.dispatch.ownership import Ownership
 from pulsark.dispatch.policies import auto_topic_creation
 from pulsark.dispatch.policy_source import PolicySource
+from pulsark.dispatch.schema_admission import SchemaAdmission
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
@@ -77,7 +78,8 @@ class Broker:
         self.metadata = metadata
         self.resources = Resources(metadata, runtime)
         self.ledgers = ledgers
-        self.schemas = Schemas(metadata)
+        self.schemas = Schemas(metadata, runtime)
+        self.schema_admission = SchemaAdmission(self.schemas, settings)
         self.ownership = Ownership(metadata, self.resources)
         self.topic_admin = TopicAdmin(self)
         self.topic_watchers = TopicWatchers(metadata, self.topic_admin)
@@ -136,6 +138,7 @@ class Broker:
             if cursor_log is not None:
                 await cursor_log.close()
         self._cursor_logs.clear()
+        self.schemas.close()
 
     async def _drop_lost(self) -> None:
         """Unload topics whose ledger or cursors stopped for good; clients load them anew."""

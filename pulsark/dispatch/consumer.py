@@ -10,6 +10,7 @@ from pulsark.wire.successive_frames import MessageHeads
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
     from pulsark.dispatch.topic_kinds import AnySubscription
+    from pulsark.schemas.definition import SchemaType
 
 
 class Consumer:
@@ -43,6 +44,7 @@ class Consumer:
         "pending",
         "permits",
         "priority",
+        "schema_type",
         "subscription",
         "unacked",
     )
@@ -58,6 +60,7 @@ class Consumer:
         epoch: int | None,
         metadata: dict[str, str],
         connected_since_ms: int,
+        schema_type: SchemaType | None = None,
     ) -> None:
         self.subscription = subscription
         self.connection = connection
@@ -67,6 +70,7 @@ class Consumer:
         self.epoch = epoch
         self.heads = MessageHeads(consumer_id, subscription.topic.name.partition)
         self.metadata = metadata
+        self.schema_type = schema_type
         self.connected_since_ms = connected_since_ms
         self.permits = 0
         self.unacked = 0

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
+
 if TYPE_CHECKING:
     from pulsark.config import Settings
 
@@ -76,7 +78,7 @@ class TopicPolicies:
     deduplication: bool
     deduplication_snapshot_entries: int
     encryption_required: bool
-    schema_compatibility_strategy: str
+    schema_compatibility_strategy: SchemaCompatibilityStrategy
     is_allow_auto_update_schema: bool
     schema_validation_enforced: bool
     delayed_delivery: DelayedDelivery
@@ -144,9 +146,11 @@ def effective(
         deduplication=given("deduplicationEnabled"),
         deduplication_snapshot_entries=given("deduplicationSnapshotIntervalSeconds"),
         encryption_required=given("encryption_required"),
-        schema_compatibility_strategy=given("schema_compatibility_strategy"),
+        schema_compatibility_strategy=_defined(given("schema_compatibility_strategy")),
         is_allow_auto_update_schema=given("is_allow_auto_update_schema"),
-        schema_validation_enforced=given("schema_validation_enforced"),
+        # A broker that enforces schemas does so everywhere.
+        schema_validation_enforced=settings.isSchemaValidationEnforced
+        or given("schema_validation_enforced"),
         delayed_delivery=DelayedDelivery(
             delayed["active"], delayed["tickTime"], delayed["maxDeliveryDelayInMillis"]
         ),
@@ -167,6 +171,13 @@ def effective(
             quorums["bookkeeperAckQuorum"],
         ),
     )
+
+
+def _defined(strategy: str) -> SchemaCompatibilityStrategy:
+    """The strategy of a name; a broker that leaves it undefined means FULL."""
+    found = SchemaCompatibilityStrategy(strategy)
+    undefined = found is SchemaCompatibilityStrategy.UNDEFINED
+    return SchemaCompatibilityStrategy.FULL if undefined else found
 
 
 def auto_topic_creation(settings: Settings, namespace: Mapping[str, Any]) -> AutoTopicCreation:

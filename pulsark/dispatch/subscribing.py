@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.message_ids import position_of
+from pulsark.dispatch.schemas import from_wire
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
+from pulsark.schemas.definition import SchemaType
 from pulsark.storage.position import EARLIEST, LATEST
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
@@ -51,8 +53,8 @@ class Subscribing:
                 ServerError.NotAllowedError,
                 f"{sub_type.name} subscriptions are not enabled on {name}",
             )
-        if request.HasField("schema"):
-            await self._broker.schemas.register(name, request.schema)
+        schema = from_wire(request.schema) if request.HasField("schema") else None
+        await self._broker.schema_admission.of_consumer(topic, schema)
         while True:
             topic.check_open()
             subscription: AnySubscription | None
@@ -153,6 +155,7 @@ class Subscribing:
         subscription: AnySubscription,
         sub_type: SubType,
     ) -> Consumer:
+        has_schema = request.HasField("schema")
         # The epoch tells what was sent before a redelivery from what comes after it; where
         # messages are redelivered one by one, or not at all, there is none.
         has_epoch = (
@@ -169,6 +172,7 @@ class Subscribing:
             priority=request.priority_level,
             epoch=request.consumer_epoch if has_epoch else None,
             metadata={m.key: m.value for m in request.metadata},
+            schema_type=SchemaType.from_wire(request.schema.type) if has_schema else None,
             connected_since_ms=self._clock.now_ms(),
         )
 

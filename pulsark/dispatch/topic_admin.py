@@ -127,16 +127,23 @@ class TopicAdmin:
                 raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
             # Never used, or a deletion that did not come to its end.
             await delete_managed_ledger(path, self._broker.ledgers, self._metadata)
+            await self._delete_what_is_shared(name)
         else:
             topic = await self._broker.load_topic(name)
             if topic.is_used and not force:
                 raise InUseError(f"Topic {name} has connected producers or consumers")
             try:
                 await topic.delete()
+                # While the name still leads to the deleted topic: who comes next finds nothing.
+                await self._delete_what_is_shared(name)
             finally:
                 self._broker.forget(topic)
+
+    async def _delete_what_is_shared(self, name: TopicName) -> None:
+        """Policies and schemas go with the topic; partitions have those of theirs."""
         if name.partition < 0:
             await self._resources.topic_policies.delete(name)
+            await self._broker.schemas.erase(name)
 
     async def _delete_non_persistent(self, name: TopicName, *, force: bool) -> None:
         topic = self._broker.non_persistent.get(name)
@@ -166,7 +173,7 @@ class TopicAdmin:
                     await self.delete_topic(partition, force=True)
                 await self._broker.non_persistent.close(partition)
             await self._resources.partitioned_topics.delete(name)
-            await self._resources.topic_policies.delete(name)
+            await self._delete_what_is_shared(name)
         finally:
             self._deleting.discard(name)
 

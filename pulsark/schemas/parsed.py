@@ -16,6 +16,8 @@ from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, Schem
 _AVRO_DESCRIBED = (SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF)
 _OF_CLIENTS = (SchemaType.AUTO, SchemaType.AUTO_CONSUME, SchemaType.AUTO_PUBLISH)
 _UNCHECKED = (SchemaType.NONE, SchemaType.BYTES)
+_STRING_OF_PYTHON = (SchemaType.STRING, b"null")
+"""How Pulsar's Python client spells that a string has no definition."""
 _JSON_SCHEMA_TYPES = ["any", "array", "boolean", "integer", "null", "number", "object", "string"]
 _PARTS_DEPTH_MAX = 4
 """Pairs within pairs: nobody nests them, but the format would allow it."""
@@ -81,10 +83,12 @@ def parse(schema: SchemaData, depth: int = 1) -> Parsed:
         raise InvalidSchemaDataError(
             f"Schema type {schema.type.name} is for clients; a topic has none of it"
         )
-    elif schema.data and schema.type not in _UNCHECKED:
-        raise InvalidSchemaDataError(
-            f"A {schema.type.name} schema has no definition, but {len(schema.data)} bytes came"
-        )
+    elif schema.type not in _UNCHECKED:
+        canonical = b""
+        if schema.data and (schema.type, schema.data) != _STRING_OF_PYTHON:
+            raise InvalidSchemaDataError(
+                f"A {schema.type.name} schema has no definition, but {len(schema.data)} bytes came"
+            )
     digest = hashlib.sha256(schema.type.name.encode() + b"\0" + canonical)
     return Parsed(schema.type, form, digest.hexdigest())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.error_codes import error_code
+from pulsark.dispatch.schemas import decode_version, encode_version, from_wire, to_wire
 from pulsark.dispatch.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
@@ -107,10 +108,11 @@ def get_schema(connection: Connection, command: Command) -> None:
         response.request_id = request.request_id
         try:
             name = TopicName.parse(request.topic)
-            version = request.schema_version if request.HasField("schema_version") else None
-            schema, number = await connection.broker.schemas.get(name, version)
-            response.schema.CopyFrom(schema)
-            response.schema_version = number
+            given = request.HasField("schema_version")
+            version = decode_version(request.schema_version) if given else None
+            found = await connection.broker.schemas.get(name, version)
+            response.schema.CopyFrom(to_wire(name, found.schema))
+            response.schema_version = encode_version(found.version)
         except PulsarkError as error:
             response.error_code = int(error_code(error))  # type: ignore[assignment]
             response.error_message = str(error)
@@ -121,6 +123,7 @@ def get_schema(connection: Connection, command: Command) -> None:
 
 def get_or_create_schema(connection: Connection, command: Command) -> None:
     request = command.getOrCreateSchema
+    broker = connection.broker
 
     async def answer() -> None:
         reply = Command(type=Command.GET_OR_CREATE_SCHEMA_RESPONSE)
@@ -128,8 +131,10 @@ def get_or_create_schema(connection: Connection, command: Command) -> None:
         response.request_id = request.request_id
         try:
             name = TopicName.parse(request.topic)
-            await connection.broker.topic_admin.require_topic(name)
-            response.schema_version = await connection.broker.schemas.register(name, request.schema)
+            await broker.topic_admin.require_topic(name)
+            response.schema_version = await broker.schema_admission.of_producer(
+                name, await broker.policy_source.current(name), from_wire(request.schema)
+            )
         except PulsarkError as error:
             response.error_code = int(error_code(error))  # type: ignore[assignment]
             response.error_message = str(error)

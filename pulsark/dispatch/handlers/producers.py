@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.producer import Producer
 from pulsark.dispatch.producer_access import AccessMode
+from pulsark.dispatch.schemas import from_wire
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PRODUCER_NAME_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
@@ -43,9 +44,10 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
         )
     topic = await connection.broker.topic_for_clients(name)
     topic.check_writable()
-    schema_version = b""
-    if request.HasField("schema"):
-        schema_version = await connection.broker.schemas.register(name, request.schema)
+    schema = from_wire(request.schema) if request.HasField("schema") else None
+    schema_version = await connection.broker.schema_admission.of_producer(
+        name, topic.policies, schema
+    )
     if request.initial_subscription_name and name.is_persistent:
         await connection.broker.subscribing.ensure_subscription(
             topic, request.initial_subscription_name

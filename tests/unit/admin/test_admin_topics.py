@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from pulsark.storage.position import Position
-from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 PARTITIONED = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
@@ -436,14 +434,3 @@ def test_segments_of_a_partitioned_topic(api: AdminApi) -> None:
     assert [part["partition"] for part in plan["partitions"]] == [0, 1]
     assert len({part["topicId"] for part in plan["partitions"]} | {plan["topicId"]}) == 3
     assert api.get(f"{NAMESPACE}/none/segments").status == 404
-
-
-def test_schemas_over_http(api: AdminApi) -> None:
-    path = "/admin/v2/schemas/public/default/t"
-    assert api.get(f"{path}/schema").status == 404
-    schema = pb.Schema(name="t", type=pb.Schema.Json, schema_data=b'{"type":"record"}')
-    api.run(api.broker.schemas.register(TopicName.parse("t"), schema))
-    found = api.get(f"{path}/schema").json
-    assert (found["version"], found["type"], found["data"]) == (0, "JSON", '{"type":"record"}')
-    assert api.get(f"{path}/schema/0").json == found
-    assert api.get(f"{path}/schema/1").status == 404

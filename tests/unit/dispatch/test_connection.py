@@ -400,7 +400,7 @@ async def test_a_schema_needs_its_topic(broker) -> None:
     client.send(ask)
     answer = await client.take(Command.GET_OR_CREATE_SCHEMA_RESPONSE)
     assert answer.getOrCreateSchemaResponse.error_code == ServerError.TopicNotFound
-    assert await broker.metadata.get("/schemas/nobody/none/persistent/t") is None
+    assert await broker.metadata.get("/schemas/nobody/none/t") is None
 
 
 @pytest.mark.command("GET_TOPICS_OF_NAMESPACE")

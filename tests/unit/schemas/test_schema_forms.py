@@ -73,6 +73,13 @@ def test_a_primitive_type_has_no_definition(kind: SchemaType) -> None:
         parse(SchemaData(kind, b"{}"))
 
 
+def test_the_string_of_the_python_client_is_that_of_all_others() -> None:
+    python, java = (parse(SchemaData(T.STRING, data)) for data in (b"null", b""))
+    assert python.fingerprint == java.fingerprint
+    with pytest.raises(InvalidSchemaDataError):
+        parse(SchemaData(T.INT32, b"null"))
+
+
 @pytest.mark.parametrize("kind", [T.AUTO, T.AUTO_CONSUME, T.AUTO_PUBLISH])
 def test_what_clients_find_out_for_themselves_is_no_schema(kind: SchemaType) -> None:
     with pytest.raises(InvalidSchemaDataError, match="for clients"):
