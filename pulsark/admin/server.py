@@ -50,12 +50,10 @@ class AdminServer:
             )
         except OSError as error:
             raise ConfigError.cannot_listen("webServicePort", host, port, error) from error
-        self.stats.rates.start()
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening; requests under way get a moment to end."""
-        self.stats.rates.close()
         if self._server is not None:
             self._server.close()
         if self._loading is not None:

@@ -17,6 +17,7 @@ from pulsark.dispatch.non_persistent_topics import NonPersistentTopics
 from pulsark.dispatch.ownership import Ownership
 from pulsark.dispatch.policies import auto_topic_creation
 from pulsark.dispatch.policy_source import PolicySource
+from pulsark.dispatch.rates import Rates
 from pulsark.dispatch.schema_admission import SchemaAdmission
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.subscribing import Subscribing
@@ -86,6 +87,7 @@ class Broker:
         self.subscribing = Subscribing(self)
         self.policy_source = PolicySource(self)
         self.non_persistent = NonPersistentTopics(self)
+        self.rates = Rates(self)
         self.connections: set[Connection] = set()
         self.broker_url = ""
         self.web_url = ""
@@ -112,6 +114,7 @@ class Broker:
             self.settings.defaultNumberOfNamespaceBundles,
         )
         self.policy_source.start()
+        self.rates.start()
         self._upkeep = [
             asyncio.create_task(self._drop_lost()),
             asyncio.create_task(self._roll_over_idle()),
@@ -122,6 +125,7 @@ class Broker:
         """Close connections and topics; what was acknowledged is on disk already."""
         self._closed = True
         self.policy_source.close()
+        self.rates.close()
         self.topic_watchers.close()
         for upkeep in self._upkeep:
             upkeep.cancel()

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pulsark.dispatch.rates import Rates
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.storage.position import Position
 
@@ -55,7 +54,7 @@ class Stats:
     """Builds the statistics of one broker's topics."""
 
     def __init__(self, broker: Broker) -> None:
-        self.rates = Rates(broker)
+        self.rates = broker.rates
         self._broker = broker
 
     # -- topics ----------------------------------------------------------------------------

@@ -227,6 +227,11 @@ def consumer_stats(connection: Connection, command: Command) -> None:
         response.error_code = int(ServerError.ConsumerNotFound)  # type: ignore[assignment]
         response.error_message = "Consumer not found"
     else:
+        rate = connection.broker.rates.consumer(consumer)
+        response.msgRateOut = rate.messages
+        response.msgThroughputOut = rate.bytes
+        response.msgRateRedeliver = rate.redelivered
+        response.messageAckRate = rate.acked
         response.consumerName = consumer.name
         response.availablePermits = max(consumer.permits, 0)
         response.unackedMessages = consumer.unacked

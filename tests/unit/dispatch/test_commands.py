@@ -97,6 +97,10 @@ async def test_statistics_of_a_consumer(broker) -> None:
     answer = (await client.take(Command.CONSUMER_STATS_RESPONSE)).consumerStatsResponse
     assert (answer.request_id, answer.consumerName, answer.type) == (7, "me", "Exclusive")
     assert (answer.availablePermits, answer.msgBacklog) == (997, 2)
+    assert (answer.msgRateOut, answer.messageAckRate, answer.msgRateRedeliver) == (3, 1, 0)
+    assert answer.msgThroughputOut > 3
+    assert (answer.address, answer.unackedMessages) == ("/10.0.0.1:1234", 0)
+    assert answer.connectedSince.endswith("Z")
     client.send(request("CONSUMER_STATS", consumer_id=2, request_id=8))
     answer = (await client.take(Command.CONSUMER_STATS_RESPONSE)).consumerStatsResponse
     assert answer.error_code == ServerError.ConsumerNotFound
