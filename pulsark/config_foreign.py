@@ -455,7 +455,6 @@ tokenAuthClaim
 tokenPublicAlg
 tokenPublicKey
 tokenSecretKey
-topicCompactionRetainNullKey=false
 topicLoadTimeoutSeconds=60
 topicPoliciesServiceClassName=org.apache.pulsar.broker.service.SystemTopicBasedTopicPoliciesService
 topicPublisherThrottlingTickTimeMillis=10
