@@ -212,9 +212,6 @@ class Settings:
     isSchemaValidationEnforced: bool = setting(
         False, "", "A producer without a schema is refused where the topic has one"
     )
-    topicCompactionRetainNullKey: bool = setting(
-        False, "", "Compaction keeps messages that have no key"
-    )
     defaultNumberOfNamespaceBundles: int = setting(
         4, "count", "Bundles of a namespace that is created without saying how many", ge=1, le=1024
     )
@@ -269,10 +266,10 @@ class Settings:
         own=True,
     )
     defaultRetentionTimeInMinutes: int = setting(
-        0, "min", "Acknowledged messages are kept for this time; -1: for ever", ge=-1, planned=True
+        0, "min", "Acknowledged messages are kept for this time; -1: for ever", ge=-1
     )
     defaultRetentionSizeInMB: int = setting(
-        0, "MB", "Acknowledged messages are kept up to this size; -1: all", ge=-1, planned=True
+        0, "MB", "Acknowledged messages are kept up to this size; -1: all", ge=-1
     )
 
     # -- policies, where neither the topic nor its namespace has its own ---------------------
@@ -299,7 +296,7 @@ class Settings:
         5, "min", "Time between two searches for messages that are too old", ge=1, planned=True
     )
     retentionCheckIntervalInSeconds: int = setting(
-        120, "s", "Time between two searches for ledgers that nobody needs", ge=1, planned=True
+        120, "s", "Time between two searches for ledgers that nobody needs", ge=1
     )
     backlogQuotaCheckEnabled: bool = setting(
         True, "", "Backlogs are compared with their quotas", planned=True

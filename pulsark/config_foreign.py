@@ -455,6 +455,7 @@ tokenAuthClaim
 tokenPublicAlg
 tokenPublicKey
 tokenSecretKey
+topicCompactionRetainNullKey=false
 topicLoadTimeoutSeconds=60
 topicPoliciesServiceClassName=org.apache.pulsar.broker.service.SystemTopicBasedTopicPoliciesService
 topicPublisherThrottlingTickTimeMillis=10

@@ -13,7 +13,6 @@ from pulsark import __version__
 from pulsark.admin import (
     brokers,
     clusters,
-    compaction,
     errors,
     lookup,
     metrics,
@@ -54,7 +53,6 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         partitioned,
         topics,
         subscriptions,
-        compaction,
         segments,
         lookup,
         schemas,

@@ -24,9 +24,9 @@ from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.topic_admin import TopicAdmin, ledger_path
 from pulsark.dispatch.topic_watchers import TopicWatchers
+from pulsark.dispatch.upkeep import Upkeep
 from pulsark.errors import (
     ClientError,
-    PulsarkError,
     ServerError,
 )
 from pulsark.metadata.resources import Resources
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-LOST_CHECK_SECONDS = 1.0
-ROLL_OVER_CHECK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ class Broker:
         self._instance_id: int | None = None
         self._next_producer = 0
         self._closed = False
-        self._upkeep: list[asyncio.Task[None]] = []
+        self._upkeep = Upkeep(self)
 
     # -- life cycle ---
 
@@ -115,11 +112,7 @@ class Broker:
         )
         self.policy_source.start()
         self.rates.start()
-        self._upkeep = [
-            asyncio.create_task(self._drop_lost()),
-            asyncio.create_task(self._roll_over_idle()),
-            asyncio.create_task(self.non_persistent.drop_unused()),
-        ]
+        self._upkeep.start()
 
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""
@@ -127,8 +120,7 @@ class Broker:
         self.policy_source.close()
         self.rates.close()
         self.topic_watchers.close()
-        for upkeep in self._upkeep:
-            upkeep.cancel()
+        self._upkeep.close()
         for connection in list(self.connections):
             connection.close()
         await self.non_persistent.close_all()
@@ -144,29 +136,16 @@ class Broker:
         self._cursor_logs.clear()
         self.schemas.close()
 
-    async def _drop_lost(self) -> None:
+    async def drop_lost(self) -> None:
         """Unload topics whose ledger or cursors stopped for good; clients load them anew."""
-        while True:
-            await asyncio.sleep(LOST_CHECK_SECONDS)
-            for topic in self.loaded_topics():
-                if topic.is_lost:
-                    log.warning("%s lost its ledger or its cursors: unloading it", topic.name)
-                    await self.unload_topic(topic.name)
-            for bundle, task in list(self._cursor_logs.items()):
-                opened = task.done() and not task.cancelled() and task.exception() is None
-                if opened and task.result().failed is not None:
-                    del self._cursor_logs[bundle]
-
-    async def _roll_over_idle(self) -> None:
-        """Close ledgers that are old enough although nobody appends to them."""
-        while True:
-            await asyncio.sleep(ROLL_OVER_CHECK_SECONDS)
-            for topic in self.loaded_topics():
-                try:
-                    await topic.ledger.roll_over_if_due()
-                except PulsarkError as error:
-                    if not (topic.closed or topic.ledger.is_terminated):
-                        log.warning("%s: its ledger is not closed yet: %s", topic.name, error)
+        for topic in self.loaded_topics():
+            if topic.is_lost:
+                log.warning("%s lost its ledger or its cursors: unloading it", topic.name)
+                await self.unload_topic(topic.name)
+        for bundle, task in list(self._cursor_logs.items()):
+            opened = task.done() and not task.cancelled() and task.exception() is None
+            if opened and task.result().failed is not None:
+                del self._cursor_logs[bundle]
 
     def iso_time(self, ms: int) -> str:
         """Epoch milliseconds as ISO-8601 in UTC."""
@@ -306,7 +285,7 @@ class Broker:
             self.runtime,
             topic,
         )
-        await topic.attach(ledger, cursors, self.runtime)
+        await topic.attach(ledger, cursors)
         topic.set_policies(await self.policy_source.current(name))
         return topic
 

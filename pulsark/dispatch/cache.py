@@ -132,6 +132,11 @@ class TopicCache:
             if oldest is chunk:
                 return
 
+    def trim(self, ledger_id: int) -> None:
+        """Drop the entries of a ledger and of all before it: they do not exist any more."""
+        while self._chunks and self._chunks[0].ledger_id <= ledger_id:
+            self._budget.removed(self._chunks.popleft())
+
     def clear(self) -> None:
         """Drop everything."""
         while self._chunks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.storage.position import Position
-from pulsark.wire.entry import message_counts
 
 if TYPE_CHECKING:
     from pulsark.dispatch.producer import Producer
@@ -58,11 +57,3 @@ class Entry:
     def position(self) -> Position:
         """The entry's place; meaningless before it is confirmed."""
         return Position(self.ledger_id, self.entry_id)
-
-
-def stored_entry(place: Position, data: bytes) -> Entry:
-    """An entry as it comes back from storage."""
-    messages, batched, marker = message_counts(data)
-    return Entry(
-        data, messages, batched, marker, ledger_id=place.ledger_id, entry_id=place.entry_id
-    )

@@ -5,7 +5,6 @@ One appears when it is created or first used, and goes when nobody has used it f
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -65,12 +64,10 @@ class NonPersistentTopics:
             await self.close(name)
 
     async def drop_unused(self) -> None:
-        """Let those go, again and again, that nobody has used for a while."""
-        while True:
-            await asyncio.sleep(UNUSED_NON_PERSISTENT_TOPIC_SECONDS)
-            longest_ms = UNUSED_NON_PERSISTENT_TOPIC_SECONDS * 1000
-            oldest_ms = self._broker.clock.now_ms() - longest_ms
-            for topic in self.all():
-                if not topic.is_used and topic.last_used_ms <= oldest_ms:
-                    log.debug("%s is not used any more", topic.name)
-                    await self.close(topic.name)
+        """Let those go that nobody has used for a while."""
+        longest_ms = UNUSED_NON_PERSISTENT_TOPIC_SECONDS * 1000
+        oldest_ms = self._broker.clock.now_ms() - longest_ms
+        for topic in self.all():
+            if not topic.is_used and topic.last_used_ms <= oldest_ms:
+                log.debug("%s is not used any more", topic.name)
+                await self.close(topic.name)

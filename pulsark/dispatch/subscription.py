@@ -382,6 +382,24 @@ class Subscription:
         """Delete the subscription, durably; its consumers connect anew."""
         await self.topic.delete_subscription(self)
 
+    def trimmed(self, through: Position) -> None:
+        """Entries up to there are gone. Whoever was to get them, a reader, goes on behind."""
+        self.pass_over(through)
+        self.cursor.settle()
+
+    def pass_over(self, through: Position) -> None:
+        """Everything up to there counts as acknowledged, though no consumer did it."""
+        if not self.cursor.ack_cumulative(through):
+            return
+        self.dispatcher.pass_over(through)
+        holders = _Holders(self.type)
+        for consumer in self.consumers:
+            for position in [held for held in consumer.pending if held <= through]:
+                self._settle(consumer, position, 0, holders)
+        self._update_blocked()
+        self.topic.acknowledged(self)
+        self.schedule_pump()
+
     def close_consumers(self) -> None:
         """Ask all consumers to connect anew: the topic goes away from here."""
         for consumer in self.consumers:

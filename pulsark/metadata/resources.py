@@ -40,6 +40,11 @@ TOPIC_POLICIES_PATH = "/admin/topic-policies"
 SYSTEM_TENANT = "pulsar"
 PUBLIC_TENANT = "public"
 
+KEEP_EVERYTHING: Mapping[str, Any] = {
+    "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+}
+"""Policies with which ``public/default`` is made: its topics are tables, which do not forget."""
+
 _HASH_SPACE = 1 << 32
 
 Json: TypeAlias = dict[str, Any]
@@ -406,7 +411,10 @@ class Resources:
                 await self.clusters.create(cluster, urls)
         elif {**data, **urls} != data:
             await self.clusters.update(cluster, {**data, **urls})
-        for tenant, namespace in ((PUBLIC_TENANT, "default"), (SYSTEM_TENANT, "system")):
+        for tenant, namespace, policies in (
+            (PUBLIC_TENANT, "default", KEEP_EVERYTHING),
+            (SYSTEM_TENANT, "system", {}),
+        ):
             if await self.tenants.get(tenant) is None:
                 with suppress(AlreadyExistsError):
                     await self.tenants.create(tenant, Tenant((), (cluster,)))
@@ -417,6 +425,7 @@ class Resources:
                         name,
                         boundaries=even_boundaries(bundles),
                         replication_clusters=(cluster,),
+                        policies=policies,
                     )
 
 

@@ -73,9 +73,11 @@ class SegmentCollector:
     def _mostly_dead(self, segment: SegmentState) -> bool:
         if segment.damaged:
             return False
-        return segment.live < max(
-            self._settings.compact_bytes, self._settings.compact_below * segment.size
-        )
+        settings = self._settings
+        # Where segments are small, one that is full is not small beside them: it would be
+        # copied into the next one, and that into the one after it, for ever.
+        few = min(settings.compact_bytes, settings.journal_max_size // 4)
+        return segment.live < max(few, settings.compact_below * segment.size)
 
     def _damage_matters(self, segment: SegmentState) -> bool:
         return any(ledger_id <= segment.damage_bound for ledger_id in self._index.ledgers)

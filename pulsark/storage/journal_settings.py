@@ -29,7 +29,8 @@ class JournalSettings:
     compact_below: float = 0.2
     """A segment whose live part is below this is emptied by copying the live entries forward."""
     compact_bytes: int = MIB
-    """So is one whose live entries take less than this, as many restarts leave them behind."""
+    """So is one whose live entries take less than this, as many restarts leave them behind;
+    or less than a quarter of ``journal_max_size``, where that is less."""
 
     def segment_limit(self, disk_bytes: int) -> int:
         """Bytes at which a segment ends on a disk of this size."""

@@ -30,8 +30,6 @@ from pulsark.errors import (
 )
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime
-from pulsark.storage.compacted_ledger import CompactedLedger, CompactedLedgerWriter
-from pulsark.storage.compacted_to import CompactedTo
 from pulsark.storage.ledger import LedgerManager, LedgerWriter
 from pulsark.storage.ledger_appends import AppendQueue
 from pulsark.storage.ledger_deletion import delete_ledgers, delete_managed_ledger
@@ -320,6 +318,8 @@ class ManagedLedger(LedgerView):
         # After another error the record may list the ledger: it stays, perhaps for nobody.
         self._writer = writer
         self._created_ms = now
+        if len(record.ledgers) > 0:
+            self._listener.ledger_closed()
 
     def _is_full(self, writer: LedgerWriter) -> bool:
         now = self._clock.now_ms()
@@ -401,8 +401,12 @@ class ManagedLedger(LedgerView):
 
     # What an owner may order.
 
-    async def _order(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _order(
+        self, step: Callable[[], Coroutine[Any, Any, T]], *, terminated: bool = False
+    ) -> T:
         """Change the writer or the record; raises if nothing may change any more.
+
+        With ``terminated`` it may also of a topic to which nothing is appended any more.
 
         Goes to its end even if the caller is cancelled: a record that changed unnoticed would
         look as if another owner had done it.
@@ -410,7 +414,7 @@ class ManagedLedger(LedgerView):
 
         async def run() -> T:
             async with self._changing:
-                if self._refusal is not None:
+                if self._refusal is not None and not (terminated and self._ended):
                     raise self._refusal
                 try:
                     return await step()
@@ -428,13 +432,14 @@ class ManagedLedger(LedgerView):
         writer = self._writer
         if writer is not None and writer.last_pushed >= 0 and self._is_full(writer):
             await self._save(await self._close_writer())
+            self._listener.ledger_closed()
 
     async def trim(self, before: Position) -> None:
         """Remove the closed ledgers that end before a position; they are gone when it returns.
 
         A bookie that cannot be told now is told later.
         """
-        await self._order(lambda: self._trim(before))
+        await self._order(lambda: self._trim(before), terminated=True)
         await self._sweep()
 
     async def _trim(self, before: Position) -> None:
@@ -444,22 +449,6 @@ class ManagedLedger(LedgerView):
             record = self._record.without_ledgers({info.ledger_id for info in victims})
             trimmed = max([record.trimmed, *(_end(i) for i in victims if i.entries)])
             await self._save(replace(record, trimmed=trimmed))
-
-    async def set_compacted(self, compacted: CompactedTo) -> None:
-        """From now on this is the topic's compacted form, durably; the one before is removed."""
-        await self._order(lambda: self._set_compacted(compacted))
-
-    async def _set_compacted(self, compacted: CompactedTo) -> None:
-        before = self._record.compacted
-        removing = set(self._record.removing) | ({before.ledger_id} if before else set())
-        await self._save(
-            replace(self._record, compacted=compacted, removing=tuple(sorted(removing)))
-        )
-
-    async def write_compacted(self) -> CompactedLedgerWriter:
-        """A ledger for the topic's compacted form; nobody knows of it yet."""
-        config = self._config.ledger_config(self.path)
-        return await CompactedLedgerWriter.open(self._manager, config)
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the properties, durably."""
@@ -526,9 +515,8 @@ class ManagedLedger(LedgerView):
     async def _sweep(self) -> None:
         """Remove the ledgers that are no longer part of the topic."""
         gone = await delete_ledgers(self._record.removing, self._manager)
-        if not gone or self._refusal is not None:
-            return
-        await self._order(lambda: self._forget_removed(gone))
+        if gone and (self._refusal is None or self._ended):
+            await self._order(lambda: self._forget_removed(gone), terminated=True)
 
     async def _forget_removed(self, gone: set[int]) -> None:
         rest = tuple(i for i in self._record.removing if i not in gone)
@@ -549,16 +537,6 @@ class ManagedLedger(LedgerView):
         return super().total_size + (self._writer.length if self._writer is not None else 0)
 
     @property
-    def compacted_to(self) -> CompactedTo | None:
-        """Where the topic's compacted form is, and how far it goes."""
-        return self._record.compacted
-
-    def open_compacted(self) -> CompactedLedger | None:
-        """The topic's compacted form."""
-        found = self._record.compacted
-        return None if found is None else CompactedLedger(self._manager, found.ledger_id)
-
-    @property
     def properties(self) -> Mapping[str, str]:
         """What the topic was given; see ``set_properties``."""
         return self._record.properties
@@ -569,6 +547,11 @@ class ManagedLedger(LedgerView):
         return self._record.topic_epoch
 
     @property
+    def trimmed(self) -> Position:
+        """The last entry that was trimmed; (-1, -1) if none ever was."""
+        return self._record.trimmed
+
+    @property
     def created_ms(self) -> int:
         """When the topic was created."""
         return self._record.created_ms
@@ -577,6 +560,12 @@ class ManagedLedger(LedgerView):
     def is_terminated(self) -> bool:
         """Whether nothing will ever be appended again."""
         return self._record.state is TopicState.TERMINATED
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the only reason to refuse appends is that the topic is terminated."""
+        refusal = self._refusal
+        return isinstance(refusal, ClientError) and refusal.code is ServerError.TopicTerminatedError
 
     @property
     def is_fenced(self) -> bool:

@@ -30,6 +30,9 @@ class ManagedLedgerListener(Protocol):
     def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
         """Entries exist, after all, whose appends were reported as failed."""
 
+    def ledger_closed(self) -> None:
+        """A ledger was closed while the managed ledger goes on: it may be trimmed from now on."""
+
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerConfig:

@@ -46,6 +46,7 @@ class Appends:
     contexts: list[Any] = field(default_factory=list)
     failed: list[tuple[Any, Exception]] = field(default_factory=list)
     recovered: list[tuple[int, int, int]] = field(default_factory=list)
+    closed: int = 0
 
     def entries_confirmed(
         self, ledger_id: int, first_entry_id: int, entries: list[bytes], contexts: list[Any]
@@ -65,6 +66,9 @@ class Appends:
     def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
         assert count > 0
         self.recovered.append((ledger_id, first_entry_id, count))
+
+    def ledger_closed(self) -> None:
+        self.closed += 1
 
     @property
     def failed_contexts(self) -> list[Any]:

@@ -61,6 +61,11 @@ def _not_built(table: dict[str, Any]) -> list[str]:
     return [name for name, (row, _) in table.items() if not row.key]
 
 
+@pytest.fixture(autouse=True)
+def no_policies(api: AdminApi) -> None:
+    api.delete(f"{NS}/retention")
+
+
 @pytest.mark.feature("F27", "F80")
 @pytest.mark.parametrize("policy", _built(NAMESPACE_POLICIES))
 def test_a_namespace_policy_is_set_shown_and_removed(api: AdminApi, policy: str) -> None:

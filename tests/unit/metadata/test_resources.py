@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pulsark.errors import BadVersionError, ClientError, MetadataError
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.resources import (
+    KEEP_EVERYTHING,
     AlreadyExistsError,
     DoesNotExistError,
     InUseError,
@@ -190,7 +191,7 @@ def test_changes_of_two_writers_both_count() -> None:
         )
         namespace = await resources.namespaces.get("public/default")
         assert namespace is not None
-        assert namespace.policies == {"a": 1}
+        assert namespace.policies == {**KEEP_EVERYTHING, "a": 1}
         assert lost == ["/admin/policies/public/default"]
 
     on_store(check)

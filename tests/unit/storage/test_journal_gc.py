@@ -89,6 +89,24 @@ def test_live_remains_are_copied_forward() -> None:
         sim.run(main())
 
 
+def test_small_segments_full_of_live_entries_are_not_copied_in_circles() -> None:
+    disk = SimDisk()
+    settings = JournalSettings(journal_max_size=8192, compact_bytes=1 << 20)
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, settings) as bookie:
+            for n in range(40):
+                await append(bookie, 7, n, [b"x" * 1000])
+            await append(bookie, 8, 0, [b"x" * 1000])
+            before = segments(disk)
+            await bookie.delete(8)
+            await asyncio.sleep(10)
+            assert segments(disk)[:-1] == before[:-1]
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
 def test_a_corrupt_segment_is_kept_by_the_collector() -> None:
     disk = SimDisk()
 

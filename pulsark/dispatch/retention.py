@@ -1,0 +1,64 @@
+"""Removing the ledgers of a topic that subscriptions are done with and retention does not keep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.errors import PulsarkError
+from pulsark.storage.position import Position
+from pulsark.storage.retention import Retention, trim_point
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.topic import Topic
+
+log = logging.getLogger(__name__)
+
+
+class TopicRetention:
+    """Trims one topic, once at a time."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._task: asyncio.Task[None] | None = None
+
+    def trim_soon(self) -> None:
+        """Trim in a task of its own, unless one does so already."""
+        if self._task is None and self._point() is not None:
+            self._task = asyncio.get_running_loop().create_task(self._trim_aside())
+
+    async def _trim_aside(self) -> None:
+        try:
+            await self.trim()
+        except PulsarkError as error:
+            if not self._topic.closed:
+                log.warning("%s is not trimmed yet: %s", self._topic.name, error)
+        finally:
+            self._task = None
+
+    async def trim(self) -> None:
+        """Remove what may go now; it is gone when this returns. ``StorageError``."""
+        point = self._point()
+        if point is None:
+            return
+        await self._topic.ledger.trim(point)
+        self._topic.trimmed()
+
+    def _point(self) -> Position | None:
+        topic = self._topic
+        if topic.closed:
+            return None
+        policies = topic.policies
+        minutes, megabytes = policies.retention_minutes, policies.retention_mb
+        retention = Retention(
+            minutes * 60_000 if minutes >= 0 else -1, megabytes << 20 if megabytes >= 0 else -1
+        )
+        return trim_point(topic.ledger.ledgers(), self._consumed(), retention, topic.clock.now_ms())
+
+    def _consumed(self) -> Position:
+        """Entries up to here are acknowledged by all, durably. Readers do not count."""
+        return min(
+            (s.cursor.trim_position for s in self._topic.subscriptions.values() if s.durable),
+            default=self._topic.ledger.last_confirmed,
+        )

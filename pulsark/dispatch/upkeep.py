@@ -1,0 +1,108 @@
+"""What a broker does without being asked: chores, each at its own interval.
+
+A chore looks at loaded topics only: one that nobody uses is not in memory, costs nothing, and is
+looked at again when it is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pulsark.errors import PulsarkError
+from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.topic import Topic
+
+log = logging.getLogger(__name__)
+
+LOST_CHECK_SECONDS = 1.0
+ROLL_OVER_CHECK_SECONDS = 60.0
+TOPICS_A_TURN = 64
+"""So many topics are looked at before the event loop does other work."""
+
+Visit = Callable[["Topic"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """Something to be done again and again, the first time after one interval."""
+
+    name: str
+    seconds: float
+    run: Callable[[], Awaitable[None]]
+
+
+class Upkeep:
+    """Runs the chores of a broker. One that fails is tried again when its time comes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks = [asyncio.create_task(self._repeat(chore)) for chore in self._chores()]
+
+    def close(self) -> None:
+        """End."""
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def running(self) -> bool:
+        """Whether every chore is still looked after."""
+        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+
+    def _chores(self) -> list[Chore]:
+        settings = self._broker.settings
+        every = partial(each_topic, self._broker)
+        return [
+            Chore("lost topics", LOST_CHECK_SECONDS, self._broker.drop_lost),
+            Chore(
+                "unused non-persistent topics",
+                UNUSED_NON_PERSISTENT_TOPIC_SECONDS,
+                self._broker.non_persistent.drop_unused,
+            ),
+            Chore("full ledgers", ROLL_OVER_CHECK_SECONDS, partial(every, _roll_over)),
+            Chore("retention", settings.retentionCheckIntervalInSeconds, partial(every, _trim)),
+        ]
+
+    @staticmethod
+    async def _repeat(chore: Chore) -> None:
+        while True:
+            await asyncio.sleep(chore.seconds)
+            try:
+                await chore.run()
+            except Exception:
+                log.exception("%s: tried again in %s s", chore.name, chore.seconds)
+
+
+async def each_topic(broker: Broker, visit: Visit) -> None:
+    """Visit every loaded topic, one after the other; a failure concerns only its own."""
+    for number, topic in enumerate(broker.loaded_topics(), 1):
+        if number % TOPICS_A_TURN == 0:
+            await asyncio.sleep(0)
+        if topic.closed:
+            continue
+        try:
+            await visit(topic)
+        except PulsarkError as error:
+            if not topic.closed:
+                log.warning("%s: %s", topic.name, error)
+
+
+async def _roll_over(topic: Topic) -> None:
+    """Close a ledger that is full or old enough although nobody appends to it."""
+    if not topic.ledger.is_terminated:
+        await topic.ledger.roll_over_if_due()
+
+
+async def _trim(topic: Topic) -> None:
+    await topic.retention.trim()

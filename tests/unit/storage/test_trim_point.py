@@ -1,0 +1,70 @@
+"""Which ledgers may go: the pure decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsark.storage.ledger_list import LedgerInfo
+from pulsark.storage.position import EARLIEST, LATEST, Position
+from pulsark.storage.retention import Retention, trim_point
+
+NOW = 1_000_000
+MINUTE = 60_000
+
+LEDGERS = [
+    LedgerInfo(3, 10, 100, NOW - 30 * MINUTE),
+    LedgerInfo(5, 10, 200, NOW - 20 * MINUTE),
+    LedgerInfo(8, 10, 400, NOW - 10 * MINUTE),
+    LedgerInfo(9, 4, 40, NOW - 5 * MINUTE, open=True),
+]
+NOTHING, AFTER_3, AFTER_5, AFTER_8 = None, Position(3, 10), Position(5, 10), Position(8, 10)
+
+
+@pytest.mark.feature("F51")
+@pytest.mark.parametrize(
+    ("consumed", "expected"),
+    [
+        (EARLIEST, NOTHING),
+        (Position(3, 8), NOTHING),
+        (Position(3, 9), AFTER_3),
+        (Position(5, -1), AFTER_3),
+        (Position(5, 3), AFTER_3),
+        (Position(8, 9), AFTER_8),
+        (Position(9, 3), AFTER_8),
+        (LATEST, AFTER_8),
+    ],
+)
+def test_without_retention_what_is_consumed_goes(
+    consumed: Position, expected: Position | None
+) -> None:
+    assert trim_point(LEDGERS, consumed, Retention(), NOW) == expected
+
+
+@pytest.mark.feature("F52")
+@pytest.mark.parametrize(
+    ("minutes", "size", "expected"),
+    [
+        (-1, -1, NOTHING),
+        (30, -1, AFTER_3),
+        (31, -1, NOTHING),
+        (11, -1, AFTER_5),
+        (0, -1, AFTER_8),
+        (-1, 0, AFTER_8),
+        (-1, 40, AFTER_8),
+        (-1, 41, AFTER_5),
+        (-1, 440, AFTER_5),
+        (-1, 640, AFTER_3),
+        (-1, 641, NOTHING),
+        (25, 440, AFTER_5),
+        (15, 640, AFTER_5),
+    ],
+)
+def test_retention_keeps_by_time_and_by_size(
+    minutes: int, size: int, expected: Position | None
+) -> None:
+    time_ms = minutes * MINUTE if minutes >= 0 else -1
+    assert trim_point(LEDGERS, LATEST, Retention(time_ms, size), NOW) == expected
+
+
+def test_a_topic_without_ledgers_has_nothing_to_trim() -> None:
+    assert trim_point([], LATEST, Retention(), NOW) is None
