@@ -121,7 +121,7 @@ def _demands(reader: AvroType, writer: AvroType) -> Iterator[tuple[str, list[_Pa
             yield "", [(reader, branch)]
         return
     if isinstance(reader, Union):
-        yield "", [(branch, writer) for branch in reader.branches if _alike(branch, writer)]
+        yield "", [(branch, writer) for branch in _branches(reader, writer)]
         return
     if not _alike(reader, writer):
         raise _MismatchError(f"the reader expects {reader}, the writer has {writer}")
@@ -152,14 +152,28 @@ def _size(reader: AvroType) -> int:
 
 
 def _alike(reader: AvroType, writer: AvroType) -> bool:
-    """Whether two types that are no unions fit at their outside: kind and name."""
+    """Whether two types that are no unions fit at their outside: kind, and name but of records.
+
+    The specification wants the names of records to match too. Pulsar goes by Avro's Java
+    implementation, which looks at their fields alone.
+    """
     match reader, writer:
         case Primitive(), Primitive():
             return reader is writer or writer.kind in _PROMOTIONS.get(reader.kind, ())
-        case ((Record() | Enumeration() | Fixed()), (Record() | Enumeration() | Fixed())):
+        case ((Enumeration() | Fixed()), (Enumeration() | Fixed())):
             named_so = reader.simple_name == writer.simple_name or writer.name in reader.aliases
             return named_so and type(reader) is type(writer)
     return type(reader) is type(writer)
+
+
+def _branches(reader: Union, writer: AvroType) -> list[AvroType]:
+    """The branches of a reader's union that may read a type: of records those with its name."""
+    alike = [branch for branch in reader.branches if _alike(branch, writer)]
+    if not isinstance(writer, Record):
+        return alike
+    records = [branch for branch in alike if isinstance(branch, Record)]
+    named = [r for r in records if r.name == writer.name or writer.name in r.aliases]
+    return [*(named or records)]
 
 
 def _fields(reader: Record, writer: Record) -> Iterator[tuple[str, list[_Pair]]]:

@@ -106,7 +106,8 @@ class _Reviser:
         new = dict(old)
         if "name" in old and self._maybe():
             new["name"] = self._renamed[old["name"]] = f"N{next(self._numbers)}"
-            if self._rng.random() < 0.5:
+            # fastavro does not read a renamed record without an alias; Pulsar does.
+            if old["type"] == "record" or self._rng.random() < 0.5:
                 new["aliases"] = [old["name"]]
         match old["type"]:
             case "record":
@@ -148,13 +149,23 @@ class _Reviser:
 
 
 def union(branches: list[Any]) -> list[Any]:
-    """A union of these, without unions in it and without a type twice."""
+    """A union of these, without unions in it, without a type twice and with one record at most.
+
+    Of several records fastavro and Pulsar choose differently.
+    """
     found: dict[str, Any] = {}
     for branch in branches:
         for each in branch if isinstance(branch, list) else [branch]:
-            kind = each if isinstance(each, str) else each.get("name", each["type"])
-            found.setdefault(kind, each)
+            found.setdefault(_kind(each), each)
     return list(found.values())
+
+
+def _kind(branch: Any) -> str:
+    """What a union may have only once; other names than those of types are records'."""
+    if isinstance(branch, str):
+        return branch if branch in PRIMITIVES else "record"
+    kind: str = branch["type"]
+    return branch["name"] if kind in ("enum", "fixed") else kind
 
 
 def is_complete(definition: Any, known: set[str] | None = None) -> bool:

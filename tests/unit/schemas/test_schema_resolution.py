@@ -59,6 +59,12 @@ READABLE = {
         record(name="New", namespace="x", aliases=["y.Old"]),
         record(name="Old", namespace="y"),
     ),
+    "a record renamed without an alias": (record(name="New"), record(name="Old")),
+    "a branch renamed without an alias": (["null", record(name="New")], record(name="Old")),
+    "of renamed branches the one that fits": (
+        [record(field("a", "int"), name="A"), record(field("b", "int"), name="B")],
+        record(field("b", "int"), name="Old"),
+    ),
     "another namespace": (record(namespace="x"), record(namespace="y")),
     "more symbols": (enum("A", "B"), enum("A")),
     "a default for other symbols": (enum("A", default="A"), enum("A", "B")),
@@ -86,15 +92,17 @@ UNREADABLE = {
         record(field("a", "string")),
         "record R, field a: the reader expects int, the writer has string",
     ),
-    "a record renamed without an alias": (
-        record(name="New"),
+    "a record renamed that lacks a field": (
+        record(field("a", "int"), name="New"),
         record(name="Old"),
-        "the reader expects record New, the writer has record Old",
+        "record New, field a: the writer lacks it, and it has no default",
     ),
-    "an alias in another namespace": (
-        record(name="New", namespace="x", aliases=["Old"]),
-        record(name="Old", namespace="y"),
-        "the writer has record y.Old",
+    "an enum renamed": (enum("A", name="New"), enum("A"), "the writer has enum E"),
+    "bytes renamed": (fixed(3, "New"), fixed(3), "the writer has fixed F"),
+    "a branch of the same name that does not fit": (
+        [record(field("a", "int"), name="R"), record(name="Other")],
+        record(name="R"),
+        "record R, field a: the writer lacks it, and it has no default",
     ),
     "fewer symbols": (enum("A"), enum("A", "B"), "enum E: the reader lacks B and a default"),
     "more bytes": (fixed(4), fixed(3), "fixed F: 4 bytes are not 3"),
