@@ -257,6 +257,19 @@ class Settings:
     ledgerDirectories: tuple[str, ...] = setting(
         (), "paths", "Index directory of each embedded bookie; empty: below dataDir"
     )
+    sealEnabled: bool = setting(
+        False, "", "Messages move from the journal into the table of their topic", own=True
+    )
+    sealTargetFileSizeMB: int = setting(
+        128, "MB", "Size of the files of a topic's table, where there is as much", ge=1, own=True
+    )
+    sealFreshnessSeconds: int = setting(
+        20,
+        "s",
+        "After this time messages are in the table; 0: when their ledger is closed or is large",
+        ge=0,
+        own=True,
+    )
     cursorFlushIntervalMillis: int = setting(
         1000,
         "ms",

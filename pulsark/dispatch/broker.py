@@ -20,6 +20,7 @@ from pulsark.dispatch.policy_source import PolicySource
 from pulsark.dispatch.rates import Rates
 from pulsark.dispatch.schema_admission import SchemaAdmission
 from pulsark.dispatch.schemas import Schemas
+from pulsark.dispatch.sealing import Sealing
 from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.topic_admin import TopicAdmin, ledger_path
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pulsark.config import Settings
     from pulsark.dispatch.connection import Connection
     from pulsark.dispatch.topic_kinds import AnyTopic
+    from pulsark.storage.table.tables import Tables
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Broker:
         runtime: Runtime,
         metadata: MetadataStore,
         ledgers: LedgerManager,
+        tables: Tables | None = None,
     ) -> None:
         self.settings = settings
         self.runtime = runtime
@@ -85,6 +88,7 @@ class Broker:
         self.policy_source = PolicySource(self)
         self.non_persistent = NonPersistentTopics(self)
         self.rates = Rates(self)
+        self.sealing = Sealing(self, tables) if tables is not None else None
         self.connections: set[Connection] = set()
         self.broker_url = ""
         self.web_url = ""
@@ -112,6 +116,8 @@ class Broker:
         )
         self.policy_source.start()
         self.rates.start()
+        if self.sealing is not None:
+            self.sealing.start()
         self._upkeep.start()
 
     async def close(self) -> None:
@@ -124,6 +130,8 @@ class Broker:
         for connection in list(self.connections):
             connection.close()
         await self.non_persistent.close_all()
+        if self.sealing is not None:
+            await self.sealing.close()
         for task in list(self._topics.values()):
             topic = await _result(task)
             if topic is not None:

@@ -19,6 +19,10 @@ BACKLOG_QUOTAS = "backlog_quota_map"
 BY_SIZE, BY_AGE = "destination_storage", "message_age"
 """The two kinds of backlog quota: bytes, and seconds since the oldest backlog was published."""
 
+SEALING = "sealing_policies"
+"""Pulsark's own, in the manner of Pulsar's: ``enabled``, ``targetFileSizeInMB``,
+``freshnessInSeconds``; what is left out is as the broker's settings say."""
+
 
 @dataclass(frozen=True, slots=True)
 class BacklogQuota:
@@ -60,6 +64,18 @@ class Quorums:
 
 
 @dataclass(frozen=True, slots=True)
+class Sealing:
+    """Whether messages go to the topic's table, the size of its files, and how soon.
+
+    ``freshness_seconds`` 0: when their ledger is closed, or has enough for a file.
+    """
+
+    enabled: bool
+    target_file_bytes: int
+    freshness_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicPolicies:
     """The rules of one topic. A limit of 0 means no limit.
 
@@ -90,6 +106,7 @@ class TopicPolicies:
     inactive: InactiveTopics
     compaction_threshold_bytes: int
     quorums: Quorums
+    sealing: Sealing
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +144,7 @@ def effective(
         return applied(key, settings, topic, namespace)
 
     retention, quorums = given("retention_policies"), given("persistence")
+    sealing = _BROKER[SEALING](settings) | given(SEALING)
     quotas, delayed = given(BACKLOG_QUOTAS), given("delayed_delivery_policies")
     inactive = given("inactive_topic_policies")
     return TopicPolicies(
@@ -169,6 +187,9 @@ def effective(
             quorums["bookkeeperEnsemble"],
             quorums["bookkeeperWriteQuorum"],
             quorums["bookkeeperAckQuorum"],
+        ),
+        sealing=Sealing(
+            sealing["enabled"], sealing["targetFileSizeInMB"] << 20, sealing["freshnessInSeconds"]
         ),
     )
 
@@ -244,6 +265,11 @@ _BROKER: dict[str, Callable[[Settings], Any]] = {
     BACKLOG_QUOTAS: _backlog_quotas,
     "inactive_topic_policies": _inactive_topics,
     "compaction_threshold": lambda s: s.brokerServiceCompactionThresholdInBytes,
+    SEALING: lambda s: {
+        "enabled": s.sealEnabled,
+        "targetFileSizeInMB": s.sealTargetFileSizeMB,
+        "freshnessInSeconds": s.sealFreshnessSeconds,
+    },
     "persistence": lambda s: {
         "bookkeeperEnsemble": s.managedLedgerDefaultEnsembleSize,
         "bookkeeperWriteQuorum": s.managedLedgerDefaultWriteQuorum,

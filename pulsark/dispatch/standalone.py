@@ -5,7 +5,8 @@ What a cluster spreads over machines is wired together here over one data direct
     DATA/LOCK               held while the process lives
     DATA/standalone.json    addresses and pid, while it serves
     DATA/metadata.db        the metadata store
-    DATA/bookies/NAME/      journal and storage root of each embedded bookie
+    DATA/bookies/NAME/      journal and storage root of each embedded bookie;
+                            the tables of topics are in ledgers/table
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pulsark.runtime import Runtime, collect_rarely, lock_directory
 from pulsark.storage.bookie_fleet import BookieHome, open_fleet
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.table.tables import Tables
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -66,7 +68,15 @@ class Standalone:
         for bookie in bookies.values():
             self._cleanup.push_async_callback(bookie.close)
         settings = self._settings = within_fleet(settings, len(bookies))
-        broker = Broker(settings, runtime, metadata, LedgerManager(metadata, bookies, runtime))
+        tables = Tables(
+            self._storage_roots(data_dir),
+            metadata,
+            runtime,
+            copies=settings.managedLedgerDefaultWriteQuorum,
+            copies_needed=settings.managedLedgerDefaultAckQuorum,
+        )
+        ledgers = LedgerManager(metadata, bookies, runtime, tables)
+        broker = Broker(settings, runtime, metadata, ledgers, tables)
         self._cleanup.push_async_callback(broker.close)
         info = await self._serve(broker)
         ready = os.path.join(data_dir, "standalone.json")
@@ -86,6 +96,10 @@ class Standalone:
                 )
             )
         return homes
+
+    def _storage_roots(self, data_dir: str) -> list[str]:
+        """Where tables are: beside the index of each bookie."""
+        return [os.path.join(home.ledger_dir, "table") for home in self._bookie_homes(data_dir)]
 
     async def _serve(self, broker: Broker) -> dict[str, str]:
         from pulsark.admin.server import AdminServer

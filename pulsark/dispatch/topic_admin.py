@@ -140,10 +140,12 @@ class TopicAdmin:
                 self._broker.forget(topic)
 
     async def _delete_what_is_shared(self, name: TopicName) -> None:
-        """Policies and schemas go with the topic; partitions have those of theirs."""
+        """Policies, schemas and the table go with the topic; partitions have those of theirs."""
         if name.partition < 0:
             await self._resources.topic_policies.delete(name)
             await self._broker.schemas.erase(name)
+            if self._broker.sealing is not None:
+                await self._broker.sealing.forget(name)
 
     async def _delete_non_persistent(self, name: TopicName, *, force: bool) -> None:
         topic = self._broker.non_persistent.get(name)

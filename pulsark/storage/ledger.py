@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from pulsark.errors import (
@@ -45,12 +45,29 @@ Entries = list[tuple[int, bytes]]
 """``(entry id, payload)``, ascending."""
 
 
+class SealedEntries(Protocol):
+    """Entries that left the journal for a topic's table."""
+
+    async def read_of(
+        self, owner: str, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> Entries:
+        """As ``LedgerManager.read``; ``owner`` is the path of the record that lists the ledger.
+
+        ``NoSuchEntryError`` if the table does not have the first one.
+        """
+
+
 class LedgerManager:
     """Creates, reads, recovers and deletes ledgers over a metadata store and bookies."""
 
     def __init__(
-        self, metadata: MetadataStore, bookies: Mapping[str, Bookie], runtime: Runtime
+        self,
+        metadata: MetadataStore,
+        bookies: Mapping[str, Bookie],
+        runtime: Runtime,
+        sealed: SealedEntries | None = None,
     ) -> None:
+        self._sealed = sealed
         self._store = metadata
         self._bookies = LedgerBookies(bookies, runtime)
         self._clock = runtime.clock
@@ -125,7 +142,32 @@ class LedgerManager:
             found = await self._read_striped(metadata, ensemble, first, last, max_bytes)
             if found:
                 return found
-        return await self._read_any_copy(metadata, ensemble, first, last, max_bytes)
+        try:
+            return await self._read_any_copy(metadata, ensemble, first, last, max_bytes)
+        except StorageError as e:
+            if self._sealed is None:
+                raise
+            try:
+                return await self._sealed.read_of(
+                    metadata.config.owner, ledger_id, first, last, max_bytes
+                )
+            except NoSuchEntryError:
+                raise e from None  # what is not sealed is as the bookies say
+
+    async def release(self, ledger_id: int, through: int) -> None:
+        """The entries up to ``through`` live in the table: bookies may forget them, durably.
+
+        Raises ``StorageError`` if a bookie could not be told; then it is to be called again.
+        """
+        metadata = await self._metadata_of(ledger_id)
+        errors = []
+        for bookie_id in metadata.bookie_ids():
+            try:
+                await self._bookies.get(bookie_id).release(ledger_id, through)
+            except StorageError as e:
+                errors.append(e)
+        if errors:
+            raise errors[0]
 
     async def delete(self, ledger_id: int) -> None:
         """Remove a ledger from its bookies and then from the metadata; no error if it is gone.
@@ -165,6 +207,10 @@ class LedgerManager:
                 del self._closed[next(iter(self._closed))]
             self._closed[metadata.ledger_id] = metadata
         return metadata
+
+    async def _metadata_of(self, ledger_id: int) -> LedgerMetadata:
+        writer = self._writers.get(ledger_id)
+        return writer.metadata if writer is not None else await self.open(ledger_id)
 
     async def _readable(self, ledger_id: int, confirmed: int) -> tuple[LedgerMetadata, int]:
         """A ledger, and the last entry of it that exists."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
+from pulsark.config import Settings
 from tests.support.standalone import Standalone
 
 WAIT_MILLIS = 5000
@@ -103,3 +104,7 @@ def test_a_table_view(client: pulsar.Client) -> None:
     for value in (b"old", b"new"):
         producer.send(value, partition_key="k")
     assert client.create_table_view("log-view").get("k") == b"new"
+
+
+def test_nothing_is_sealed_unless_it_is_asked_for() -> None:
+    assert not Settings().sealEnabled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,8 @@ class Order(Record):  # type: ignore[misc]
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]]:
     """Every value in the metadata store of a standalone that has seen all kinds of use."""
     data = tmp_path_factory.mktemp("metadata") / "data"
-    with Standalone(data) as standalone:
+    sealing = {"PULSARK_sealEnabled": "true", "PULSARK_sealFreshnessSeconds": "1"}
+    with Standalone(data, env=sealing) as standalone:
         admin = AdminClient(standalone.web_url)
         admin.call("PUT", "/persistent/public/default/parted/partitions", 2)
         admin.call("POST", "/persistent/public/default/parted/maxProducers", 3)
@@ -40,11 +42,26 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]
         client.create_producer("parted").send(b"one")
         client.create_producer("typed", schema=JsonSchema(Order)).send(Order(what="espresso"))
         client.close()
+        wait_until_something_is_sealed(data)
         standalone.kill()  # a clean stop would remove what is ephemeral
     with sqlite3.connect(data / "metadata.db") as database:
         rows = database.execute("SELECT parent, name, value FROM node WHERE value NOT NULL")
         yield {f"{parent.rstrip('/')}/{name}": value for parent, name, value in rows}
     database.close()
+
+
+def wait_until_something_is_sealed(data: Path) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with sqlite3.connect(data / "metadata.db") as database:
+            found = database.execute(
+                "SELECT count(*) FROM node WHERE parent LIKE '/tables/%/%/%/%' AND value NOT NULL"
+            ).fetchone()
+        database.close()
+        if found[0] > 1:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def documented() -> dict[str, tuple[str, str]]:

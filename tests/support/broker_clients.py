@@ -34,8 +34,13 @@ class BrokerInMemory:
         runtime = sim.runtime(SimDisk())
         self.bookie = MemoryBookie()
         self.metadata = MemoryMetadataStore()
-        ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, runtime)
-        self.broker = Broker(Settings(**settings), runtime, self.metadata, ledgers)
+        tables = None
+        if settings.get("sealEnabled"):
+            from tests.support.inline_table import inline_tables
+
+            tables = inline_tables(["/table"], self.metadata, runtime)
+        ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, runtime, tables)
+        self.broker = Broker(Settings(**settings), runtime, self.metadata, ledgers, tables)
 
     async def start(self) -> None:
         await self.broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")

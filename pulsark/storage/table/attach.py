@@ -220,6 +220,43 @@ async def read_sealed(path: str, ledger_id: int, metadata: MetadataStore) -> Sea
     return None if found is None else SealedLedger.decode(where, found.value)
 
 
+async def delete_table(
+    path: str, metadata: MetadataStore, runtime: Runtime, worker: Worker
+) -> None:
+    """Delete a table: files, then what the metadata store knows. No error if it is gone.
+
+    To be called when its topic exists for nobody any more, and again if it fails.
+    """
+    found = await metadata.get(path)
+    if found is None:
+        return
+    record = TableRecord.decode(path, found.value)
+    for root in record.roots:
+        await run_in_worker(worker, lambda root=root: remove_tree(runtime.disk, root))  # type: ignore[misc]
+    for name in await metadata.children(path):
+        await _delete(metadata, f"{path}/{name}")
+    await _delete(metadata, path)
+
+
+async def _delete(metadata: MetadataStore, path: str) -> None:
+    try:
+        await metadata.delete(path)
+    except BadVersionError:
+        return  # gone already
+
+
+def remove_tree(disk: Disk, directory: str) -> None:
+    """Remove the files of a table. The log goes last, newest commit first: until then, what is
+    left of the table says of itself that it lacks files."""
+    for partition in disk.list(directory):
+        if "=" in partition:
+            for ledger in disk.list(f"{directory}/{partition}"):
+                for name in disk.list(f"{directory}/{partition}/{ledger}"):
+                    disk.remove(f"{directory}/{partition}/{ledger}/{name}")
+    for name in reversed(disk.list(f"{directory}/_delta_log")):
+        disk.remove(f"{directory}/_delta_log/{name}")
+
+
 async def _load_or_create(
     path: str, table_id: str, roots: Sequence[str], metadata: MetadataStore, runtime: Runtime
 ) -> tuple[TableRecord, int]:

@@ -534,3 +534,43 @@ class Gate:
     def fail(self) -> None:
         self._error = MetadataError("the store is away")
         self._event.set()
+
+
+class Sealed:
+    """A table with some entries."""
+
+    def __init__(self, entries: dict[int, bytes]) -> None:
+        self.entries = entries
+
+    async def read_of(
+        self, owner: str, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        assert (owner, ledger_id) == ("/managed-ledgers/x", 0)
+        found = [(i, e) for i, e in self.entries.items() if first <= i <= last]
+        if not found or found[0][0] != first:
+            raise NoSuchEntryError(f"{first} is not sealed")
+        return found
+
+
+def test_released_entries_come_from_the_table_and_others_from_bookies() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        manager = cluster.manager()
+        sealed = Sealed({0: b"a", 1: b"b"})
+        manager._sealed = sealed
+        writer = await manager.create(LedgerConfig(owner="/managed-ledgers/x"), Writes())
+        writer.append([b"a", b"b", b"c"])
+        await turns()
+        await manager.release(0, 1)
+        assert list(cluster.all[0].entries(0)) == [2]
+        assert await manager.read(0, 0, ALL, 100) == [(0, b"a"), (1, b"b")]
+        assert await manager.read(0, 2, ALL, 100) == [(2, b"c")]
+        del sealed.entries[1]
+        with pytest.raises(EntrySealedError):
+            await manager.read(0, 1, ALL, 100)
+        cluster.all[0].down = True
+        with pytest.raises(StorageError):
+            await manager.release(0, 2)
+        assert await manager.read(0, 0, ALL, 100) == [(0, b"a")]
+
+    simulate(main)

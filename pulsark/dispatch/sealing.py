@@ -1,0 +1,169 @@
+"""Moving messages of loaded topics from the journal into their tables.
+
+Every so often all topics are looked at together, and what is due of one table is sealed and
+attached at once. A ledger that is closed is due; one that is open, when it has enough for a file
+or when its messages have waited for as long as the policy allows. After the attach the journal
+releases the entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from pulsark.errors import PulsarkError, StorageError
+from pulsark.storage.table.tables import SealRange
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.topic import Topic
+    from pulsark.storage.ledger_list import LedgerInfo
+    from pulsark.storage.table.process import Entries
+    from pulsark.storage.table.tables import Tables
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 2.0
+"""Time between two looks at all topics."""
+
+READ_BYTES = 4 << 20
+"""Entries that are on their way to the table process at a time."""
+
+
+class Sealing:
+    """Seals what the policies ask for; one table after the other."""
+
+    def __init__(self, broker: Broker, tables: Tables) -> None:
+        self._broker = broker
+        self._tables = tables
+        self._task: asyncio.Task[None] | None = None
+        self._sealed_at: dict[int, float] = {}
+        """By ledger: when it was last found to have nothing new, or sealed."""
+        self._done: dict[int, int] = {}
+        """By ledger: the last entry that is in the table and released by the journal."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._repeat())
+
+    async def close(self) -> None:
+        """End. What was decided is finished by the next owner of the table."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._tables.close()
+
+    async def forget(self, base: TopicName) -> None:
+        """A topic was deleted with all its partitions: so is its table."""
+        await self._tables.delete(base)
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            tables: dict[TopicName, list[Topic]] = {}
+            for topic in self._broker.loaded_topics():
+                if topic.policies.sealing.enabled and not topic.closed:
+                    tables.setdefault(topic.name.base, []).append(topic)
+            for base, topics in tables.items():
+                try:
+                    await self.seal(base, topics)
+                except PulsarkError as error:
+                    log.warning("%s is not sealed yet: %s", base, error)
+                except Exception:
+                    log.exception("%s is not sealed", base)
+            self._forget_gone(tables)
+
+    async def seal(self, base: TopicName, topics: list[Topic], *, everything: bool = False) -> None:
+        """Seal what is due of the given partitions of a topic; or all that there is.
+
+        Entries are in the table and released by the journal when this returns. ``StorageError``
+        or ``MetadataError``: not all of them yet.
+        """
+        due = await self._all_due(topics, everything)
+        if due:
+            table_id = await self._table_id(topics[0])
+            if await self._tables.open(base, table_id):
+                due = await self._all_due(topics, everything)
+            await self._tables.seal(
+                base,
+                table_id,
+                due,
+                self._entries,
+                topics[0].policies.sealing.target_file_bytes,
+            )
+        for topic in topics:
+            for info in topic.ledger.ledgers():
+                await self._release(topic.name, info.ledger_id)
+        now = self._broker.clock.monotonic()
+        self._sealed_at.update({wanted.ledger_id: now for wanted in due})
+
+    async def _all_due(self, topics: list[Topic], everything: bool) -> list[SealRange]:
+        return [wanted for topic in topics for wanted in await self._due(topic, everything)]
+
+    async def _due(self, topic: Topic, everything: bool) -> list[SealRange]:
+        found = []
+        now = self._broker.clock.monotonic()
+        for info in topic.ledger.ledgers():
+            first = self._done.get(info.ledger_id, -1) + 1
+            if first >= info.entries:
+                self._sealed_at[info.ledger_id] = now
+                continue
+            sealed = await self._tables.sealed(topic.name, info.ledger_id)
+            if sealed is not None:
+                first = max(first, sealed.through + 1)
+            if first < info.entries and (everything or self._is_due(topic, info, first, now)):
+                found.append(
+                    SealRange(topic.name.partition, info.ledger_id, first, info.entries - 1)
+                )
+        return found
+
+    def _is_due(self, topic: Topic, info: LedgerInfo, first: int, now: float) -> bool:
+        if not info.open:
+            return True
+        policy = topic.policies.sealing
+        share = (info.entries - first) / info.entries
+        if info.size * share >= policy.target_file_bytes:
+            return True
+        waited = now - self._sealed_at.setdefault(info.ledger_id, now)
+        # A look more than that would be too late.
+        return policy.freshness_seconds > 0 and waited + CHECK_SECONDS >= policy.freshness_seconds
+
+    async def _release(self, name: TopicName, ledger_id: int) -> None:
+        """Let the journal forget what is in the table; once after each start, and each attach."""
+        sealed = await self._tables.sealed(name, ledger_id)
+        if sealed is None or sealed.through <= self._done.get(ledger_id, -1):
+            return
+        await self._broker.ledgers.release(ledger_id, sealed.through)
+        self._done[ledger_id] = sealed.through
+
+    async def _entries(self, wanted: SealRange) -> AsyncIterator[Entries]:
+        first = wanted.first
+        while first <= wanted.last:
+            found = await self._broker.ledgers.read(
+                wanted.ledger_id, first, wanted.last, READ_BYTES, confirmed=wanted.last
+            )
+            if not found:
+                raise StorageError(f"entry {wanted.ledger_id}:{first} cannot be read")
+            yield found
+            first = found[-1][0] + 1
+
+    async def _table_id(self, topic: Topic) -> str:
+        if topic.name.partition >= 0:
+            parent = await self._broker.resources.partitioned_topics.get(topic.name.base)
+            if parent is not None:
+                return parent.topic_id
+        return topic.ledger.topic_id
+
+    def _forget_gone(self, tables: dict[TopicName, list[Topic]]) -> None:
+        known = {
+            info.ledger_id
+            for topics in tables.values()
+            for topic in topics
+            for info in topic.ledger.ledgers()
+        }
+        for notes in (self._sealed_at, self._done):
+            for gone in notes.keys() - known:
+                del notes[gone]

@@ -1,0 +1,163 @@
+"""The broker's side of a table process: started at the first request, ended when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from pulsark import errors
+from pulsark.errors import StorageError
+from pulsark.storage.table import messages
+from pulsark.storage.table.record import DataFile, SealedLedger
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 30.0
+"""A process that had nothing to do for so long ends; the next request starts another one."""
+
+REPLY_SECONDS = 120.0
+"""One that does not answer for so long is killed."""
+
+Entries = list[tuple[int, bytes]]
+Reply = tuple[dict[str, Any], Entries]
+
+
+class TableProcess:
+    """Requests are answered one after the other. A process that dies fails what it was asked."""
+
+    def __init__(self) -> None:
+        self._busy = asyncio.Lock()
+        self._process: Process | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def seal(
+        self,
+        entries: AsyncIterator[Entries],
+        partition: int,
+        ledger_id: int,
+        directories: Sequence[str],
+        nonce: str,
+        target_bytes: int,
+        roots_needed: int,
+    ) -> list[DataFile]:
+        """``seal.seal`` of entries that come in pieces."""
+        request = {
+            "op": "seal",
+            "partition": partition,
+            "ledgerId": ledger_id,
+            "directories": list(directories),
+            "nonce": nonce,
+            "targetBytes": target_bytes,
+            "rootsNeeded": roots_needed,
+        }
+        document, _ = await self._exchange(request, entries)
+        return [DataFile.from_json(file) for file in _checked(document)["files"]]
+
+    async def read(
+        self,
+        directories: Sequence[str],
+        ledger: SealedLedger,
+        first: int,
+        last: int,
+        max_bytes: int,
+    ) -> Entries:
+        """``TableReader.read``."""
+        request = {
+            "op": "read",
+            "directories": list(directories),
+            "ledger": ledger.encode().decode(),
+            "first": first,
+            "last": last,
+            "maxBytes": max_bytes,
+        }
+        document, entries = await self._exchange(request)
+        _checked(document)
+        return entries
+
+    async def close(self) -> None:
+        """End the process, and start none any more."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            self._kill()
+            await process.wait()
+
+    async def _exchange(
+        self, request: dict[str, Any], entries: AsyncIterator[Entries] | None = None
+    ) -> Reply:
+        """Send a request, and the entries that belong to it; returns the reply."""
+        async with self._serving() as process:
+            await _send(process, request)
+            if entries is not None:
+                async for piece in entries:
+                    await _send(process, {"op": "entries"}, piece)
+                await _send(process, {"op": "end"})
+            return await _reply(process)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[Process]:
+        """A process that waits for a request; killed if the exchange does not come to its end."""
+        async with self._busy:
+            if self._idle is not None:
+                self._idle.cancel()
+            process = await self._started()
+            try:
+                yield process
+            except (OSError, EOFError, TimeoutError) as e:
+                self._kill()
+                raise StorageError(f"the table process ended: {e!r}") from None
+            except BaseException:
+                # An exchange that was broken off, for instance because an entry cannot be read,
+                # leaves a reply that nobody expects. An error that is a reply is none here.
+                self._kill()
+                raise
+            self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
+
+    async def _started(self) -> Process:
+        if self._closed:
+            raise StorageError("the broker is closing")
+        process = self._process
+        if process is None or process.returncode is not None:
+            # Its own session: an interrupt of the terminal is for the broker to handle.
+            process = self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "pulsark.storage.table.worker",
+                stdin=PIPE, stdout=PIPE, start_new_session=True,
+            )  # fmt: skip
+        return process
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+async def _send(process: Process, document: dict[str, Any], entries: Entries | None = None) -> None:
+    assert process.stdin is not None
+    process.stdin.write(messages.encode(document, entries or ()))
+    await process.stdin.drain()
+
+
+async def _reply(process: Process) -> Reply:
+    assert process.stdout is not None
+    async with asyncio.timeout(REPLY_SECONDS):
+        return await messages.receive(process.stdout)
+
+
+def _checked(document: dict[str, Any]) -> dict[str, Any]:
+    """A reply that is no error, or the error raised."""
+    if "error" not in document:
+        return document
+    kind = getattr(errors, document["error"], StorageError)
+    if not issubclass(kind, StorageError):
+        kind = StorageError
+    raise kind(document["message"])

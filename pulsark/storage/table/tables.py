@@ -1,0 +1,219 @@
+"""The tables that a broker owns: sealing into them, and reading entries back from them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from pulsark.errors import NoSuchEntryError, StorageError
+from pulsark.metadata.store import MetadataStore
+from pulsark.runtime import Runtime, Worker
+from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
+from pulsark.storage.table.process import Entries, TableProcess
+from pulsark.storage.table.record import (
+    FILES_PER_ATTACH_MAX,
+    DataFile,
+    SealedLedger,
+    TableRecord,
+    table_directory,
+    table_path,
+)
+from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+LEDGERS_KNOWN_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SealRange:
+    """Entries of a ledger that are to be sealed, both ends included."""
+
+    partition: int
+    ledger_id: int
+    first: int
+    last: int
+
+
+EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
+"""Gives the entries of a range in pieces, in order and without gaps."""
+
+
+class Tables:
+    """One for a process. ``roots``: its storage roots, directories."""
+
+    def __init__(
+        self,
+        roots: Sequence[str],
+        metadata: MetadataStore,
+        runtime: Runtime,
+        *,
+        copies: int = 1,
+        copies_needed: int = 1,
+        new_process: Callable[[], TableProcess] = TableProcess,
+    ) -> None:
+        self._roots = list(roots)
+        self._copies = min(copies, len(self._roots))
+        self._copies_needed = min(copies_needed, self._copies)
+        self._metadata = metadata
+        self._runtime = runtime
+        self._sealing = new_process()
+        self._reading = new_process()
+        self._worker: Worker | None = None
+        self._owners: dict[str, TableOwner] = {}
+        self._opening = asyncio.Lock()
+        self._ledgers: OrderedDict[str, SealedLedger] = OrderedDict()
+
+    async def sealed(self, name: TopicName, ledger_id: int) -> SealedLedger | None:
+        """What is sealed of a ledger of a topic or partition."""
+        return await self._sealed(table_path(name), ledger_id)
+
+    async def open(self, name: TopicName, table_id: str) -> bool:
+        """Own the table of a topic, made if there is none; whether that was not so already.
+
+        What the owner before decided and did not do is done when this returns, so what was known
+        of sealed ledgers may be out of date.
+        """
+        path = table_path(name)
+        async with self._opening:
+            owner = self._owners.get(path)
+            if owner is not None and owner.record.table_id == table_id:
+                return False
+            self._owners[path] = await TableOwner.open(
+                path,
+                table_id,
+                [table_directory(root, name, table_id) for root in self._choose(table_id)],
+                self._metadata,
+                self._runtime,
+                self._thread(),
+                roots_needed=self._copies_needed,
+            )
+            for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
+                del self._ledgers[known]
+        return True
+
+    async def seal(
+        self,
+        name: TopicName,
+        table_id: str,
+        ranges: Sequence[SealRange],
+        entries_of: EntriesOf,
+        target_bytes: int,
+    ) -> None:
+        """Seal entries of a topic's partitions, and attach them all at once.
+
+        When this returns, they are in the table on as many roots as are needed, and the journal
+        may release them. ``StorageError`` or ``MetadataError``: not yet; it may be tried again.
+        """
+        await self.open(name, table_id)
+        owner = self._owners[table_path(name)]
+        adds: list[DataFile] = []
+        for wanted in ranges:
+            adds += await self._sealing.seal(
+                entries_of(wanted),
+                wanted.partition,
+                wanted.ledger_id,
+                owner.record.roots,
+                f"{self._runtime.rng.getrandbits(64):016x}",
+                target_bytes,
+                self._copies_needed,
+            )
+            if len(adds) > FILES_PER_ATTACH_MAX // 2:
+                await self._attach(name, owner, adds)
+                adds = []
+        if adds:
+            await self._attach(name, owner, adds)
+
+    async def read(
+        self, name: TopicName, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> Entries:
+        """Sealed entries of a topic or partition; as ``TableReader.read``."""
+        path = table_path(name)
+        ledger = await self._sealed(path, ledger_id)
+        if ledger is None or ledger.file_of(first) is None:
+            raise NoSuchEntryError(f"entry {ledger_id}:{first} is not sealed")
+        return await self._reading.read(
+            (await self._record(path)).roots, ledger, first, last, max_bytes
+        )
+
+    async def read_of(
+        self, owner: str, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> Entries:
+        """``storage.ledger.SealedEntries``."""
+        name = _topic_at(owner)
+        if name is None:
+            raise NoSuchEntryError(f"the ledgers of {owner} have no table")
+        return await self.read(name, ledger_id, first, last, max_bytes)
+
+    async def delete(self, name: TopicName) -> None:
+        """Delete the table of a topic that is deleted."""
+        path = table_path(name)
+        self._owners.pop(path, None)
+        for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
+            del self._ledgers[known]
+        await delete_table(path, self._metadata, self._runtime, self._thread())
+
+    async def close(self) -> None:
+        """End the processes. What was decided and is not done, the next owner does."""
+        await self._sealing.close()
+        await self._reading.close()
+        if self._worker is not None:
+            self._worker.close()
+
+    # Internals.
+
+    async def _attach(self, name: TopicName, owner: TableOwner, adds: Sequence[DataFile]) -> None:
+        path = table_path(name)
+        try:
+            await owner.attach(adds)
+        except StorageError:
+            # Whoever is the owner now knows more; the next attempt opens the table anew.
+            self._owners.pop(path, None)
+            raise
+        for file in adds:
+            self._ledgers.pop(f"{path}/{file.ledger_id}", None)
+
+    def _choose(self, table_id: str) -> list[str]:
+        """The roots of a new table, the primary first."""
+        start = int(table_id[:8], 16) % len(self._roots)
+        return [*self._roots[start:], *self._roots[:start]][: self._copies]
+
+    async def _record(self, path: str) -> TableRecord:
+        owner = self._owners.get(path)
+        if owner is not None:
+            return owner.record
+        found = await self._metadata.get(path)
+        if found is None:
+            raise StorageError(f"there is no table at {path}")
+        return TableRecord.decode(path, found.value)
+
+    async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
+        key = f"{path}/{ledger_id}"
+        found = self._ledgers.get(key)
+        if found is None:
+            found = await read_sealed(path, ledger_id, self._metadata)
+            if found is None:
+                return None
+            self._ledgers[key] = found
+            while len(self._ledgers) > LEDGERS_KNOWN_MAX:
+                self._ledgers.popitem(last=False)
+        self._ledgers.move_to_end(key)
+        return found
+
+    def _thread(self) -> Worker:
+        if self._worker is None:
+            self._worker = self._runtime.new_worker("tables")
+        return self._worker
+
+
+def _topic_at(path: str) -> TopicName | None:
+    """The topic whose managed ledger has its record at this path."""
+    parts = path.split("/")
+    if len(parts) != 6 or parts[1] != "managed-ledgers":
+        return None
+    _, _, tenant, namespace, domain, local = parts
+    return TopicName.parse(f"{domain}://{tenant}/{namespace}/{unquote(local)}")

@@ -1,0 +1,118 @@
+"""The table process: seals and reads for a broker, which has neither pyarrow nor the time.
+
+    python -m pulsark.storage.table.worker
+
+Requests come on standard input and are answered on standard output, one after the other, as
+``messages`` says. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from pulsark.errors import PulsarkError, StorageError
+from pulsark.runtime import Disk, OsDisk
+from pulsark.storage.table import messages
+from pulsark.storage.table.messages import BlockingReader
+from pulsark.storage.table.record import SealedLedger
+
+NICENESS = 10
+"""Publishing goes first."""
+
+Reply = tuple[dict[str, Any], list[tuple[int, bytes]]]
+
+
+class TableWorker:
+    """Answers requests."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._readers: dict[tuple[str, ...], Any] = {}
+
+    def answer(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
+        """The reply to a request; an error is one, too."""
+        try:
+            match request["op"]:
+                case "seal":
+                    return self._seal(request, stream)
+                case "read":
+                    return self._read(request)
+                case op:
+                    raise StorageError(f"unknown request {op!r}")
+        except PulsarkError as e:
+            return {"error": type(e).__name__, "message": str(e)}, []
+        except OSError as e:
+            full = e.errno in (errno.ENOSPC, errno.EDQUOT)
+            return {"error": "StorageFullError" if full else "StorageError", "message": str(e)}, []
+
+    def _seal(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
+        from pulsark.storage.table.seal import seal
+
+        entries = _incoming(stream)
+        try:
+            files = seal(
+                entries,
+                request["partition"],
+                request["ledgerId"],
+                request["directories"],
+                self._disk,
+                request["nonce"],
+                target_bytes=request["targetBytes"],
+                roots_needed=request["rootsNeeded"],
+            )
+        finally:
+            for _ in entries:
+                pass  # what is still on its way is not the next request
+        return {"files": [file.to_json() for file in files]}, []
+
+    def _read(self, request: dict[str, Any]) -> Reply:
+        from pulsark.storage.table.reader import TableReader
+
+        directories = tuple(request["directories"])
+        reader = self._readers.get(directories)
+        if reader is None:
+            reader = self._readers[directories] = TableReader(directories, self._disk)
+            while len(self._readers) > READERS_MAX:
+                self._readers.pop(next(iter(self._readers))).close()
+        ledger = SealedLedger.decode("the request", request["ledger"].encode())
+        found = reader.read(ledger, request["first"], request["last"], request["maxBytes"])
+        return {}, found
+
+
+READERS_MAX = 64
+"""Tables that are kept open."""
+
+
+def _incoming(stream: BlockingReader) -> Iterator[tuple[int, bytes]]:
+    """Entries until the sender says that these were all; ``StorageError`` if it is gone."""
+    while (message := messages.read(stream)) is not None:
+        document, entries = message
+        if document["op"] == "end":
+            return
+        yield from entries
+    raise StorageError("the broker is gone")
+
+
+def main() -> None:
+    """Serve standard input."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    os.nice(NICENESS)
+    replies = sys.stdout.buffer
+    sys.stdout = sys.stderr
+    worker = TableWorker(OsDisk())
+    while (message := messages.read(sys.stdin.buffer)) is not None:
+        reply = worker.answer(message[0], sys.stdin.buffer)
+        try:
+            replies.write(messages.encode(*reply))
+            replies.flush()
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    main()

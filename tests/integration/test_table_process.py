@@ -1,0 +1,77 @@
+"""A real table process: it works, it dies, and another one takes its place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pulsark.errors import CorruptEntryError, StorageError
+from pulsark.storage.table.process import Entries, TableProcess
+from pulsark.storage.table.record import DataFile, SealedLedger
+from tests.support.client_view import client_view
+from tests.support.tables import entries
+
+
+async def pieces(*lists: Entries) -> AsyncIterator[Entries]:
+    for piece in lists:
+        yield piece
+
+
+async def failing(piece: Entries) -> AsyncIterator[Entries]:
+    yield piece
+    raise StorageError("no more")
+
+
+def numbered(count: int) -> Entries:
+    return list(enumerate(entries(count)))
+
+
+async def sealed(
+    process: TableProcess, root: Path, source: AsyncIterator[Entries], nonce: str = "n"
+) -> list[DataFile]:
+    return await process.seal(source, 0, 5, [str(root)], nonce, 1 << 20, 1)
+
+
+def test_a_process_seals_and_reads_and_outlives_errors(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = TableProcess()
+        files = await sealed(process, tmp_path, pieces(numbered(50)))
+        ledger = SealedLedger(5, 0, tuple(files))
+        found = await process.read([str(tmp_path)], ledger, 7, 99, 1 << 20)
+        assert [i for i, _ in found] == list(range(7, 50))
+        assert [client_view(e) for _, e in found] == [client_view(e) for e in entries(50)[7:]]
+        child = process._process
+        with pytest.raises(CorruptEntryError):
+            await sealed(process, tmp_path, pieces([(0, entries(1)[0][:-1] + b"~")]), "damaged")
+        assert process._process is child, "an error that was answered costs no process"
+        await process.close()
+        with pytest.raises(StorageError):
+            await sealed(process, tmp_path, pieces(numbered(1)), "closed")
+
+    asyncio.run(main())
+
+
+def test_a_process_that_was_killed_fails_a_request_and_the_next_one_works(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = TableProcess()
+        await sealed(process, tmp_path, pieces(numbered(3)), "first")
+
+        async def fatal() -> AsyncIterator[Entries]:
+            yield numbered(1)
+            assert process._process is not None
+            os.kill(process._process.pid, signal.SIGKILL)
+            await process._process.wait()
+
+        with pytest.raises(StorageError, match="ended"):
+            await sealed(process, tmp_path, fatal(), "second")
+        with pytest.raises(StorageError, match="no more"):
+            await sealed(process, tmp_path, failing(numbered(1)), "third")
+        assert len(await sealed(process, tmp_path, pieces(numbered(3)), "fourth")) == 1
+        await process.close()
+
+    asyncio.run(main())

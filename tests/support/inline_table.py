@@ -1,0 +1,63 @@
+"""A table process that is none: it answers in the process, on any disk, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from pulsark.errors import StorageError
+from pulsark.metadata.store import MetadataStore
+from pulsark.runtime import Disk, Runtime
+from pulsark.storage.table import messages
+from pulsark.storage.table.process import Entries, Reply, TableProcess
+from pulsark.storage.table.tables import Tables
+from pulsark.storage.table.worker import TableWorker
+
+
+class InlineTable(TableProcess):
+    """``requests`` are those that came; ``failure`` happens instead of the next reply."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._worker = TableWorker(disk)
+        self.requests: list[dict[str, Any]] = []
+        self.failure: StorageError | None = None
+
+    async def _exchange(
+        self, request: dict[str, Any], entries: AsyncIterator[Entries] | None = None
+    ) -> Reply:
+        pieces = []
+        if entries is not None:
+            pieces = [messages.encode({"op": "entries"}, piece) async for piece in entries]
+            pieces.append(messages.encode({"op": "end"}))
+        await asyncio.sleep(0.001)
+        self.requests.append(request)
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        stream = io.BytesIO(b"".join(pieces))
+        reply = self._worker.answer(json.loads(json.dumps(request)), stream)
+        assert not stream.read()
+        found = messages.read(io.BytesIO(messages.encode(*reply)))
+        assert found is not None
+        return found
+
+
+def inline_tables(
+    roots: Sequence[str],
+    metadata: MetadataStore,
+    runtime: Runtime,
+    made: Callable[[InlineTable], None] = lambda table: None,
+    **options: int,
+) -> Tables:
+    """Tables whose processes are inline; ``made`` gets each: first that for sealing."""
+
+    def new_process() -> TableProcess:
+        table = InlineTable(runtime.disk)
+        made(table)
+        return table
+
+    return Tables(roots, metadata, runtime, new_process=new_process, **options)  # type: ignore[arg-type]

@@ -1,0 +1,139 @@
+"""What a broker seals, and what its clients see of that: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from pulsark.dispatch.sealing import CHECK_SECONDS
+from pulsark.dispatch.topic import stored_entry
+from pulsark.errors import StorageError
+from pulsark.storage.position import EARLIEST
+from pulsark.storage.table.record import table_path
+from pulsark.wire.topic_name import TopicName
+from tests.support.broker_clients import BrokerInMemory, scenario
+from tests.support.client_view import client_view
+from tests.support.tables import attached_files, entry
+
+NAME = TopicName.parse("persistent://public/default/t")
+ROLL_EARLY = {
+    "managedLedgerMaxEntriesPerLedger": 10,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+}
+
+
+async def appended(broker: BrokerInMemory, count: int, first: int = 0) -> list[bytes]:
+    """Publish straight into the ledger, as a topic does."""
+    topic = await broker.broker.topic(NAME, create=True)
+    originals = [entry(i, i % 3) for i in range(first, first + count)]
+    for data in originals:
+        topic.ledger.append(data, stored_entry(EARLIEST, data))
+        # One by one, so that ledgers are closed where they are full.
+        await asyncio.sleep(0.01)
+    return originals
+
+
+async def everything(broker: BrokerInMemory) -> list[bytes]:
+    topic = await broker.broker.topic(NAME)
+    found: list[bytes] = []
+    position = EARLIEST
+    while read := await topic.ledger.read(position, 1000, 1 << 20):
+        found += [data for _, data in read]
+        position = topic.ledger.next_position(read[-1][0])
+    return found
+
+
+def in_journal(broker: BrokerInMemory, ledger_id: int) -> int:
+    return len(broker.bookie.entries(ledger_id))
+
+
+def rows_in(broker: BrokerInMemory) -> int:
+    disk = broker.broker.runtime.disk
+    (table,) = disk.list("/table/public/default")
+    return sum(file.rows for file in attached_files(disk, f"/table/public/default/{table}")[1])
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_closed_ledgers_leave_the_journal_and_are_read_as_before(
+    broker: BrokerInMemory,
+) -> None:
+    originals = await appended(broker, 35)
+    topic = await broker.broker.topic(NAME)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    infos = topic.ledger.ledgers()
+    assert [info.open for info in infos] == [False, False, False, True]
+    assert [in_journal(broker, info.ledger_id) for info in infos] == [0, 0, 0, 5]
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(30))
+    await broker.broker.unload_topic(NAME)
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=10)
+async def test_an_open_ledger_is_followed_as_often_as_freshness_asks(
+    broker: BrokerInMemory,
+) -> None:
+    originals = await appended(broker, 5)
+    topic = await broker.broker.topic(NAME)
+    (info,) = topic.ledger.ledgers()
+    await asyncio.sleep(6)
+    assert in_journal(broker, info.ledger_id) == 5
+    await asyncio.sleep(6)
+    assert in_journal(broker, info.ledger_id) == 0
+    originals += await appended(broker, 3, first=5)
+    assert in_journal(broker, info.ledger_id) == 3
+    await asyncio.sleep(12)
+    assert in_journal(broker, info.ledger_id) == 0
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+@scenario(**ROLL_EARLY)
+async def test_nothing_is_sealed_unless_it_is_asked_for(broker: BrokerInMemory) -> None:
+    await appended(broker, 25)
+    assert broker.broker.sealing is None
+    assert await broker.metadata.children("/tables") == []
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_a_namespace_can_be_left_out(broker: BrokerInMemory) -> None:
+    topic = await broker.broker.topic(NAME, create=True)
+    policies = topic.policies
+    topic.set_policies(replace(policies, sealing=replace(policies.sealing, enabled=False)))
+    await appended(broker, 25)
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert in_journal(broker, topic.ledger.ledgers()[0].ledger_id) == 10
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_what_fails_stays_in_the_journal_and_is_tried_again(broker: BrokerInMemory) -> None:
+    originals = await appended(broker, 15)
+    topic = await broker.broker.topic(NAME)
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    process: Any = sealing._tables._sealing
+    process.failure = StorageError("the process died")
+    first = topic.ledger.ledgers()[0].ledger_id
+    await asyncio.sleep(1.5 * CHECK_SECONDS)
+    assert in_journal(broker, first) == 10
+    broker.bookie.down = True
+    await asyncio.sleep(CHECK_SECONDS)
+    broker.bookie.down = False
+    await asyncio.sleep(CHECK_SECONDS)
+    assert in_journal(broker, first) == 0
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_a_deleted_topic_takes_its_table_along(broker: BrokerInMemory) -> None:
+    await appended(broker, 25)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    assert rows_in(broker) > 0
+    await broker.broker.topic_admin.delete_topic(NAME)
+    assert await broker.metadata.get(table_path(NAME)) is None
+    assert await broker.metadata.children(table_path(NAME)) == []
+    disk: Any = broker.broker.runtime.disk
+    assert disk.files() == ()
+    originals = await appended(broker, 25)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))

@@ -1,0 +1,73 @@
+"""Requests to a table process, without the process."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from pulsark.storage.table import messages
+from pulsark.storage.table.record import DataFile, SealedLedger
+from pulsark.storage.table.worker import TableWorker
+from tests.sim.disk import SimDisk
+from tests.support.client_view import client_view
+from tests.support.tables import entries
+
+ROOTS = ["/one/t"]
+SEAL = {
+    "op": "seal", "partition": 0, "ledgerId": 5, "directories": ROOTS, "nonce": "n",
+    "targetBytes": 1 << 20, "rootsNeeded": 1,
+}  # fmt: skip
+
+
+def sent(pieces: list[Any], *, end: bool = True) -> io.BytesIO:
+    encoded = [messages.encode({"op": "entries"}, piece) for piece in pieces]
+    return io.BytesIO(b"".join(encoded) + (messages.encode({"op": "end"}) if end else b""))
+
+
+def numbered(count: int) -> list[tuple[int, bytes]]:
+    return list(enumerate(entries(count)))
+
+
+def read_request(files: list[DataFile], first: int) -> dict[str, Any]:
+    ledger = SealedLedger(5, 0, tuple(files)).encode().decode()
+    return {
+        "op": "read", "directories": ROOTS, "ledger": ledger, "first": first, "last": 99,
+        "maxBytes": 1 << 20,
+    }  # fmt: skip
+
+
+def test_what_was_sealed_in_pieces_is_read() -> None:
+    worker, originals = TableWorker(SimDisk()), numbered(10)
+    stream = sent([originals[:4], originals[4:], []])
+    reply, _ = worker.answer(SEAL, stream)
+    assert stream.read() == b""
+    files = [DataFile.from_json(file) for file in reply["files"]]
+    reply, found = worker.answer(read_request(files, 3), io.BytesIO())
+    assert reply == {}
+    assert [i for i, _ in found] == list(range(3, 10))
+    assert [client_view(e) for _, e in found] == [client_view(e) for _, e in originals[3:]]
+
+
+def test_errors_are_replies_and_the_rest_of_the_request_is_passed_over() -> None:
+    disk = SimDisk()
+    worker = TableWorker(disk)
+    damaged = [(0, entries(1)[0][:-1] + b"~"), *numbered(3)[1:]]
+    stream = sent([damaged, numbered(5)])
+    assert worker.answer(SEAL, stream)[0]["error"] == "CorruptEntryError"
+    assert stream.read() == b""
+    assert worker.answer(SEAL, sent([numbered(2)], end=False))[0]["error"] == "StorageError"
+    disk.capacity = disk.used() + 10
+    assert worker.answer(SEAL, sent([numbered(2)]))[0]["error"] == "StorageFullError"
+    assert worker.answer({"op": "dance"}, io.BytesIO())[0]["error"] == "StorageError"
+    assert worker.answer(read_request([], 0), io.BytesIO())[0]["error"] == "NoSuchEntryError"
+    assert disk.files() == ()
+
+
+@pytest.mark.parametrize("cut", [0, 3, 8])
+def test_a_stream_that_ends_is_the_end(cut: int) -> None:
+    whole = messages.encode({"op": "end"})
+    assert messages.read(io.BytesIO(whole)) == ({"op": "end"}, [])
+    if cut < 8:
+        assert messages.read(io.BytesIO(whole[:cut])) is None
