@@ -39,7 +39,7 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-sim: $(STAMP) ## crash the storage at every disk step under simulation (SEED= replays)
+sim: $(STAMP) ## crash the storage at every disk step, and a broker at random (SEED= replays, SEEDS= runs more)
 	$(BIN)/python -m pytest tests/sim -q $(PYTEST_ARGS)
 
 chaos: $(STAMP) ## long runs with killed processes
