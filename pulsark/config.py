@@ -164,8 +164,24 @@ class Settings:
         "Types of subscription that consumers may use",
         choices=("Exclusive", "Shared", "Failover", "Key_Shared"),
     )
-    subscriptionKeySharedEnable: bool = setting(
-        True, "", "Key_Shared subscriptions are allowed", planned=True
+    subscriptionKeySharedEnable: bool = setting(True, "", "Key_Shared subscriptions are allowed")
+    subscriptionKeySharedUseConsistentHashing: bool = setting(
+        True, "", "Key_Shared spreads keys by consistent hashing, and not by splitting ranges"
+    )
+    subscriptionKeySharedConsistentHashingReplicaPoints: int = setting(
+        100, "count", "Points of a consumer on the ring of consistent hashing", ge=1, le=10_000
+    )
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = setting(
+        2000,
+        "count",
+        "Entries per consumer that may wait for theirs while Key_Shared reads on; 0: no limit",
+        ge=0,
+    )
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = setting(
+        20_000,
+        "count",
+        "Entries of a Key_Shared subscription that may wait while it reads on; 0: no limit",
+        ge=0,
     )
     dispatcherMaxRoundRobinBatchSize: int = setting(
         20, "count", "Entries a consumer of a Shared subscription gets in a row in its turn", ge=1

@@ -132,5 +132,8 @@ TOPIC_WATCHERS_PER_CONNECTION_MAX = 1000
 READER_GRACE_SECONDS = 60.0
 """A reader that was told to connect anew and stays away this long loses its subscription."""
 
+LOOK_AHEAD_ENTRIES_MAX = 200_000
+"""Entries of a Key_Shared subscription that may wait where no setting limits them."""
+
 PUT_ASIDE_BYTES_MAX = 8 << 20
 """Bytes of entries that a subscription keeps at hand while they wait for their consumer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.storage.position import Position
@@ -19,7 +20,8 @@ class Consumer:
     ``permits`` counts messages and may go below zero, because a batch is never split.
     ``pending`` maps the entries delivered to this consumer and not yet acknowledged to their
     number of unacknowledged messages; only Shared and Key_Shared keep it. ``blocked`` is set
-    while too many messages are unacknowledged.
+    while too many messages are unacknowledged. ``key_ranges`` are the ranges of hashes, both
+    ends included, that the consumer of a sticky Key_Shared subscription asks for.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class Consumer:
         "entries_out",
         "epoch",
         "heads",
+        "key_ranges",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -61,6 +64,7 @@ class Consumer:
         metadata: dict[str, str],
         connected_since_ms: int,
         schema_type: SchemaType | None = None,
+        key_ranges: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.subscription = subscription
         self.connection = connection
@@ -72,6 +76,7 @@ class Consumer:
         self.metadata = metadata
         self.schema_type = schema_type
         self.connected_since_ms = connected_since_ms
+        self.key_ranges = key_ranges
         self.permits = 0
         self.unacked = 0
         self.pending: dict[Position, int] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.storage.position import Position
+from pulsark.wire.entry import entry_metadata, sticky_key
+from pulsark.wire.hashes import murmur3_32
 
 if TYPE_CHECKING:
     from pulsark.dispatch.producer import Producer
@@ -20,6 +22,8 @@ class Entry:
     """
 
     __slots__ = (
+        "_key_hash",
+        "_position",
         "batched",
         "data",
         "entry_id",
@@ -52,8 +56,22 @@ class Entry:
         self.highest_sequence_id = highest_sequence_id
         self.ledger_id = ledger_id
         self.entry_id = entry_id
+        self._position: Position | None = None
+        self._key_hash = -1
 
     @property
     def position(self) -> Position:
-        """The entry's place; meaningless before it is confirmed."""
-        return Position(self.ledger_id, self.entry_id)
+        """The entry's place; only for an entry that is confirmed."""
+        # Made at the first use and kept: it costs as much as all else that is done with it.
+        position = self._position
+        if position is None:
+            position = self._position = Position(self.ledger_id, self.entry_id)
+        return position
+
+    @property
+    def key_hash(self) -> int:
+        """The hash of what Key_Shared goes by; taken from the metadata at the first use."""
+        key_hash = self._key_hash
+        if key_hash < 0:
+            key_hash = self._key_hash = murmur3_32(sticky_key(entry_metadata(self.data)))
+        return key_hash

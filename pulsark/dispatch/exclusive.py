@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.single_active import SingleActive
-from pulsark.dispatch.subscription_type import SubType
-from pulsark.errors import ClientError, ServerError
+from pulsark.dispatch.subscription_type import PlaceTakenError, SubType
+from pulsark.errors import ServerError
 
 
 class Exclusive(SingleActive):
@@ -19,7 +19,9 @@ class Exclusive(SingleActive):
 
     def add(self, consumer: Consumer) -> None:
         if self._active is not None:
-            raise ClientError(ServerError.ConsumerBusy, "Exclusive consumer is already connected")
+            raise PlaceTakenError(
+                ServerError.ConsumerBusy, "Exclusive consumer is already connected", self._active
+            )
         self._active = consumer
 
     def remove(self, consumer: Consumer) -> None:

@@ -7,15 +7,15 @@ lives as long as it has consumers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.exclusive import Exclusive
-from pulsark.dispatch.subscription_type import SubscriptionType, SubType
-from pulsark.dispatch.subscription_types import new_type
-from pulsark.errors import ClientError, ServerError
+from pulsark.dispatch.subscription_type import SubscriptionType, SubType, TypeSpec
+from pulsark.dispatch.subscription_types import check_change, new_type
 from pulsark.runtime import Done
+from pulsark.storage.cursor import Ack
 from pulsark.storage.position import EARLIEST, Position
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class NonPersistentSubscription:
         self.durable = durable
         """What the first consumer asked for; it changes nothing."""
         self.type: SubscriptionType = Exclusive()
-        self.had_consumer = False
+        self.spec: TypeSpec | None = None
         self.changing = asyncio.Lock()
         self.messages_out = 0
         self.entries_out = 0
@@ -70,23 +70,19 @@ class NonPersistentSubscription:
     def check_joinable(self, *, durable: bool) -> None:
         """Anybody may join."""
 
-    def use_type(self, sub_type: SubType) -> None:
+    def use_type(self, spec: TypeSpec) -> None:
         """Adopt a type; with consumers connected it must be theirs."""
-        if self.had_consumer and self.type.sub_type == sub_type:
+        if self.spec == spec:
             return
-        if self.type.consumers:
-            raise ClientError(
-                ServerError.ConsumerBusy,
-                f"Subscription {self.name} is of type {self.type.sub_type.name}, not "
-                f"{sub_type.name}; close its consumers to change the type",
-            )
-        self.type = new_type(sub_type, self.topic.name, self.topic.settings)
+        if self.spec is not None:
+            check_change(self.name, self.type, self.spec, spec)
+        self.type = new_type(spec, self.topic.name, self.topic.settings)
+        self.spec = spec
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
         before = self.type.active
         self.type.add(consumer)
-        self.had_consumer = True
         self._announce_change(before, consumer)
 
     def announce_active(self, newcomer: Consumer) -> None:
@@ -171,7 +167,7 @@ class NonPersistentSubscription:
     def ack(
         self,
         consumer: Consumer,
-        acks: list[tuple[Position, list[int] | None, int | None]],
+        acks: Sequence[Ack],
         done: Done | None,
         now_ms: int,
     ) -> None:

@@ -157,7 +157,7 @@ class Stats:
             "msgDelayed": 0,
             "msgInReplay": subscription.replay_count,
             "unackedMessages": sum(c.unacked for c in subscription.consumers),
-            "type": subscription.type.sub_type.name if subscription.had_consumer else "None",
+            "type": "None" if subscription.spec is None else subscription.spec.sub_type.name,
             "msgRateExpired": 0.0,
             "totalMsgExpired": 0,
             "lastExpireTimestamp": 0,

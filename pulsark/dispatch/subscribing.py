@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.message_ids import position_of
 from pulsark.dispatch.schemas import from_wire
-from pulsark.dispatch.subscription_type import SubType
+from pulsark.dispatch.subscription_type import PlaceTakenError, SubType, TypeSpec
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
 from pulsark.schemas.definition import SchemaType
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
     from pulsark.dispatch.topic_kinds import AnySubscription, AnyTopic
 
+_SINGLE_ACTIVE = (SubType.Exclusive, SubType.Failover)
 _RESERVED_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup")
 
 
@@ -46,12 +47,12 @@ class Subscribing:
         """Admit a consumer. The subscription exists durably when this returns."""
         check_subscription_name(request.subscription)
         name = TopicName.parse(request.topic)
-        sub_type = self._check_type(request, name)
+        spec = self._wanted_type(request, name)
         topic = await self._broker.topic_for_clients(name, may_create=request.force_topic_creation)
-        if sub_type.name not in topic.policies.subscription_types:
+        if spec.sub_type.name not in topic.policies.subscription_types:
             raise ClientError(
                 ServerError.NotAllowedError,
-                f"{sub_type.name} subscriptions are not enabled on {name}",
+                f"{spec.sub_type.name} subscriptions are not enabled on {name}",
             )
         schema = from_wire(request.schema) if request.HasField("schema") else None
         await self._broker.schema_admission.of_consumer(topic, schema)
@@ -67,36 +68,39 @@ class Subscribing:
                 async with subscription.changing:
                     # It may have been deleted while others were admitted.
                     if topic.subscriptions.get(subscription.name) is subscription:
-                        return await self._join(connection, request, subscription, sub_type)
+                        return await self._join(connection, request, subscription, spec)
             except BaseException:
                 subscription.drop_if_abandoned()
                 raise
 
-    def _check_type(self, request: pb.CommandSubscribe, name: TopicName) -> SubType:
+    def _wanted_type(self, request: pb.CommandSubscribe, name: TopicName) -> TypeSpec:
         sub_type = SubType(request.subType)
         if sub_type == SubType.Key_Shared:
-            raise ClientError(
-                ServerError.NotAllowedError, f"{sub_type.name} subscriptions are not enabled"
-            )
-        if request.read_compacted and (
-            sub_type not in (SubType.Exclusive, SubType.Failover) or not name.is_persistent
-        ):
+            if not self._settings.subscriptionKeySharedEnable:
+                raise ClientError(
+                    ServerError.NotAllowedError,
+                    "Key_Shared subscriptions are disabled here (subscriptionKeySharedEnable)",
+                )
+            meta = request.keySharedMeta
+            sticky = meta.keySharedMode == pb.KeySharedMode.STICKY
+            return TypeSpec(sub_type, sticky, meta.allowOutOfOrderDelivery)
+        if request.read_compacted and not (sub_type in _SINGLE_ACTIVE and name.is_persistent):
             raise ClientError(
                 ServerError.NotAllowedError,
                 "read_compacted is for Exclusive and Failover subscriptions of persistent topics",
             )
-        return sub_type
+        return TypeSpec(sub_type)
 
     async def _join(
         self,
         connection: Connection,
         request: pb.CommandSubscribe,
         subscription: AnySubscription,
-        sub_type: SubType,
+        spec: TypeSpec,
     ) -> Consumer:
         """Add a consumer, all or nothing. The caller holds ``subscription.changing``."""
-        consumer = self._new_consumer(connection, request, subscription, sub_type)
-        await self._admit(subscription, consumer, sub_type)
+        consumer = self._new_consumer(connection, request, subscription, spec)
+        await self._admit(subscription, consumer, spec)
         try:
             if request.start_message_rollback_duration_sec:
                 back_ms = request.start_message_rollback_duration_sec * 1000
@@ -131,36 +135,33 @@ class Subscribing:
         )
 
     async def _admit(
-        self, subscription: AnySubscription, consumer: Consumer, sub_type: SubType
+        self, subscription: AnySubscription, consumer: Consumer, spec: TypeSpec
     ) -> None:
-        try:
-            subscription.use_type(sub_type)
-            subscription.add_consumer(consumer)
-        except ClientError as error:
-            holder = subscription.type.active
-            if error.code != ServerError.ConsumerBusy or holder is None:
-                raise
-            # The holder's connection may be half dead: ask, and try again if it is.
-            if await holder.connection.probe() and not holder.closed:
-                raise
-            subscription.topic.check_open()
-            subscription.remove_consumer(holder)
-            subscription.use_type(sub_type)
-            subscription.add_consumer(consumer)
+        while True:
+            try:
+                subscription.use_type(spec)
+                subscription.add_consumer(consumer)
+                return
+            except PlaceTakenError as error:
+                # The holder's connection may be half dead: ask, and try again if it is.
+                if await error.holder.connection.probe() and not error.holder.closed:
+                    raise
+                subscription.topic.check_open()
+                subscription.remove_consumer(error.holder)
 
     def _new_consumer(
         self,
         connection: Connection,
         request: pb.CommandSubscribe,
         subscription: AnySubscription,
-        sub_type: SubType,
+        spec: TypeSpec,
     ) -> Consumer:
         has_schema = request.HasField("schema")
         # The epoch tells what was sent before a redelivery from what comes after it; where
         # messages are redelivered one by one, or not at all, there is none.
         has_epoch = (
             request.HasField("consumer_epoch")
-            and sub_type != SubType.Shared
+            and spec.sub_type in _SINGLE_ACTIVE
             and subscription.topic.name.is_persistent
         )
         self._unnamed += 1
@@ -173,6 +174,7 @@ class Subscribing:
             epoch=request.consumer_epoch if has_epoch else None,
             metadata={m.key: m.value for m in request.metadata},
             schema_type=SchemaType.from_wire(request.schema.type) if has_schema else None,
+            key_ranges=[(r.start, r.end) for r in request.keySharedMeta.hashRanges],
             connected_since_ms=self._clock.now_ms(),
         )
 

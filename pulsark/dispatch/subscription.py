@@ -6,17 +6,17 @@ What goes to whom is the type's decision, and the dispatcher carries it out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.dispatcher import Dispatcher
 from pulsark.dispatch.exclusive import Exclusive
-from pulsark.dispatch.subscription_type import SubscriptionType, SubType
-from pulsark.dispatch.subscription_types import new_type
+from pulsark.dispatch.subscription_type import SubscriptionType, SubType, TypeSpec
+from pulsark.dispatch.subscription_types import check_change, new_type
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import READER_GRACE_SECONDS
 from pulsark.runtime import Done
-from pulsark.storage.cursor import Cursor
+from pulsark.storage.cursor import Ack, Cursor
 from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.type: SubscriptionType = Exclusive()
-        self.had_consumer = False
+        self.spec: TypeSpec | None = None
+        """What the last consumers asked for; ``None`` before the first."""
         self.changing = asyncio.Lock()
         """Held while consumers are admitted and while a seek moves the cursor."""
         self.messages_out = 0
@@ -121,24 +122,20 @@ class Subscription:
                 f"Subscription {self.name} is " + ("durable" if self.durable else "not durable"),
             )
 
-    def use_type(self, sub_type: SubType) -> None:
+    def use_type(self, spec: TypeSpec) -> None:
         """Adopt a type; with consumers connected it must be theirs."""
-        if self.had_consumer and self.type.sub_type == sub_type:
+        if self.spec == spec:
             return
-        if self.type.consumers:
-            raise ClientError(
-                ServerError.ConsumerBusy,
-                f"Subscription {self.name} is of type {self.type.sub_type.name}, not "
-                f"{sub_type.name}; close its consumers to change the type",
-            )
-        self.type = new_type(sub_type, self.topic.name, self.topic.settings)
+        if self.spec is not None:
+            check_change(self.name, self.type, self.spec, spec)
+        self.type = new_type(spec, self.topic.name, self.topic.settings)
+        self.spec = spec
         self.dispatcher.rewind()
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
         before = self.type.active
         self.type.add(consumer)
-        self.had_consumer = True
         if not self.type.tracks_pending and self.type.active is not before:
             self._change_active(before, consumer)
 
@@ -214,19 +211,16 @@ class Subscription:
     def ack(
         self,
         consumer: Consumer,
-        acks: list[tuple[Position, list[int] | None, int | None]],
+        acks: Sequence[Ack],
         done: Done | None,
         now_ms: int,
     ) -> None:
         """Individual acknowledgements: position, remaining ack set, batch size."""
         if not self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
             acks = [a for a in acks if a[1] is None or not any(a[1])]
-        changes = self.cursor.ack(acks, done)
+        left = self.cursor.ack(acks, done)
         if self.type.tracks_pending:
-            holders = _Holders(self.type)
-            for (position, _, _), remaining in zip(acks, changes, strict=True):
-                self._settle(consumer, position, remaining, holders)
-            self._update_blocked()
+            self._settle(consumer, acks, left)
         self.messages_acked += len(acks)
         consumer.messages_acked += len(acks)
         consumer.last_acked_ms = self.last_acked_ms = now_ms
@@ -257,28 +251,31 @@ class Subscription:
         consumer.last_acked_ms = self.last_acked_ms = now_ms
         self.topic.acknowledged(self)
 
-    def _settle(
-        self, consumer: Consumer, position: Position, remaining: int, holders: _Holders
-    ) -> None:
-        """Release an acknowledged entry from the consumer that holds it.
+    def _settle(self, consumer: Consumer, acks: Sequence[Ack], left: list[int]) -> None:
+        """Release acknowledged entries from the consumers that hold them.
 
-        ``remaining`` is the number of messages of the entry that are still unacknowledged.
-        The acknowledgement may come from another consumer than the one that received it.
+        ``left`` has for each entry how many of its messages are still unacknowledged. An
+        acknowledgement may come from another consumer than the one that received the entry.
         """
-        owner: Consumer | None = consumer
-        if position not in consumer.pending:
-            owner = holders.find(position)
-        if remaining == 0:
-            self.dispatcher.forget(position)
-        if owner is None:
-            return
-        before = owner.pending[position]
-        if remaining == 0:
-            del owner.pending[position]
-        else:
-            remaining = min(remaining, before)
-            owner.pending[position] = remaining
-        self._release(owner, before - remaining)
+        holders: _Holders | None = None
+        for (position, _, _), remaining in zip(acks, left, strict=True):
+            owner: Consumer | None = consumer
+            if position not in consumer.pending:
+                holders = holders or _Holders(self.type)
+                owner = holders.find(position)
+            if not remaining:
+                self.dispatcher.forget(position)
+            if owner is None:
+                continue
+            before = owner.pending[position]
+            if not remaining:
+                del owner.pending[position]
+            else:
+                remaining = owner.pending[position] = min(remaining, before)
+            self._release(owner, before - remaining)
+        self._update_blocked()
+        if self.type.next_replay() is not None:
+            self.schedule_pump()
 
     def _release(self, consumer: Consumer, messages: int) -> None:
         """Messages are not pending at a consumer any more, who may get others for them."""
@@ -392,11 +389,9 @@ class Subscription:
         if not self.cursor.ack_cumulative(through):
             return
         self.dispatcher.pass_over(through)
-        holders = _Holders(self.type)
         for consumer in self.consumers:
-            for position in [held for held in consumer.pending if held <= through]:
-                self._settle(consumer, position, 0, holders)
-        self._update_blocked()
+            done: list[Ack] = [(p, None, None) for p in consumer.pending if p <= through]
+            self._settle(consumer, done, [0] * len(done))
         self.topic.acknowledged(self)
         self.schedule_pump()
 

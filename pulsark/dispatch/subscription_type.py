@@ -11,8 +11,11 @@ either pending at one consumer or waiting here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
+
+from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
     from pulsark.dispatch.consumer import Consumer
@@ -27,6 +30,38 @@ class SubType(IntEnum):
     Shared = 1
     Failover = 2
     Key_Shared = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSpec:
+    """A type as consumers ask for it; all that are connected to a subscription ask for the same.
+
+    ``sticky`` (KeySharedMode STICKY, else AUTO_SPLIT) and ``allow_out_of_order`` are for
+    Key_Shared only.
+    """
+
+    sub_type: SubType
+    sticky: bool = False
+    allow_out_of_order: bool = False
+
+    def __str__(self) -> str:
+        if self.sub_type != SubType.Key_Shared:
+            return self.sub_type.name
+        order = "any order" if self.allow_out_of_order else "strict order"
+        return f"Key_Shared ({self.key_shared_mode}, {order})"
+
+    @property
+    def key_shared_mode(self) -> str:
+        """The mode's name in the protocol."""
+        return "STICKY" if self.sticky else "AUTO_SPLIT"
+
+
+class PlaceTakenError(ClientError):
+    """A consumer cannot be admitted as long as ``holder`` is there."""
+
+    def __init__(self, code: ServerError, message: str, holder: Consumer) -> None:
+        super().__init__(code, message)
+        self.holder = holder
 
 
 class SubscriptionType(Protocol):
@@ -53,7 +88,7 @@ class SubscriptionType(Protocol):
         """Entries that wait to be delivered again, or were put aside."""
 
     def add(self, consumer: Consumer) -> None:
-        """Admit a consumer, or raise ``ClientError``."""
+        """Admit a consumer, or raise ``ClientError``: `PlaceTakenError` if another one is why."""
 
     def remove(self, consumer: Consumer) -> None:
         """Forget a consumer that left. It is no error if it is unknown.

@@ -2,26 +2,72 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.exclusive import Exclusive
 from pulsark.dispatch.failover import Failover
+from pulsark.dispatch.hash_ranges import AutoSplitRanges, StickyRanges
+from pulsark.dispatch.hash_ring import HashRing
+from pulsark.dispatch.key_shared import KeyShared, Selector
 from pulsark.dispatch.shared import Shared
-from pulsark.dispatch.subscription_type import SubscriptionType, SubType
+from pulsark.dispatch.subscription_type import (
+    PlaceTakenError,
+    SubscriptionType,
+    SubType,
+    TypeSpec,
+)
 from pulsark.errors import ClientError, ServerError
+from pulsark.limits import LOOK_AHEAD_ENTRIES_MAX
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
     from pulsark.wire.topic_name import TopicName
 
 
-def new_type(sub_type: SubType, topic: TopicName, settings: Settings) -> SubscriptionType:
+def new_type(spec: TypeSpec, topic: TopicName, settings: Settings) -> SubscriptionType:
     """A type without consumers, for a subscription of ``topic``."""
-    if sub_type == SubType.Exclusive:
+    if spec.sub_type == SubType.Exclusive:
         return Exclusive()
-    if sub_type == SubType.Failover:
+    if spec.sub_type == SubType.Failover:
         return Failover(str(topic), topic.partition)
-    if sub_type == SubType.Shared:
+    if spec.sub_type == SubType.Shared:
         # What is not stored is sent as it comes: there is nothing to collect for a turn.
         return Shared(settings.dispatcherMaxRoundRobinBatchSize if topic.is_persistent else 1)
-    raise ClientError(ServerError.NotAllowedError, f"{sub_type.name} is not enabled")
+    # It is not acknowledged either: no slot would ever be drained.
+    ordered = topic.is_persistent and not spec.allow_out_of_order
+    return KeyShared(_selector(spec, settings), partial(look_ahead, settings), ordered=ordered)
+
+
+def check_change(name: str, current: SubscriptionType, spec: TypeSpec, wanted: TypeSpec) -> None:
+    """Raise ``ClientError`` if a subscription may not change its type because it is in use."""
+    if not current.consumers:
+        return
+    message = (
+        f"Subscription {name} is of type {spec}, not {wanted}; close its consumers to change that"
+    )
+    if current.active is not None:
+        raise PlaceTakenError(ServerError.ConsumerBusy, message, current.active)
+    raise ClientError(ServerError.ConsumerBusy, message)
+
+
+def _selector(spec: TypeSpec, settings: Settings) -> Selector:
+    if spec.sticky:
+        return StickyRanges()
+    if settings.subscriptionKeySharedUseConsistentHashing:
+        return HashRing(settings.subscriptionKeySharedConsistentHashingReplicaPoints)
+    return AutoSplitRanges()
+
+
+def look_ahead(settings: Settings, consumers: int) -> int:
+    """Entries of a Key_Shared subscription that may wait while new ones are read."""
+    limits = [
+        settings.keySharedLookAheadMsgInReplayThresholdPerConsumer * consumers,
+        settings.keySharedLookAheadMsgInReplayThresholdPerSubscription,
+    ]
+    if not any(limits):
+        limits = [
+            settings.maxUnackedMessagesPerConsumer * consumers,
+            settings.maxUnackedMessagesPerSubscription,
+        ]
+    return min((limit for limit in limits if limit > 0), default=LOOK_AHEAD_ENTRIES_MAX)

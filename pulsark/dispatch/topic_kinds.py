@@ -9,12 +9,13 @@ persistent topic, and gets the class itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.dispatch.subscription_type import SubscriptionType, SubType
+from pulsark.dispatch.subscription_type import SubscriptionType, TypeSpec
 from pulsark.runtime import Done
+from pulsark.storage.cursor import Ack
 from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class AnySubscription(Protocol):
 
     name: str
     type: SubscriptionType
-    had_consumer: bool
+    spec: TypeSpec | None
+    """What the last consumers asked for; ``None`` before the first."""
     changing: asyncio.Lock
     """Held while consumers are admitted and while a seek moves the cursor."""
     messages_out: int
@@ -181,7 +183,7 @@ class AnySubscription(Protocol):
     def check_joinable(self, *, durable: bool) -> None:
         """Raise ``ClientError`` if a consumer of this durability may not join."""
 
-    def use_type(self, sub_type: SubType) -> None:
+    def use_type(self, spec: TypeSpec) -> None:
         """Adopt a type; with consumers connected it must be theirs."""
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -202,7 +204,7 @@ class AnySubscription(Protocol):
     def ack(
         self,
         consumer: Consumer,
-        acks: list[tuple[Position, list[int] | None, int | None]],
+        acks: Sequence[Ack],
         done: Done | None,
         now_ms: int,
     ) -> None:

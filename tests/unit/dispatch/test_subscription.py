@@ -15,7 +15,7 @@ from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.policies import effective
 from pulsark.dispatch.subscription import Subscription
-from pulsark.dispatch.subscription_type import SubType
+from pulsark.dispatch.subscription_type import SubType, TypeSpec
 from pulsark.errors import ClientError, ServerError
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.position import EARLIEST, Position
@@ -120,7 +120,7 @@ class Bench:
             metadata={},
             connected_since_ms=0,
         )
-        self.subscription.use_type(self.sub_type)
+        self.subscription.use_type(TypeSpec(self.sub_type))
         self.subscription.add_consumer(consumer)
         self.consumers[name] = consumer
         return consumer
@@ -320,10 +320,10 @@ def test_the_type_changes_only_without_consumers() -> None:
     bench = Bench(SubType.Shared)
     bench.connect("a")
     with pytest.raises(ClientError) as refused:
-        bench.subscription.use_type(SubType.Exclusive)
+        bench.subscription.use_type(TypeSpec(SubType.Exclusive))
     assert refused.value.code == ServerError.ConsumerBusy
     bench.leave("a")
-    bench.subscription.use_type(SubType.Exclusive)
+    bench.subscription.use_type(TypeSpec(SubType.Exclusive))
 
 
 @pytest.mark.feature("F12")
