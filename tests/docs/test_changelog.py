@@ -31,11 +31,6 @@ def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Co
 # -- errors --------------------------------------------------------------------------------------
 
 
-def test_key_shared_is_refused(client: pulsar.Client) -> None:
-    with pytest.raises(pulsar.NotAllowedError):
-        subscribe(client, "log-keys", consumer_type=pulsar.ConsumerType.KeyShared)
-
-
 @pytest.mark.parametrize("policy", ["dispatchRate", "publishRate", "entryFilters"])
 def test_some_policies_of_namespaces_are_not_there(broker: Standalone, policy: str) -> None:
     url = f"{broker.web_url}/admin/v2/namespaces/public/default/{policy}"

@@ -383,7 +383,8 @@ async def test_the_last_message_is_no_marker(broker) -> None:
     assert (answer.last_message_id.ledgerId, answer.last_message_id.entryId) == ids[-1]
 
 
-@scenario()
+@pytest.mark.feature("F35")
+@scenario(subscriptionKeySharedEnable=False)
 async def test_a_type_that_is_not_offered_creates_no_subscription(broker) -> None:
     client = Client(broker)
     await client.produce(TOPIC, 1)

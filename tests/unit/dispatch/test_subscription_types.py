@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from pulsark.dispatch.entry import Entry
@@ -11,31 +9,15 @@ from pulsark.dispatch.exclusive import Exclusive
 from pulsark.dispatch.failover import Failover, pick_active
 from pulsark.dispatch.shared import Shared
 from pulsark.errors import ClientError, ServerError
+from tests.support.fake_consumers import FakeConsumer
+from tests.support.fake_consumers import take as take_entries
 
 ENTRY = Entry(b"", 1, False, False)
 
 
-@dataclass(eq=False)
-class FakeConsumer:
-    name: str
-    priority: int = 0
-    permits: int = 1
-
-    def can_receive(self) -> bool:
-        return self.permits > 0
-
-
 def take(policy, count: int) -> list[str]:
-    """Names of the consumers that take the next entries, each costing one permit."""
-    names = []
-    for _ in range(count):
-        consumer = policy.choose(ENTRY)
-        if consumer is None:
-            names.append("-")
-        else:
-            consumer.permits -= 1
-            names.append(consumer.name)
-    return names
+    """Names of the consumers that take the next entries."""
+    return take_entries(policy, *[ENTRY] * count)
 
 
 def test_exclusive_refuses_a_second_consumer() -> None:
@@ -118,3 +100,45 @@ def test_failover_hands_over_when_the_active_consumer_leaves() -> None:
     assert take(policy, 2) == ["a", "a"]
     policy.remove(first)
     assert take(policy, 1) == ["b"]
+
+
+def test_shared_takes_turns_of_several_entries_and_a_pump_begins_a_new_turn() -> None:
+    policy = Shared(turn_entries=2)
+    for name in "ab":
+        policy.add(FakeConsumer(name, permits=9))
+    assert take(policy, 5) == ["a", "a", "b", "b", "a"]
+    assert policy.room() == 13
+    assert take(policy, 2) == ["b", "b"]
+
+
+def test_shared_gives_a_better_level_its_due_in_the_middle_of_a_turn() -> None:
+    policy = Shared(turn_entries=9)
+    best = FakeConsumer("best", permits=0)
+    policy.add(best)
+    policy.add(FakeConsumer("low", priority=1, permits=9))
+    assert take(policy, 1) == ["low"]
+    best.permits = 1
+    policy.wake(best)
+    assert take(policy, 2) == ["best", "low"]
+
+
+def test_a_consumer_without_room_is_asked_again_only_after_it_was_woken() -> None:
+    asked = []
+
+    class Counting(FakeConsumer):
+        def can_receive(self) -> bool:
+            asked.append(self.name)
+            return super().can_receive()
+
+    policy = Shared()
+    full = Counting("full", permits=0)
+    policy.add(full)
+    policy.add(Counting("free", permits=99))
+    asked.clear()
+    for _ in range(20):
+        policy.room()
+        assert take(policy, 1) == ["free"]
+    assert asked.count("full") == 1
+    full.permits = 1
+    policy.wake(full)
+    assert "full" in take(policy, 2)

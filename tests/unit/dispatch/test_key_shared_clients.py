@@ -1,0 +1,83 @@
+"""Key_Shared as clients ask for it: modes, ranges, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulsark.errors import ServerError
+from pulsark.wire import pulsar_pb2 as pb
+from tests.support.broker_clients import Client, Command, scenario
+
+TOPIC = "persistent://public/default/t"
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
+
+
+def key_shared(client: Client, consumer_id: int = 1, *ranges: tuple[int, int], **meta: Any) -> None:
+    """Ask to join; with ranges, as a sticky consumer."""
+    command = client.subscribe_command(TOPIC, consumer_id=consumer_id, kind=KEY_SHARED)
+    request = command.subscribe
+    request.keySharedMeta.keySharedMode = pb.STICKY if ranges else pb.AUTO_SPLIT
+    for start, end in ranges:
+        request.keySharedMeta.hashRanges.add(start=start, end=end)
+    for name, value in meta.items():
+        setattr(request.keySharedMeta, name, value)
+    client.send(command)
+
+
+@pytest.mark.feature("F33")
+@scenario()
+async def test_the_policy_of_key_shared_changes_only_without_consumers(broker) -> None:
+    client = Client(broker)
+    key_shared(client)
+    assert await client.outcome() == 0
+    key_shared(client, 2, (0, 65535))
+    assert await client.outcome() == ServerError.ConsumerBusy
+    key_shared(client, 2, allowOutOfOrderDelivery=True)
+    assert await client.outcome() == ServerError.ConsumerBusy
+    client.send(client.close_command("consumer"))
+    assert await client.outcome() == 0
+    key_shared(client, 2, (0, 65535))
+    assert await client.outcome() == 0
+
+
+@scenario()
+async def test_sticky_consumers_need_ranges_of_their_own(broker) -> None:
+    client = Client(broker)
+    key_shared(client, 1, (0, 9))
+    assert await client.outcome() == 0
+    for wrong in ((5, 20), (20, 10), (-1, 5), (10, 65536)):
+        key_shared(client, 2, wrong)
+        assert await client.outcome() == ServerError.ConsumerAssignError
+    no_ranges = client.subscribe_command(TOPIC, consumer_id=2, kind=KEY_SHARED)
+    no_ranges.subscribe.keySharedMeta.keySharedMode = pb.STICKY
+    client.send(no_ranges)
+    assert await client.outcome() == ServerError.ConsumerAssignError
+    key_shared(client, 2, (10, 65535))
+    assert await client.outcome() == 0
+
+
+@scenario()
+async def test_the_ranges_of_a_dead_client_are_free_for_its_return(broker) -> None:
+    dead, client = Client(broker), Client(broker)
+    for number, ranges in enumerate([(0, 9), (10, 19)]):
+        key_shared(dead, number, ranges)
+        assert await dead.outcome() == 0
+    dead.mute = True
+    key_shared(client, 1, (5, 15))
+    assert await client.outcome(seconds=12) == 0
+    assert not dead.connection.is_open
+
+
+@scenario()
+async def test_key_shared_messages_come_without_an_epoch_and_are_not_acknowledged_together(
+    broker,
+) -> None:
+    client = Client(broker)
+    ids = await client.produce(TOPIC, 2)
+    assert await client.subscribe(TOPIC, kind=KEY_SHARED, consumer_epoch=3) == 0
+    assert not (await client.take(Command.MESSAGE)).message.HasField("consumer_epoch")
+    client.send(client.ack_command(ids[1], cumulative=True))
+    response = (await client.take(Command.ACK_RESPONSE)).ackResponse
+    assert response.error == ServerError.NotAllowedError
