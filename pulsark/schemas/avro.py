@@ -1,8 +1,8 @@
 """Avro definitions, parsed: JSON in, types out, with all names resolved.
 
 What a definition may say follows the Avro specification and, where that leaves room, the Java
-parser that Pulsar's broker uses: names may hold ``$``, defaults are not checked against their
-types, attributes that nobody knows are skipped. So whatever registers there does so here.
+parser that Pulsar's brokers use: defaults are not checked against their types, attributes that
+nobody knows are skipped, and names may hold ``$``. So whatever registers there does so here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Union:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Named:
+class Named:
     """``name`` and ``aliases`` are full names: with their namespace."""
 
     name: str
@@ -74,18 +74,17 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Enumeration(_Named):
-    """One of some symbols; ``default`` is for symbols that the reader does not know."""
+class Enumeration(Named):
+    """One of some symbols."""
 
     symbols: frozenset[str]
-    default: str | None
 
     def __str__(self) -> str:
         return f"enum {self.name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fixed(_Named):
+class Fixed(Named):
     """So many bytes."""
 
     size: int
@@ -105,7 +104,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Record(_Named):
+class Record(Named):
     """Fields by name, in order. They are filled in while parsing: a field may hold the record."""
 
     fields: dict[str, Field] = field(default_factory=dict)
@@ -228,16 +227,16 @@ class _Parser:
         if len(symbols) < len(given_symbols):
             raise InvalidSchemaDataError(f"{where}: a symbol is there twice")
         default = given.get("default")
-        if default is not None and (not isinstance(default, str) or default not in symbols):
+        if isinstance(default, str) and default not in symbols:
             raise InvalidSchemaDataError(f"{where}: {_short(default)} is not one of its symbols")
-        parsed = Enumeration(name, _aliases(given, name), symbols, default)
+        parsed = Enumeration(name, _aliases(given, name), symbols)
         self._named[name] = parsed
         return parsed
 
     def _fixed(self, given: dict[str, Any], namespace: str) -> Fixed:
         name = self._new_name(given, namespace)
         size = given.get("size")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 31:
             raise InvalidSchemaDataError(f'fixed {name}: "size" is a number of bytes')
         parsed = Fixed(name, _aliases(given, name), size)
         self._named[name] = parsed
@@ -246,13 +245,13 @@ class _Parser:
     def _new_name(self, given: dict[str, Any], namespace: str) -> str:
         name = given.get("name")
         if isinstance(name, str) and "." not in name:
-            space = given.get("namespace", namespace)
-            if not isinstance(space, str):
-                raise InvalidSchemaDataError(f"{_short(space)} is not a namespace")
-            name = _full_name(name, space)
+            space = given.get("namespace")
+            name = _full_name(name, space if isinstance(space, str) else namespace)
         if not isinstance(name, str):
             raise InvalidSchemaDataError(f'{given["type"]}: "name" is missing')
         _checked_name(name.rpartition(".")[2], str(given["type"]))
+        if name in PRIMITIVES:
+            raise InvalidSchemaDataError(f"{given['type']} cannot be named like the type {name}")
         if name in self._named:
             raise InvalidSchemaDataError(f"Type {_short(name)} is defined twice")
         return name
@@ -264,7 +263,9 @@ def _full_name(name: str, namespace: str) -> str:
 
 def _aliases(given: dict[str, Any], name: str) -> frozenset[str]:
     namespace = name.rpartition(".")[0]
-    aliases = _texts(given.get("aliases", []), name, "aliases")
+    aliases = list(_texts(given.get("aliases", []), name, "aliases"))
+    for alias in aliases:
+        _checked_name(alias.rpartition(".")[2], f"{name}: an alias")
     return frozenset(_full_name(alias, namespace) for alias in aliases)
 
 

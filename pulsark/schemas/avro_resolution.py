@@ -1,7 +1,15 @@
 """Whether data that was written as one Avro type can be read as another.
 
-The rules are "Schema Resolution" of the Avro specification, decided for types and not for
-single data: a reader must be able to read *everything* that the writer may write.
+The rules are "Schema Resolution" of the Avro specification as Avro's Java library decides them
+for types, because Pulsar's brokers do: what registers there must do so here. Beyond what the
+specification says
+
+- the names of records do not matter, except to choose among several in a union and for the aliases
+  of fields;
+- a symbol that the reader's enum lacks is an error of the datum, not of the types.
+
+Otherwise a reader must be able to read *everything* that the writer may write. Where that library
+takes the first branch of a union that looks right at its outside, any branch that is right will do.
 
 Types may contain themselves, so a pair (reader, writer) may depend on itself. The answer is the
 greatest fixpoint: all pairs that are reached count as readable, those with a mismatch of their
@@ -16,7 +24,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pulsark.limits import SCHEMA_COMPARISONS_MAX
-from pulsark.schemas.avro import Array, AvroType, Enumeration, Fixed, Map, Primitive, Record, Union
+from pulsark.schemas.avro import (
+    Array,
+    AvroType,
+    Enumeration,
+    Fixed,
+    Map,
+    Named,
+    Primitive,
+    Record,
+    Union,
+)
 from pulsark.schemas.definition import IncompatibleSchemaError
 
 _Pair: TypeAlias = tuple[AvroType, AvroType]
@@ -64,7 +82,7 @@ def why_unreadable(reader: AvroType, writer: AvroType, effort: Effort) -> str | 
     new = [root]
     while new:
         pair = new.pop()
-        effort.spend(_size(pair[0]))
+        effort.spend(_size(pair))
         try:
             demands = list(_demands(*pair))
         except _MismatchError as mismatch:
@@ -121,7 +139,9 @@ def _demands(reader: AvroType, writer: AvroType) -> Iterator[tuple[str, list[_Pa
             yield "", [(reader, branch)]
         return
     if isinstance(reader, Union):
-        yield "", [(branch, writer) for branch in _branches(reader, writer)]
+        branches = [branch for branch in reader.branches if _alike(branch, writer)]
+        named = [branch for branch in branches if _same_name(branch, writer)]
+        yield "", [(branch, writer) for branch in named or branches]
         return
     if not _alike(reader, writer):
         raise _MismatchError(f"the reader expects {reader}, the writer has {writer}")
@@ -130,10 +150,6 @@ def _demands(reader: AvroType, writer: AvroType) -> Iterator[tuple[str, list[_Pa
             yield "items: ", [(reader.items, writer.items)]
         case Map(), Map():
             yield "values: ", [(reader.values, writer.values)]
-        case Enumeration(), Enumeration():
-            unknown = writer.symbols - reader.symbols
-            if unknown and reader.default is None:
-                raise _MismatchError(f"{reader}: the reader lacks {min(unknown)} and a default")
         case Fixed(), Fixed():
             if reader.size != writer.size:
                 raise _MismatchError(f"{reader}: {reader.size} bytes are not {writer.size}")
@@ -141,55 +157,50 @@ def _demands(reader: AvroType, writer: AvroType) -> Iterator[tuple[str, list[_Pa
             yield from _fields(reader, writer)
 
 
-def _size(reader: AvroType) -> int:
-    """How many comparisons it takes to find out what a reader demands."""
-    match reader:
-        case Union():
-            return 1 + len(reader.branches)
-        case Record():
-            return 1 + len(reader.fields)
-    return 1
+def _size(pair: _Pair) -> int:
+    """How many comparisons it takes to find out what a pair demands."""
+    inside = 0
+    for each in pair:
+        match each:
+            case Union():
+                inside += len(each.branches)
+            case Record():
+                inside += len(each.fields)
+    return 1 + inside
 
 
 def _alike(reader: AvroType, writer: AvroType) -> bool:
-    """Whether two types that are no unions fit at their outside: kind, and name but of records.
-
-    The specification wants the names of records to match too. Pulsar goes by Avro's Java
-    implementation, which looks at their fields alone.
-    """
-    match reader, writer:
-        case Primitive(), Primitive():
-            return reader is writer or writer.kind in _PROMOTIONS.get(reader.kind, ())
-        case ((Enumeration() | Fixed()), (Enumeration() | Fixed())):
-            named_so = reader.simple_name == writer.simple_name or writer.name in reader.aliases
-            return named_so and type(reader) is type(writer)
-    return type(reader) is type(writer)
+    """Whether two types that are no unions fit at their outside: by kind, and some by name."""
+    if type(reader) is not type(writer):
+        return False
+    if isinstance(reader, Primitive) and isinstance(writer, Primitive):
+        return reader is writer or writer.kind in _PROMOTIONS.get(reader.kind, ())
+    if isinstance(reader, Enumeration | Fixed) and isinstance(writer, Enumeration | Fixed):
+        return reader.simple_name == writer.simple_name or _same_name(reader, writer)
+    return True
 
 
-def _branches(reader: Union, writer: AvroType) -> list[AvroType]:
-    """The branches of a reader's union that may read a type: of records those with its name."""
-    alike = [branch for branch in reader.branches if _alike(branch, writer)]
-    if not isinstance(writer, Record):
-        return alike
-    records = [branch for branch in alike if isinstance(branch, Record)]
-    named = [r for r in records if r.name == writer.name or writer.name in r.aliases]
-    return [*(named or records)]
+def _same_name(reader: AvroType, writer: AvroType) -> bool:
+    """Whether two types have one full name, of which an alias may tell."""
+    if not (isinstance(reader, Named) and isinstance(writer, Named)):
+        return False
+    return writer.name == reader.name or writer.name in reader.aliases
 
 
 def _fields(reader: Record, writer: Record) -> Iterator[tuple[str, list[_Pair]]]:
     """The fields of a reader's record. One that the writer lacks needs a default."""
-    taken: dict[str, str] = {}
-    for field in reader.fields.values():
-        found = [name for name in (field.name, *field.aliases) if name in writer.fields]
-        where = f"{reader}, field {field.name}"
-        if not found:
-            if not field.has_default:
-                raise _MismatchError(f"{where}: the writer lacks it, and it has no default")
-            continue
-        if len(set(found)) > 1:
-            raise _MismatchError(f"{where}: the writer has it as {found[0]} and as {found[1]}")
-        name = found[0]
-        if name in taken:
-            raise _MismatchError(f"{where}: field {taken[name]} reads the writer's {name} already")
-        taken[name] = field.name
-        yield f"{where}: ", [(field.type, writer.fields[name].type)]
+    names = {}
+    if _same_name(reader, writer):
+        names = {alias: field.name for field in reader.fields.values() for alias in field.aliases}
+    written: dict[str, AvroType] = {}
+    for name, field in writer.fields.items():
+        name = names.get(name, name)
+        if name in written:
+            raise _MismatchError(f"{reader}, field {name}: several of the writer's are meant")
+        written[name] = field.type
+    for name, field in reader.fields.items():
+        where = f"{reader}, field {name}"
+        if name in written:
+            yield f"{where}: ", [(field.type, written[name])]
+        elif not field.has_default:
+            raise _MismatchError(f"{where}: the writer lacks it, and it has no default")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.load import LOCK, compile_java
 from benchmarks.maven import CACHE, class_path, java
-from tests.support.client_programs import CLIENT_SIDE, SCENARIOS, verdicts
+from tests.support.client_programs import CLIENT_SIDE, SCENARIOS, SCHEMAS, verdicts
 from tests.support.standalone import Standalone
 
 SOURCE = Path(__file__).parent / "java" / "Smoke.java"
@@ -18,12 +18,22 @@ SOURCE = Path(__file__).parent / "java" / "Smoke.java"
 def results(shared_standalone: Standalone) -> dict[str, str]:
     path = compile_java(SOURCE, class_path(LOCK), CACHE / "classes" / "smoke")
     program = [java(), "-Xmx512m", "-cp", path, "Smoke"]
-    return verdicts(shared_standalone, "java", program, SCENARIOS + CLIENT_SIDE)
+    return verdicts(shared_standalone, "java", program, SCENARIOS + CLIENT_SIDE + SCHEMAS)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_java(results: dict[str, str], scenario: str) -> None:
     assert results[scenario] == ""
+
+
+@pytest.mark.feature("F91")
+def test_java_types_of_schemas(results: dict[str, str]) -> None:
+    assert results["schema_types"] == ""
+
+
+@pytest.mark.command("GET_OR_CREATE_SCHEMA", "GET_OR_CREATE_SCHEMA_RESPONSE")
+def test_java_schema_evolution(results: dict[str, str]) -> None:
+    assert results["schema_evolution"] == ""
 
 
 @pytest.mark.feature("F21")

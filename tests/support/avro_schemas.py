@@ -22,10 +22,14 @@ DEFAULTS: dict[str, Any] = {
 
 
 class Author:
-    """Writes definitions. Records refer to those around them: behind null, arrays or maps."""
+    """Writes definitions. Records refer to those around them: behind null, arrays or maps.
 
-    def __init__(self, rng: Random) -> None:
+    ``records``: how many records a union may hold.
+    """
+
+    def __init__(self, rng: Random, *, records: int = 9) -> None:
         self._rng = rng
+        self._records = records
         self._numbers = count()
 
     def new(self, depth: int = 3, around: tuple[str, ...] = ()) -> Any:
@@ -50,7 +54,7 @@ class Author:
             case "union":
                 branches = ["null", *(self._inner(depth, around) for _ in range(rng.randint(0, 3)))]
                 rng.shuffle(branches)
-                return union(branches)
+                return union(branches, self._records)
         return rng.choice(PRIMITIVES)
 
     def _inner(self, depth: int, around: tuple[str, ...]) -> Any:
@@ -67,19 +71,37 @@ class Author:
         return {"type": "record", "name": name, "fields": fields}
 
     def _name(self, letter: str) -> str:
-        return f"{letter}{next(self._numbers)}"
+        number = next(self._numbers)
+        return f"x{number % 2}.{letter}{number}" if letter.isupper() else f"{letter}{number}"
 
-    def next_version(self, definition: Any, change: float = 0.15) -> Any:
-        """The definition with some things changed, each with that probability."""
-        return _Reviser(self._rng, self._numbers, change).revised(definition)
+    def next_version(self, definition: Any, *, change: float = 0.15, aliases: float = 0.5) -> Any:
+        """The definition with some things changed, each with that probability.
+
+        ``aliases``: how many of the records with a new name still know the old one.
+        """
+        reviser = _Reviser(self._rng, self._numbers, self._records, change, aliases)
+        return reviser.revised(definition)
 
 
 class _Reviser:
-    def __init__(self, rng: Random, numbers: Iterator[int], change: float) -> None:
+    def __init__(
+        self, rng: Random, numbers: Iterator[int], records: int, change: float, aliases: float
+    ) -> None:
         self._rng = rng
         self._numbers = numbers
+        self._records = records
         self._change = change
+        self._aliases = aliases
         self._renamed: dict[str, str] = {}
+
+    def _name(self, old: str) -> str:
+        """Another namespace, another name, or both."""
+        space, _, name = old.partition(".")
+        if self._rng.random() < 0.6:
+            space = self._rng.choice(["y", "z"])
+        if self._rng.random() < 0.6:
+            name = f"N{next(self._numbers)}"
+        return f"{space}.{name}"
 
     def _maybe(self) -> bool:
         return self._rng.random() < self._change
@@ -92,10 +114,10 @@ class _Reviser:
                 branches.append(rng.choice(PRIMITIVES))
             if self._maybe():
                 rng.shuffle(branches)
-            return union(branches) if branches else "null"
+            return union(branches, self._records) if branches else "null"
         new = self._of_one_type(old)
         if self._maybe():
-            return union([new, rng.choice(PRIMITIVES)])
+            return union([new, rng.choice(PRIMITIVES)], self._records)
         return new
 
     def _of_one_type(self, old: Any) -> Any:
@@ -105,9 +127,8 @@ class _Reviser:
             return self._renamed.get(old, old)
         new = dict(old)
         if "name" in old and self._maybe():
-            new["name"] = self._renamed[old["name"]] = f"N{next(self._numbers)}"
-            # fastavro does not read a renamed record without an alias; Pulsar does.
-            if old["type"] == "record" or self._rng.random() < 0.5:
+            new["name"] = self._renamed[old["name"]] = self._name(old["name"])
+            if self._rng.random() < (self._aliases if old["type"] == "record" else 0.5):
                 new["aliases"] = [old["name"]]
         match old["type"]:
             case "record":
@@ -148,24 +169,23 @@ class _Reviser:
         return fields
 
 
-def union(branches: list[Any]) -> list[Any]:
-    """A union of these, without unions in it, without a type twice and with one record at most.
-
-    Of several records fastavro and Pulsar choose differently.
-    """
+def union(branches: list[Any], records: int) -> list[Any]:
+    """A union of these: no unions in it, no type twice, and so many records at most."""
     found: dict[str, Any] = {}
     for branch in branches:
         for each in branch if isinstance(branch, list) else [branch]:
-            found.setdefault(_kind(each), each)
+            if _is_record(each) and sum(map(_is_record, found.values())) == records:
+                continue
+            kind = each if isinstance(each, str) else each.get("name", each["type"])
+            found.setdefault(kind, each)
     return list(found.values())
 
 
-def _kind(branch: Any) -> str:
-    """What a union may have only once; other names than those of types are records'."""
+def _is_record(branch: Any) -> bool:
+    """Whether a branch is a record; what is only named always is one."""
     if isinstance(branch, str):
-        return branch if branch in PRIMITIVES else "record"
-    kind: str = branch["type"]
-    return branch["name"] if kind in ("enum", "fixed") else kind
+        return branch not in PRIMITIVES
+    return bool(branch["type"] == "record")
 
 
 def is_complete(definition: Any, known: set[str] | None = None) -> bool:

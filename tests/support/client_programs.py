@@ -29,6 +29,9 @@ SCENARIOS = (
 CLIENT_SIDE = ("ack_timeout", "retry_letter", "hashing")
 """What the Java client does on its side and the Python client does not, or not quickly."""
 
+SCHEMAS = ("schema_types", "schema_evolution")
+"""Types of schemas and what follows from them that only the Java client has."""
+
 PROGRAM_SECONDS = 120
 
 

@@ -1,3 +1,4 @@
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -24,6 +25,13 @@ import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.client.api.schema.GenericRecord;
+import org.apache.pulsar.client.api.schema.GenericSchema;
+import org.apache.pulsar.client.api.schema.RecordSchemaBuilder;
+import org.apache.pulsar.client.api.schema.SchemaBuilder;
+import org.apache.pulsar.common.schema.KeyValue;
+import org.apache.pulsar.common.schema.KeyValueEncodingType;
+import org.apache.pulsar.common.schema.SchemaType;
 
 /**
  * What an application does with the official Java client, against a running broker.
@@ -96,6 +104,10 @@ public final class Smoke {
                 return this::chunked;
             case "schema":
                 return this::schema;
+            case "schema_types":
+                return this::schemaTypes;
+            case "schema_evolution":
+                return this::schemaEvolution;
             case "ack_timeout":
                 return this::ackTimeout;
             case "retry_letter":
@@ -381,6 +393,91 @@ public final class Smoke {
                         client.newProducer(Schema.STRING).topic(topic + "-string").create()) {
             producer.send("grüße");
             equal("grüße", consumer.receive(SECONDS, TimeUnit.SECONDS).getValue());
+        }
+    }
+
+    private void schemaTypes(String topic) throws Exception {
+        long millis = 1767225600123L;
+        exchange(topic, Schema.BOOL, true);
+        exchange(topic, Schema.INT8, (byte) -7);
+        exchange(topic, Schema.INT16, (short) 300);
+        exchange(topic, Schema.INT32, 1 << 20);
+        exchange(topic, Schema.INT64, 1L << 40);
+        exchange(topic, Schema.FLOAT, 0.5f);
+        exchange(topic, Schema.DOUBLE, 1.5);
+        exchange(topic, Schema.DATE, new java.util.Date(millis));
+        exchange(topic, Schema.TIME, new java.sql.Time(millis));
+        exchange(topic, Schema.TIMESTAMP, new java.sql.Timestamp(millis));
+        exchange(topic, Schema.INSTANT, java.time.Instant.ofEpochMilli(millis));
+        exchange(topic, Schema.LOCAL_DATE, java.time.LocalDate.of(2026, 2, 3));
+        exchange(topic, Schema.LOCAL_TIME, java.time.LocalTime.of(4, 5, 6));
+        exchange(topic, Schema.LOCAL_DATE_TIME, java.time.LocalDateTime.of(2026, 2, 3, 4, 5));
+        KeyValue<String, Integer> pair = new KeyValue<>("key", 5);
+        for (KeyValueEncodingType encoding : KeyValueEncodingType.values()) {
+            exchange(topic + encoding, Schema.KeyValue(Schema.STRING, Schema.INT32, encoding), pair);
+        }
+        Schema<KeyValue<Flight, Flight>> pairs = Schema.KeyValue(Flight.class, Flight.class);
+        try (Producer<?> ignored = client.newProducer(pairs).topic(topic + "-pairs").create()) {
+            refused(topic + "-pairs", Schema.KeyValue(Schema.STRING, Schema.INT32));
+        }
+    }
+
+    /** One value there and back; then nobody brings another type to the topic. */
+    private <T> void exchange(String prefix, Schema<T> schema, T value) throws Exception {
+        String topic = prefix + "-" + schema.getSchemaInfo().getType();
+        try (Consumer<T> consumer =
+                        client.newConsumer(schema).topic(topic).subscriptionName("s").subscribe();
+                Producer<T> producer = client.newProducer(schema).topic(topic).create()) {
+            producer.send(value);
+            equal(value, consumer.receive(SECONDS, TimeUnit.SECONDS).getValue());
+            refused(topic, Schema.JSON(Flight.class));
+        }
+    }
+
+    private void refused(String topic, Schema<?> schema) throws Exception {
+        try (Producer<?> producer = client.newProducer(schema).topic(topic).create()) {
+            check(false, producer + " was admitted");
+        } catch (PulsarClientException.IncompatibleSchemaException expected) {
+            check(expected.getMessage().contains("Incompatible schema"), expected.getMessage());
+        }
+    }
+
+    private void schemaEvolution(String topic) throws Exception {
+        for (SchemaType type : List.of(SchemaType.AVRO, SchemaType.JSON)) {
+            evolve(topic + "-" + type, type);
+        }
+    }
+
+    /** One producer sends records of two versions; a consumer that knows neither reads both. */
+    private void evolve(String topic, SchemaType type) throws Exception {
+        RecordSchemaBuilder first = SchemaBuilder.record("Flight");
+        first.field("carrier").type(SchemaType.STRING);
+        RecordSchemaBuilder second = SchemaBuilder.record("Flight");
+        second.field("carrier").type(SchemaType.STRING);
+        second.field("delay").type(SchemaType.INT32).defaultValue(7);
+        GenericSchema<GenericRecord> old = Schema.generic(first.build(type));
+        GenericSchema<GenericRecord> current = Schema.generic(second.build(type));
+        try (Consumer<GenericRecord> any = client.newConsumer(Schema.AUTO_CONSUME())
+                        .topic(topic).subscriptionName("any").subscribe();
+                Producer<GenericRecord> producer =
+                        client.newProducer(old).topic(topic).create()) {
+            producer.send(old.newRecordBuilder().set("carrier", "UA").build());
+            producer.newMessage(current).value(current.newRecordBuilder()
+                    .set("carrier", "LH").set("delay", -4).build()).send();
+            for (int version = 0; version < 2; version++) {
+                Message<GenericRecord> message = any.receive(SECONDS, TimeUnit.SECONDS);
+                byte[] expected = ByteBuffer.allocate(8).putLong(version).array();
+                check(Arrays.equals(expected, message.getSchemaVersion()), "another version");
+                equal(version == 0 ? "UA" : "LH", message.getValue().getField("carrier"));
+                equal(version + 1, message.getValue().getFields().size());
+            }
+            try (Producer<byte[]> bytes =
+                    client.newProducer(Schema.AUTO_PRODUCE_BYTES()).topic(topic).create()) {
+                bytes.send(current.encode(current.newRecordBuilder()
+                        .set("carrier", "BA").set("delay", 1).build()));
+            }
+            GenericRecord last = any.receive(SECONDS, TimeUnit.SECONDS).getValue();
+            equal("BA", last.getField("carrier"));
         }
     }
 

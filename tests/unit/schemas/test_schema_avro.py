@@ -50,7 +50,7 @@ def test_a_record_with_everything() -> None:
     suit, hash_ = parsed.fields["suit"].type, parsed.fields["hash"].type
     assert isinstance(suit, Enumeration)
     assert suit.name == "com.shop.Suit"
-    assert (suit.symbols, suit.default) == ({"A", "B"}, "A")
+    assert suit.symbols == {"A", "B"}
     assert isinstance(hash_, Fixed)
     assert (hash_.name, hash_.simple_name, hash_.size) == ("x.y.Hash", "Hash", 16)
     assert parsed.fields["again"].type is parsed
@@ -65,6 +65,8 @@ def test_a_record_with_everything() -> None:
         {"type": "error", "name": "E", "fields": []},
         record(field("a", "int", default="no number")),  # as in Java: not checked
         record(name="Outer$Inner"),
+        record(namespace=1),
+        {"type": "enum", "name": "E", "symbols": ["A"], "default": 1},
         record(name="Größe"),
         {"type": "array", "items": ["null", "R2"]} | {"items": ["null", "string"]},
         record(field("a", {"type": "fixed", "name": "F", "size": 0}), field("b", "F")),
@@ -92,7 +94,8 @@ def test_definitions_that_are_fine(definition: Any) -> None:
         (record(name="1x"), "cannot be named '1x'"),
         (record(name="a-b"), "cannot be named 'a-b'"),
         (record(name="a."), "cannot be named ''"),
-        (record(namespace=1), "1 is not a namespace"),
+        (record(name="long"), "record cannot be named like the type long"),
+        (record(aliases=["1x"]), "R: an alias cannot be named '1x'"),
         ({"type": "record", "name": "R"}, '"fields" is a list'),
         ({"type": "record", "name": "R", "fields": {}}, '"fields" is a list'),
         (record("a"), "'a' is not a field"),
@@ -110,6 +113,7 @@ def test_definitions_that_are_fine(definition: Any) -> None:
         ({"type": "fixed", "name": "F"}, '"size" is a number'),
         ({"type": "fixed", "name": "F", "size": -1}, '"size" is a number'),
         ({"type": "fixed", "name": "F", "size": True}, '"size" is a number'),
+        ({"type": "fixed", "name": "F", "size": 1 << 31}, '"size" is a number'),
         (["int", "int"], "holds int twice"),
         ([{"type": "map", "values": "int"}, {"type": "map", "values": "long"}], "holds map twice"),
         (["int", ["null"]], "another union"),

@@ -96,10 +96,11 @@ def test_the_reason_names_the_strategy_and_the_field() -> None:
 
 
 def test_all_comparisons_for_one_schema_share_their_effort() -> None:
-    versions = [version(*[(f"f{i}",) for i in range(n)]) for n in range(20)]
-    check(versions, version(), S.BACKWARD_TRANSITIVE, Effort(19))
+    versions = [version(*[(f"f{i}",) for i in range(n)]) for n in range(1, 4)]
+    cost = sum(1 + fields for fields in (1, 2, 3))
+    check(versions, version(), S.BACKWARD_TRANSITIVE, Effort(cost))
     with pytest.raises(IncompatibleSchemaError, match="too large"):
-        check(versions, version(), S.BACKWARD_TRANSITIVE, Effort(18))
+        check(versions, version(), S.BACKWARD_TRANSITIVE, Effort(cost - 1))
 
 
 @pytest.mark.parametrize("strategy", S)

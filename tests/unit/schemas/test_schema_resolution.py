@@ -24,7 +24,7 @@ def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
 
 
 def enum(*symbols: str, **more: Any) -> dict[str, Any]:
-    return {"type": "enum", "name": "E", "symbols": list(symbols), **more}
+    return {"type": "enum", "name": "E", **more, "symbols": list(symbols)}
 
 
 def fixed(size: int, name: str = "F") -> dict[str, Any]:
@@ -59,15 +59,16 @@ READABLE = {
         record(name="New", namespace="x", aliases=["y.Old"]),
         record(name="Old", namespace="y"),
     ),
-    "a record renamed without an alias": (record(name="New"), record(name="Old")),
-    "a branch renamed without an alias": (["null", record(name="New")], record(name="Old")),
+    "another namespace": (record(namespace="x"), record(namespace="y")),
+    "more symbols": (enum("A", "B"), enum("A")),
+    "fewer symbols: a matter of each datum": (enum("A"), enum("B")),
+    "another name of the record": (record(name="New"), record(name="Old")),
+    "another name in a union": (["null", record(name="New")], ["null", record(name="Old")]),
     "of renamed branches the one that fits": (
         [record(field("a", "int"), name="A"), record(field("b", "int"), name="B")],
         record(field("b", "int"), name="Old"),
     ),
-    "another namespace": (record(namespace="x"), record(namespace="y")),
-    "more symbols": (enum("A", "B"), enum("A")),
-    "a default for other symbols": (enum("A", default="A"), enum("A", "B")),
+    "another namespace of what is named": (enum("A", namespace="x"), enum("A", namespace="y")),
     "the same bytes": (fixed(3), fixed(3)),
     "inside arrays": (array("long"), array("int")),
     "inside maps": ({"type": "map", "values": "long"}, {"type": "map", "values": "int"}),
@@ -92,19 +93,26 @@ UNREADABLE = {
         record(field("a", "string")),
         "record R, field a: the reader expects int, the writer has string",
     ),
-    "a record renamed that lacks a field": (
-        record(field("a", "int"), name="New"),
-        record(name="Old"),
-        "record New, field a: the writer lacks it, and it has no default",
+    "an enum renamed": (
+        enum("A", name="New"),
+        enum("A", name="Old"),
+        "the reader expects enum New, the writer has enum Old",
     ),
-    "an enum renamed": (enum("A", name="New"), enum("A"), "the writer has enum E"),
-    "bytes renamed": (fixed(3, "New"), fixed(3), "the writer has fixed F"),
-    "a branch of the same name that does not fit": (
-        [record(field("a", "int"), name="R"), record(name="Other")],
-        record(name="R"),
-        "record R, field a: the writer lacks it, and it has no default",
+    "an alias in another namespace": (
+        enum("A", name="New", namespace="x", aliases=["Old"]),
+        enum("A", name="Old", namespace="y"),
+        "the writer has enum y.Old",
     ),
-    "fewer symbols": (enum("A"), enum("A", "B"), "enum E: the reader lacks B and a default"),
+    "aliases of fields in a record of another name": (
+        record(field("b", "int", aliases=["a"]), name="New"),
+        record(field("a", "int"), name="Old"),
+        "record New, field b: the writer lacks it, and it has no default",
+    ),
+    "the branch that the name chooses": (
+        [record(field("a", "int"), name="A"), record(name="B")],
+        record(name="A"),
+        "record A, field a: the writer lacks it",
+    ),
     "more bytes": (fixed(4), fixed(3), "fixed F: 4 bytes are not 3"),
     "other kinds of one name": (fixed(1, "X"), record(name="X"), "the reader expects fixed X"),
     "inside arrays": (array("int"), array("string"), "items: the reader expects int"),
@@ -116,12 +124,12 @@ UNREADABLE = {
     "an alias of two fields": (
         record(field("a", "int", aliases=["b"])),
         record(field("a", "int"), field("b", "int")),
-        "the writer has it as a and as b",
+        "record R, field a: several of the writer's are meant",
     ),
     "two fields of one": (
         record(field("a", "int"), field("b", "int", aliases=["a"])),
         record(field("a", "int")),
-        "field a reads the writer's a already",
+        "record R, field a: the writer lacks it",
     ),
     "inside a tree": (
         record(field("value", "int"), field("next", ["null", "R"])),
