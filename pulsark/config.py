@@ -286,6 +286,13 @@ class Settings:
         ge=0,
         own=True,
     )
+    tableVacuumRetentionHours: int = setting(
+        24,
+        "h",
+        "Files that left a topic's table stay for this time, for those who read it",
+        ge=0,
+        own=True,
+    )
     cursorFlushIntervalMillis: int = setting(
         1000,
         "ms",

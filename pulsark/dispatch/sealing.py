@@ -13,7 +13,9 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.errors import PulsarkError, StorageError
+from pulsark.storage.managed_ledger import read_record
 from pulsark.storage.table.tables import SealRange
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topic import Topic
     from pulsark.storage.ledger_list import LedgerInfo
     from pulsark.storage.table.process import Entries
+    from pulsark.storage.table.record import SealedLedger
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
@@ -28,6 +31,9 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 2.0
 """Time between two looks at all topics."""
+
+TIDY_SECONDS = 600.0
+"""Time between two times that small files are merged and old ones deleted."""
 
 READ_BYTES = 4 << 20
 """Entries that are on their way to the table process at a time."""
@@ -42,6 +48,7 @@ class Sealing:
         self._task: asyncio.Task[None] | None = None
         self._sealed_at: dict[int, float] = {}
         """By ledger: when it was last found to have nothing new, or sealed."""
+        self._tidied_at: dict[TopicName, float] = {}
         self._done: dict[int, int] = {}
         """By ledger: the last entry that is in the table and released by the journal."""
 
@@ -70,6 +77,7 @@ class Sealing:
             for base, topics in tables.items():
                 try:
                     await self.seal(base, topics)
+                    await self._tidy_if_due(base, topics[0])
                 except PulsarkError as error:
                     log.warning("%s is not sealed yet: %s", base, error)
                 except Exception:
@@ -99,6 +107,45 @@ class Sealing:
                 await self._release(topic.name, info.ledger_id)
         now = self._broker.clock.monotonic()
         self._sealed_at.update({wanted.ledger_id: now for wanted in due})
+
+    async def _tidy_if_due(self, base: TopicName, topic: Topic) -> None:
+        now = self._broker.clock.monotonic()
+        if now - self._tidied_at.setdefault(base, now) >= TIDY_SECONDS:
+            self._tidied_at[base] = now
+            await self.tidy(base, topic)
+
+    async def tidy(self, base: TopicName, topic: Topic) -> None:
+        """Merge, remove and delete files of a table; ``topic`` is any partition of it.
+
+        The files of a ledger that was closed are merged if they are many. Rows of a ledger that
+        was trimmed leave the table. Files that left it longer ago than retention are deleted.
+        """
+        table_id = await self._table_id(topic)
+        target = topic.policies.sealing.target_file_bytes
+        retention_ms = self._broker.settings.tableVacuumRetentionHours * 3_600_000
+        for sealed in await self._tables.ledgers(base):
+            infos = await self._ledgers_of(base, sealed.partition)
+            if infos is None:
+                continue
+            info = infos.get(sealed.ledger_id)
+            if info is None and sealed.files:
+                await self._tables.remove(base, table_id, sealed)
+            elif info is not None and is_complete(sealed, info) and is_scattered(sealed, target):
+                await self._tables.merge(base, table_id, sealed, self._entries, target)
+            before_ms = self._broker.clock.now_ms() - retention_ms
+            if any(file.time_ms < before_ms for file in sealed.left):
+                await self._tables.vacuum(base, table_id, sealed.ledger_id, before_ms)
+
+    async def _ledgers_of(self, base: TopicName, partition: int) -> dict[int, LedgerInfo] | None:
+        """The ledgers of a partition, loaded or not; ``None`` if that cannot be said."""
+        name = base if partition < 0 else base.with_partition(partition)
+        topic = self._broker.loaded_topic(name)
+        if topic is not None:
+            return {info.ledger_id: info for info in topic.ledger.ledgers()}
+        if self._broker.is_loading(name):
+            return None
+        record = await read_record(ledger_path(name), self._broker.metadata)
+        return None if record is None else {info.ledger_id: info for info in record.ledgers}
 
     async def _all_due(self, topics: list[Topic], everything: bool) -> list[SealRange]:
         return [wanted for topic in topics for wanted in await self._due(topic, everything)]
@@ -167,3 +214,16 @@ class Sealing:
         for notes in (self._sealed_at, self._done):
             for gone in notes.keys() - known:
                 del notes[gone]
+        for base in self._tidied_at.keys() - tables.keys():
+            del self._tidied_at[base]
+
+
+def is_complete(sealed: SealedLedger, info: LedgerInfo) -> bool:
+    """Whether all entries are sealed that the ledger will ever have."""
+    return not info.open and sealed.through == info.entries - 1
+
+
+def is_scattered(sealed: SealedLedger, target_bytes: int) -> bool:
+    """Whether the files of a ledger could be less than half as many."""
+    size = sum(file.size for file in sealed.files)
+    return len(sealed.files) > 2 * max(1, size // target_bytes)

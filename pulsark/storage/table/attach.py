@@ -134,6 +134,38 @@ class TableOwner:
             await self._roll_forward()
             return record.attached
 
+    async def vacuum(self, ledger_id: int, before_ms: int) -> int:
+        """Delete the files of a ledger that left the table before a time; returns their number.
+
+        Only what was once in the log and left it is deleted, on all roots that can be reached;
+        a root that is away keeps its copies.
+        """
+        async with self._changing:
+            path = sealed_ledger_path(self._path, ledger_id)
+            found = await self._metadata.get(path)
+            if found is None:
+                return 0
+            sealed = SealedLedger.decode(path, found.value)
+            old = [file.path for file in sealed.left if file.time_ms < before_ms]
+            # Whoever is not the owner any more finds out before anything is deleted.
+            if old:
+                await self._save(self._record)
+            for root in self._record.roots:
+                try:
+                    await run_in_worker(
+                        self._worker,
+                        lambda root=root: _remove_files(self._disk, root, old),  # type: ignore[misc]
+                    )
+                except OSError as e:
+                    log.warning("%s: files that left the table stay: %s", root, e)
+            if old:
+                after = sealed.without_left(old)
+                if after.files or after.left:
+                    await self._metadata.put(path, after.encode(), found.version)
+                else:
+                    await self._metadata.delete(path, found.version)
+            return len(old)
+
     async def _check(self, intent: Intent) -> None:
         for ledger_id, partition in ledgers_of(intent).items():
             sealed = await self.sealed(ledger_id) or SealedLedger(ledger_id, partition)
@@ -180,7 +212,7 @@ class TableOwner:
             before = SealedLedger.decode(path, found.value) if found is not None else empty
             after = before.with_intent(intent)
             try:
-                if after.files:
+                if after.files or after.left:
                     version = found.version if found is not None else ABSENT
                     await self._metadata.put(path, after.encode(), version)
                 elif found is not None:
@@ -243,6 +275,11 @@ async def _delete(metadata: MetadataStore, path: str) -> None:
         await metadata.delete(path)
     except BadVersionError:
         return  # gone already
+
+
+def _remove_files(disk: Disk, root: str, paths: Iterable[str]) -> None:
+    for path in paths:
+        disk.remove(f"{root}/{path}")
 
 
 def remove_tree(disk: Disk, directory: str) -> None:

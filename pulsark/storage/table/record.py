@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pulsark.errors import MetadataError
@@ -190,6 +190,14 @@ class TableRecord:
             raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
 
 
+class LeftFile(NamedTuple):
+    """A file that an attach took out of the table. Readers of older versions may need it."""
+
+    path: str
+    time_ms: int
+    """When it left."""
+
+
 @dataclass(frozen=True, slots=True)
 class SealedLedger:
     """Which files hold a ledger's entries: from the first one on, without gaps."""
@@ -197,6 +205,8 @@ class SealedLedger:
     ledger_id: int
     partition: int
     files: tuple[DataFile, ...] = ()
+    left: tuple[LeftFile, ...] = ()
+    """Files that are no longer part of it, and are still on the roots."""
 
     @property
     def through(self) -> int:
@@ -217,7 +227,15 @@ class SealedLedger:
         known = {file.path for file in new} | gone
         files = [file for file in self.files if file.path not in known] + new
         files.sort(key=lambda file: file.first_entry_id)
-        return replace(self, files=tuple(files))
+        left = {file.path: file for file in self.left}
+        for path in gone & {file.path for file in _of(self.ledger_id, intent.removes)}:
+            left.setdefault(path, LeftFile(path, intent.time_ms))
+        return replace(self, files=tuple(files), left=tuple(sorted(left.values())))
+
+    def without_left(self, paths: Iterable[str]) -> SealedLedger:
+        """After files that had left were deleted."""
+        gone = set(paths)
+        return replace(self, left=tuple(file for file in self.left if file.path not in gone))
 
     def is_whole(self) -> bool:
         """Whether the files follow each other from the first entry on."""
@@ -234,6 +252,7 @@ class SealedLedger:
                 "ledgerId": self.ledger_id,
                 "partition": self.partition,
                 "files": [file.to_json() for file in self.files],
+                "left": [list(file) for file in self.left],
             }
         )
 
@@ -247,6 +266,7 @@ class SealedLedger:
                 int(document["ledgerId"]),
                 int(document["partition"]),
                 tuple(DataFile.from_json(file) for file in document["files"]),
+                tuple(LeftFile(str(path), int(time)) for path, time in document["left"]),
             )
         except (KeyError, TypeError, ValueError) as e:
             raise MetadataError(f"the record {path} cannot be read: {e!r}") from e

@@ -40,7 +40,24 @@ ROW_GROUP_BYTES: Final = 1 << 20
 ROW_GROUP_VALUES_MAX: Final = 16 << 20
 """Bytes of values in a row group, however well they are compressed."""
 
-COMPRESSION_LEVEL: Final = 3
+COMPRESSION_LEVEL: Final = 6
+"""Of zstd: flights as JSON take 13 % less than at level 3; sealing is never in a hurry."""
+
+PAGE_BYTES: Final = 32 << 20
+"""More than a row group has: a column of a row group is one page, compressed as a whole."""
+
+DICTIONARIES: Final = [
+    "batch_size", "key", "key_base64", "ordering_key", "properties.key_value.key",
+    "properties.key_value.value", "producer_name", "publish_time", "schema_version",
+    "replicated_from", "deliver_at_time",
+]  # fmt: skip
+"""Columns whose values come again."""
+
+DIFFERENCES: Final = dict.fromkeys(
+    ("entry_id", "batch_index", "sequence_id", "event_time"), "DELTA_BINARY_PACKED"
+)
+"""Columns that rise, by little."""
+
 READ_BYTES: Final = 4 << 20
 WRITE_BYTES: Final = 1 << 20
 
@@ -182,6 +199,9 @@ class _FileWriter(io.RawIOBase):
             FILE_SCHEMA.with_metadata({FORMAT_KEY: str(FILE_FORMAT_VERSION).encode()}),
             compression="zstd",
             compression_level=COMPRESSION_LEVEL,
+            data_page_size=PAGE_BYTES,
+            use_dictionary=DICTIONARIES,
+            column_encoding=DIFFERENCES,
             write_page_checksum=True,
             sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
         )

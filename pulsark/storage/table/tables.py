@@ -113,20 +113,47 @@ class Tables:
         owner = self._owners[table_path(name)]
         adds: list[DataFile] = []
         for wanted in ranges:
-            adds += await self._sealing.seal(
-                entries_of(wanted),
-                wanted.partition,
-                wanted.ledger_id,
-                owner.record.roots,
-                f"{self._runtime.rng.getrandbits(64):016x}",
-                target_bytes,
-                self._copies_needed,
-            )
+            adds += await self._seal(owner, wanted, entries_of, target_bytes)
             if len(adds) > FILES_PER_ATTACH_MAX // 2:
                 await self._attach(name, owner, adds)
                 adds = []
         if adds:
             await self._attach(name, owner, adds)
+
+    async def merge(
+        self,
+        name: TopicName,
+        table_id: str,
+        sealed: SealedLedger,
+        entries_of: EntriesOf,
+        target_bytes: int,
+    ) -> None:
+        """Write the files of a ledger anew, as few as there can be, in place of those it has."""
+        await self.open(name, table_id)
+        owner = self._owners[table_path(name)]
+        wanted = SealRange(sealed.partition, sealed.ledger_id, 0, sealed.through)
+        adds = await self._seal(owner, wanted, entries_of, target_bytes)
+        await self._attach(name, owner, adds, sealed.files)
+
+    async def remove(self, name: TopicName, table_id: str, sealed: SealedLedger) -> None:
+        """Take the rows of a ledger out of the table: a commit, which touches no file."""
+        await self.open(name, table_id)
+        await self._attach(name, self._owners[table_path(name)], [], sealed.files)
+
+    async def vacuum(self, name: TopicName, table_id: str, ledger_id: int, before_ms: int) -> int:
+        """Delete files of a ledger that left the table before a time; returns their number."""
+        await self.open(name, table_id)
+        return await self._owners[table_path(name)].vacuum(ledger_id, before_ms)
+
+    async def ledgers(self, name: TopicName) -> list[SealedLedger]:
+        """Every ledger of which the table has files, or had some that are still there."""
+        path = table_path(name)
+        found = []
+        for child in await self._metadata.children(path):
+            sealed = await read_sealed(path, int(child), self._metadata)
+            if sealed is not None:
+                found.append(sealed)
+        return found
 
     async def read(
         self, name: TopicName, ledger_id: int, first: int, last: int, max_bytes: int
@@ -166,15 +193,34 @@ class Tables:
 
     # Internals.
 
-    async def _attach(self, name: TopicName, owner: TableOwner, adds: Sequence[DataFile]) -> None:
+    async def _seal(
+        self, owner: TableOwner, wanted: SealRange, entries_of: EntriesOf, target_bytes: int
+    ) -> list[DataFile]:
+        return await self._sealing.seal(
+            entries_of(wanted),
+            wanted.partition,
+            wanted.ledger_id,
+            owner.record.roots,
+            f"{self._runtime.rng.getrandbits(64):016x}",
+            target_bytes,
+            self._copies_needed,
+        )
+
+    async def _attach(
+        self,
+        name: TopicName,
+        owner: TableOwner,
+        adds: Sequence[DataFile],
+        removes: Sequence[DataFile] = (),
+    ) -> None:
         path = table_path(name)
         try:
-            await owner.attach(adds)
+            await owner.attach(adds, removes)
         except StorageError:
             # Whoever is the owner now knows more; the next attempt opens the table anew.
             self._owners.pop(path, None)
             raise
-        for file in adds:
+        for file in (*adds, *removes):
             self._ledgers.pop(f"{path}/{file.ledger_id}", None)
 
     def _choose(self, table_id: str) -> list[str]:

@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from pulsark.dispatch.sealing import CHECK_SECONDS
+from pulsark.dispatch.sealing import CHECK_SECONDS, TIDY_SECONDS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import StorageError
-from pulsark.storage.position import EARLIEST
+from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.record import table_path
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
@@ -137,3 +137,56 @@ async def test_a_deleted_topic_takes_its_table_along(broker: BrokerInMemory) -> 
     originals = await appended(broker, 25)
     await asyncio.sleep(2 * CHECK_SECONDS)
     assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+def data_files(broker: BrokerInMemory) -> list[str]:
+    disk: Any = broker.broker.runtime.disk
+    return [path for path in disk.files() if path.endswith(".parquet")]
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=1, tableVacuumRetentionHours=1, **ROLL_EARLY)
+async def test_small_files_are_merged_and_what_they_were_is_deleted_later(
+    broker: BrokerInMemory,
+) -> None:
+    originals: list[bytes] = []
+    for _ in range(5):
+        originals += await appended(broker, 2, first=len(originals))
+        await asyncio.sleep(2 * CHECK_SECONDS)
+    originals += await appended(broker, 3, first=10)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    topic = await broker.broker.topic(NAME)
+    first = topic.ledger.ledgers()[0]
+    assert (first.entries, first.open) == (10, False)
+    assert len(data_files(broker)) == 6
+    rows = rows_in(broker)
+    await asyncio.sleep(TIDY_SECONDS)
+    disk: Any = broker.broker.runtime.disk
+    (table,) = disk.list("/table/public/default")
+    files = attached_files(disk, f"/table/public/default/{table}")[1]
+    assert [(f.ledger_id, f.first_entry_id, f.last_entry_id) for f in files] == [
+        (first.ledger_id, 0, 9),
+        (first.ledger_id + 1, 0, 2),
+    ]
+    assert rows_in(broker) == rows
+    assert len(data_files(broker)) == 7, "readers of older versions may need the others"
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+    await asyncio.sleep(3600 + TIDY_SECONDS)
+    assert len(data_files(broker)) == 2
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, tableVacuumRetentionHours=0, **ROLL_EARLY)
+async def test_rows_of_a_trimmed_ledger_leave_the_table(broker: BrokerInMemory) -> None:
+    await appended(broker, 25)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    topic = await broker.broker.topic(NAME)
+    first, second, third = topic.ledger.ledgers()
+    assert len(data_files(broker)) == 2
+    await topic.ledger.trim(Position(second.ledger_id, 0))
+    await asyncio.sleep(2 * TIDY_SECONDS)
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(10, 20))
+    assert len(data_files(broker)) == 1
+    path = table_path(NAME)
+    assert await broker.metadata.children(path) == [str(second.ledger_id)]
+    assert third.open
+    assert first.ledger_id not in {info.ledger_id for info in topic.ledger.ledgers()}

@@ -176,6 +176,9 @@ def test_an_intent_is_applied_once_however_often() -> None:
     once = ledger.with_intent(merge)
     assert [f.path for f in once.files] == ["merged"]
     assert once.files[0].statistics == {}
+    assert [tuple(f) for f in once.left] == [("p0", 0), ("p4", 0)]
+    assert SealedLedger.decode("/x", once.encode()) == once
+    assert [f.path for f in once.without_left(["p0"]).left] == ["p4"]
     assert once.with_intent(merge) == once
     assert once.is_whole()
     assert once.through == 5
