@@ -228,6 +228,9 @@ class Settings:
     isSchemaValidationEnforced: bool = setting(
         False, "", "A producer without a schema is refused where the topic has one"
     )
+    topicCompactionRetainNullKey: bool = setting(
+        False, "", "Compaction keeps messages that have no key"
+    )
     defaultNumberOfNamespaceBundles: int = setting(
         4, "count", "Bundles of a namespace that is created without saying how many", ge=1, le=1024
     )

@@ -453,7 +453,6 @@ tokenAuthClaim
 tokenPublicAlg
 tokenPublicKey
 tokenSecretKey
-topicCompactionRetainNullKey=false
 topicLoadTimeoutSeconds=60
 topicPoliciesServiceClassName=org.apache.pulsar.broker.service.SystemTopicBasedTopicPoliciesService
 topicPublisherThrottlingTickTimeMillis=10

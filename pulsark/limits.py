@@ -129,6 +129,12 @@ TOPIC_PATTERN_MEMORY_BYTES = 1 << 20
 TOPIC_WATCHERS_PER_CONNECTION_MAX = 1000
 """Most topic lists that one connection watches at the same time."""
 
+COMPACTION_KEYS_MAX = 1_000_000
+"""Most keys of a topic that a broker compacts by itself; they are in memory meanwhile."""
+
+DECOMPRESSED_BYTES_MAX = 256 << 20
+"""Largest payload that the broker decompresses."""
+
 READER_GRACE_SECONDS = 60.0
 """A reader that was told to connect anew and stays away this long loses its subscription."""
 

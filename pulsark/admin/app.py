@@ -13,6 +13,7 @@ from pulsark import __version__
 from pulsark.admin import (
     brokers,
     clusters,
+    compaction,
     errors,
     lookup,
     metrics,
@@ -53,6 +54,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         partitioned,
         topics,
         subscriptions,
+        compaction,
         segments,
         lookup,
         schemas,

@@ -187,6 +187,19 @@ def topics_stats(
     topic_stats(admin_url, topic, as_json=json)
 
 
+@topics.command("compact")
+def topics_compact(
+    topic: Topic,
+    wait: Annotated[bool, typer.Option(help="Return when it is done.")] = True,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Keep only the latest message of each key, for those who read the compacted topic."""
+    from pulsark.cli.topics import compact_topic
+
+    compact_topic(admin_url, topic, wait=wait, as_json=json)
+
+
 @app.command()
 def config(
     conf: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,8 @@ from pulsark.cli.admin_client import AdminClient, segment
 from pulsark.cli.errors import CommandError
 from pulsark.cli.output import human_rate, human_size, print_json, print_table
 from pulsark.wire.topic_name import TopicName, parse_namespace
+
+POLL_SECONDS = 0.2
 
 
 def topic_path(name: TopicName) -> str:
@@ -48,6 +51,32 @@ def create_topic(admin_url: str, topic: str, partitions: int, *, as_json: bool) 
         print_json({"topic": str(name), "partitions": partitions})
     else:
         print(f"Created {name}" + (f" with {partitions} partitions" if partitions else ""))
+
+
+def compact_topic(admin_url: str, topic: str, *, wait: bool, as_json: bool) -> None:
+    """Compact a topic or all its partitions, and say how that went."""
+    name = TopicName.parse(topic)
+    client = AdminClient(admin_url)
+    client.call("PUT", f"{topic_path(name)}/compaction")
+    partitions = client.get(f"{topic_path(name)}/partitions")["partitions"]
+    leaves = [name.with_partition(i) for i in range(partitions)] or [name]
+    results = {str(leaf): _compaction_status(client, leaf, wait=wait) for leaf in leaves}
+    if as_json:
+        print_json(results)
+    else:
+        for leaf, status in results.items():
+            print(f"{leaf}: {status['status']}")
+    errors = [s["lastError"] for s in results.values() if s["status"] == "ERROR"]
+    if errors:
+        raise CommandError(f"Compaction failed: {errors[0]}")
+
+
+def _compaction_status(client: AdminClient, name: TopicName, *, wait: bool) -> dict[str, Any]:
+    while True:
+        status: dict[str, Any] = client.get(f"{topic_path(name)}/compaction")
+        if not wait or status["status"] != "RUNNING":
+            return status
+        time.sleep(POLL_SECONDS)  # noqa: TID251 - a command has no loop
 
 
 def topic_stats(admin_url: str, topic: str, *, as_json: bool) -> None:

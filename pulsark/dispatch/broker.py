@@ -293,7 +293,7 @@ class Broker:
             self.runtime,
             topic,
         )
-        await topic.attach(ledger, cursors)
+        await topic.attach(ledger, cursors, self.runtime)
         topic.set_policies(await self.policy_source.current(name))
         return topic
 

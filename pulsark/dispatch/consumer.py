@@ -47,6 +47,7 @@ class Consumer:
         "pending",
         "permits",
         "priority",
+        "read_compacted",
         "schema_type",
         "subscription",
         "unacked",
@@ -60,6 +61,7 @@ class Consumer:
         name: str,
         *,
         priority: int,
+        read_compacted: bool = False,
         epoch: int | None,
         metadata: dict[str, str],
         connected_since_ms: int,
@@ -71,6 +73,7 @@ class Consumer:
         self.consumer_id = consumer_id
         self.name = name
         self.priority = priority
+        self.read_compacted = read_compacted
         self.epoch = epoch
         self.heads = MessageHeads(consumer_id, subscription.topic.name.partition)
         self.metadata = metadata

@@ -23,8 +23,10 @@ from pulsark.limits import PUT_ASIDE_BYTES_MAX
 from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.compactor import CompactedView
     from pulsark.dispatch.entry import Entry
     from pulsark.dispatch.subscription import Subscription
+    from pulsark.dispatch.topic import Topic
 
 log = logging.getLogger(__name__)
 
@@ -113,10 +115,24 @@ class Dispatcher:
         self._aside.clear()
         self._aside_bytes = 0
         self._subscription.type.clear()
-        ledger = self._topic.ledger
-        self.read_position = ledger.valid_position_at_or_after(
-            ledger.next_position(self._cursor.state.mark_delete)
-        )
+        mark_delete = self._cursor.state.mark_delete
+        ledger, view = self._topic.ledger, self._compacted_view
+        if view is not None and mark_delete < view.horizon:
+            self.read_position = Position(mark_delete.ledger_id, mark_delete.entry_id + 1)
+        else:
+            self.read_position = ledger.valid_position_at_or_after(
+                ledger.next_position(mark_delete)
+            )
+
+    @property
+    def _compacted_view(self) -> CompactedView | None:
+        """What the active consumer reads, if it reads what compaction left."""
+        active = self._subscription.type.active
+        return self._topic.compacted_view if active is not None and active.read_compacted else None
+
+    @property
+    def _source(self) -> Topic | CompactedView:
+        return self._compacted_view or self._topic
 
     def forget_redeliveries(self) -> None:
         """Count redeliveries from zero again."""
@@ -164,7 +180,7 @@ class Dispatcher:
             entries: list[Entry] | None = self._ahead
             if not entries:
                 room = min(room, READ_ENTRIES)
-                entries = self._topic.read_cached(self.read_position, room, READ_BYTES)
+                entries = self._source.read_cached(self.read_position, room, READ_BYTES)
                 if entries is None:
                     if not self._skip_gap():
                         self._read(self._fill_ahead())
@@ -259,7 +275,7 @@ class Dispatcher:
 
     def _skip_gap(self) -> bool:
         """Move the read position to an entry that exists; whether that changed it."""
-        position = self._topic.ledger.valid_position_at_or_after(self.read_position)
+        position = self._source.valid_position_at_or_after(self.read_position)
         if position == self.read_position:
             return False
         self.read_position = position
@@ -270,7 +286,7 @@ class Dispatcher:
 
     async def _fill_ahead(self) -> None:
         try:
-            self._ahead = await self._topic.read(self.read_position, READ_ENTRIES, READ_BYTES)
+            self._ahead = await self._source.read(self.read_position, READ_ENTRIES, READ_BYTES)
         except PulsarkError as error:
             self._read_failed(error)
             return

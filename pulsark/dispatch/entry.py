@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.storage.position import Position
-from pulsark.wire.entry import entry_metadata, sticky_key
+from pulsark.wire.entry import entry_metadata, message_counts, sticky_key
 from pulsark.wire.hashes import murmur3_32
 
 if TYPE_CHECKING:
@@ -75,3 +75,11 @@ class Entry:
         if key_hash < 0:
             key_hash = self._key_hash = murmur3_32(sticky_key(entry_metadata(self.data)))
         return key_hash
+
+
+def stored_entry(place: Position, data: bytes) -> Entry:
+    """An entry as it comes back from storage."""
+    messages, batched, marker = message_counts(data)
+    return Entry(
+        data, messages, batched, marker, ledger_id=place.ledger_id, entry_id=place.entry_id
+    )

@@ -16,7 +16,7 @@ from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.non_persistent_subscription import NonPersistentSubscription
 from pulsark.dispatch.policies import TopicPolicies
 from pulsark.dispatch.producer import Producer, send_receipts
-from pulsark.dispatch.topic_kinds import LastMessage
+from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage
 from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError
 from pulsark.storage.position import Position
@@ -44,6 +44,7 @@ class NonPersistentTopic:
         self.last_used_ms = self.created_ms
         """When its last client left; while one is connected this says nothing."""
         self.topic_epoch: int | None = None
+        self.compaction = CompactionStats()
         self._admission = TopicProducers(self)
         self.producers = self._admission.by_name
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
@@ -124,7 +125,13 @@ class NonPersistentTopic:
     # -- subscriptions ---
 
     async def create_subscription(
-        self, name: str, position: Position, properties: dict[str, str], *, durable: bool
+        self,
+        name: str,
+        position: Position,
+        properties: dict[str, str],
+        *,
+        durable: bool,
+        compacted: bool = False,
     ) -> NonPersistentSubscription:
         """The subscription of that name, or a new one. It gets what is published from now on."""
         self.check_open()
@@ -144,7 +151,7 @@ class NonPersistentTopic:
         """Readers begin with the next message."""
         return otherwise
 
-    async def last_message(self) -> LastMessage:
+    async def last_message(self, *, compacted: bool = False) -> LastMessage:
         """Nothing is kept: always ``ClientError``."""
         raise ClientError(
             ServerError.UnknownError, "A non-persistent topic keeps no messages and has no last one"

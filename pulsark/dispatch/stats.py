@@ -109,10 +109,10 @@ class Stats:
             "nonContiguousDeletedMessagesRangesSerializedSize": 0,
             "delayedMessageIndexSizeInBytes": 0,
             "compaction": {
-                "lastCompactionRemovedEventCount": 0,
-                "lastCompactionSucceedTimestamp": 0,
-                "lastCompactionFailedTimestamp": 0,
-                "lastCompactionDurationTimeInMills": 0,
+                "lastCompactionRemovedEventCount": topic.compaction.removed_events,
+                "lastCompactionSucceedTimestamp": topic.compaction.succeeded_ms,
+                "lastCompactionFailedTimestamp": topic.compaction.failed_ms,
+                "lastCompactionDurationTimeInMills": topic.compaction.duration_ms,
             },
             "ownerBroker": urlsplit(self._broker.web_url).netloc,
         } | ({} if topic.topic_epoch is None else {"topicEpoch": topic.topic_epoch})

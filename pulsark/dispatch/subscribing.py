@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.compactor import COMPACTION_SUBSCRIPTION
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.message_ids import position_of
 from pulsark.dispatch.schemas import from_wire
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topic_kinds import AnySubscription, AnyTopic
 
 _SINGLE_ACTIVE = (SubType.Exclusive, SubType.Failover)
-_RESERVED_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup")
+_RESERVED_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup", COMPACTION_SUBSCRIPTION)
 
 
 class Subscribing:
@@ -132,6 +133,7 @@ class Subscribing:
             position,
             {p.key: p.value for p in request.subscription_properties},
             durable=request.durable,
+            compacted=request.read_compacted,
         )
 
     async def _admit(
@@ -171,6 +173,7 @@ class Subscribing:
             request.consumer_id,
             request.consumer_name or f"consumer-{self._unnamed}",
             priority=request.priority_level,
+            read_compacted=request.read_compacted,
             epoch=request.consumer_epoch if has_epoch else None,
             metadata={m.key: m.value for m in request.metadata},
             schema_type=SchemaType.from_wire(request.schema.type) if has_schema else None,

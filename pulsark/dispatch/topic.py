@@ -12,20 +12,20 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.cache import CacheBudget, TopicCache
-from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.compactor import CompactedView, Compactor
+from pulsark.dispatch.entry import Entry, stored_entry
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.retention import TopicRetention
 from pulsark.dispatch.subscription import Subscription
-from pulsark.dispatch.topic_kinds import LastMessage
+from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage
 from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError, StorageFullError
-from pulsark.runtime import Clock
+from pulsark.runtime import Clock, Runtime
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_log import CursorLog
 from pulsark.storage.managed_ledger import ManagedLedger
 from pulsark.storage.position import EARLIEST, Position
-from pulsark.wire.entry import message_counts
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -63,10 +63,15 @@ class Topic:
         self._cache = TopicCache(budget)
         self.retention = TopicRetention(self)
         self._creating = asyncio.Lock()
+        self.compactor: Compactor
+        self.compacted_view: CompactedView | None = None
+        """How consumers with ``read_compacted`` see the topic, once it was compacted."""
 
-    async def attach(self, ledger: ManagedLedger, cursors: CursorLog) -> None:
+    async def attach(self, ledger: ManagedLedger, cursors: CursorLog, runtime: Runtime) -> None:
         """Complete the construction: the ledger needs its listener first."""
         self.ledger = ledger
+        self.compactor = Compactor(self, runtime)
+        self.show_compacted()
         self._cursors = cursors
         for name, cursor in cursors.cursors(ledger.topic_id, ledger).items():
             self.subscriptions[name] = Subscription(self, name, cursor)
@@ -192,18 +197,29 @@ class Topic:
     # -- subscriptions ---
 
     async def create_subscription(
-        self, name: str, position: Position, properties: dict[str, str], *, durable: bool
+        self,
+        name: str,
+        position: Position,
+        properties: dict[str, str],
+        *,
+        durable: bool,
+        compacted: bool = False,
     ) -> Subscription:
         """The subscription of that name, or a new one whose first message is ``position``.
 
-        A durable one exists once this returns, over any restart.
+        A durable one exists once this returns, over any restart. ``compacted``: it reads what
+        compaction left, which may begin before the oldest ledger.
         """
         async with self._creating:
             self.check_open()
             subscription = self.subscriptions.get(name)
             if subscription is not None:
                 return subscription
-            mark_delete = self.mark_delete_before(position)
+            view = self.compacted_view
+            if compacted and view is not None and position <= view.horizon:
+                mark_delete = max(EARLIEST, Position(position.ledger_id, position.entry_id - 1))
+            else:
+                mark_delete = self.mark_delete_before(position)
             if durable:
                 cursor = await self._cursors.create(
                     self.ledger.topic_id, name, mark_delete, properties, self.ledger
@@ -256,6 +272,10 @@ class Topic:
 
     # -- reading ---
 
+    def valid_position_at_or_after(self, position: Position) -> Position:
+        """The place of the first entry from ``position`` on, or where the next will be."""
+        return self.ledger.valid_position_at_or_after(position)
+
     def read_cached(
         self, position: Position, max_entries: int, max_bytes: int
     ) -> list[Entry] | None:
@@ -277,10 +297,13 @@ class Topic:
         stored = await self.ledger.read(position, max_entries, max_bytes)
         return [stored_entry(place, data) for place, data in stored]
 
-    async def last_message(self) -> LastMessage:
-        """The last message that can be delivered: no marker."""
+    async def last_message(self, *, compacted: bool = False) -> LastMessage:
+        """The last message that can be delivered: no marker, and if ``compacted``, what stayed."""
         position = self.ledger.last_confirmed
+        view = self.compacted_view if compacted else None
         while position.ledger_id >= 0:
+            if view is not None and position <= view.horizon:
+                return await view.last_message()
             entries = await self.read(position, 1, 1)
             if not entries or entries[0].position != position:
                 break
@@ -289,6 +312,15 @@ class Topic:
                 return LastMessage(position, entry.messages - 1 if entry.batched else -1)
             position = self.ledger.previous_position(position)
         return LastMessage(EARLIEST, -1)
+
+    @property
+    def compaction(self) -> CompactionStats:
+        """How compactions went."""
+        return self.compactor.stats
+
+    def show_compacted(self) -> None:
+        """What was compacted is what the ledger's record says now."""
+        self.compacted_view = CompactedView(self) if self.ledger.compacted_to else None
 
     # -- the end ---
 
@@ -332,6 +364,7 @@ class Topic:
     async def close(self) -> None:
         """Unload: durable state is on disk when this returns."""
         self.disconnect()
+        await self.compactor.close()
         await self.ledger.close()
         async with self._creating:  # a cursor made after this would not be unloaded
             self._cursors.unload(self.ledger.topic_id)
@@ -340,16 +373,9 @@ class Topic:
     async def delete(self) -> None:
         """Delete the topic with its subscriptions and its data."""
         self.disconnect()
+        await self.compactor.close()
         self.subscriptions.clear()
         async with self._creating:
             await self._cursors.delete_topic(self.ledger.topic_id)
         await self.ledger.delete()
         self._cache.clear()
-
-
-def stored_entry(place: Position, data: bytes) -> Entry:
-    """An entry as it comes back from storage."""
-    messages, batched, marker = message_counts(data)
-    return Entry(
-        data, messages, batched, marker, ledger_id=place.ledger_id, entry_id=place.entry_id
-    )

@@ -35,6 +35,17 @@ class LastMessage:
     batch_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionStats:
+    """What the compactions of a topic on this broker came to; 0 if there was none."""
+
+    removed_events: int = 0
+    """Messages that the last run that succeeded removed."""
+    succeeded_ms: int = 0
+    failed_ms: int = 0
+    duration_ms: int = 0
+
+
 class AnyTopic(Protocol):
     """A topic that is served here. Everything runs on the event loop."""
 
@@ -73,6 +84,10 @@ class AnyTopic(Protocol):
         """One read of a socket is over: what it published goes on its way."""
 
     @property
+    def compaction(self) -> CompactionStats:
+        """How compactions went."""
+
+    @property
     def waiting_producers(self) -> int:
         """Producers that wait to have the topic for themselves."""
 
@@ -96,15 +111,27 @@ class AnyTopic(Protocol):
         """Raise the error with which a new producer is refused, if it must be."""
 
     async def create_subscription(
-        self, name: str, position: Position, properties: dict[str, str], *, durable: bool
+        self,
+        name: str,
+        position: Position,
+        properties: dict[str, str],
+        *,
+        durable: bool,
+        compacted: bool = False,
     ) -> AnySubscription:
-        """The subscription of that name, or a new one whose first message is ``position``."""
+        """The subscription of that name, or a new one whose first message is ``position``.
+
+        ``compacted``: it reads what compaction left.
+        """
 
     def reader_start(self, asked: Position, otherwise: Position) -> Position:
         """Where a reader begins that asks for a position, if there is something yet."""
 
-    async def last_message(self) -> LastMessage:
-        """The last message that can be delivered, or ``ClientError`` if nothing is kept."""
+    async def last_message(self, *, compacted: bool = False) -> LastMessage:
+        """The last message that can be delivered, or ``ClientError`` if nothing is kept.
+
+        ``compacted``: among those that compaction left.
+        """
 
     async def close(self) -> None:
         """Unload: producers and consumers connect anew."""

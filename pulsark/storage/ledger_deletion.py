@@ -45,7 +45,9 @@ async def delete_managed_ledger(
             if record.state is not TopicState.DELETING:
                 record = replace(record, state=TopicState.DELETING)
                 version = await metadata.put(path, record.encode(), version)
-            for ledger_id in (*(info.ledger_id for info in record.ledgers), *record.removing):
+            compacted = [] if record.compacted is None else [record.compacted.ledger_id]
+            listed = [info.ledger_id for info in record.ledgers]
+            for ledger_id in (*listed, *compacted, *record.removing):
                 await manager.delete(ledger_id)
             await metadata.delete(path, version)
         except BadVersionError:

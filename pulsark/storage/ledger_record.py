@@ -15,6 +15,7 @@ from typing import Any
 from pulsark.errors import BadVersionError, MetadataError
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
+from pulsark.storage.compacted_to import CompactedTo
 from pulsark.storage.ledger_list import LedgerInfo, LedgerList
 from pulsark.storage.ledger_metadata import LedgerMetadata, check_version
 from pulsark.storage.position import EARLIEST, Position
@@ -51,6 +52,8 @@ class ManagedLedgerRecord:
     properties: Mapping[str, str] = field(default_factory=dict)
     topic_epoch: int | None = None
     """Of the last producer that had the topic for itself; ``None`` if there never was one."""
+    compacted: CompactedTo | None = None
+    """Where the compacted form of the topic is, if there is one."""
 
     def ledger_list(self) -> LedgerList:
         """For arithmetic with positions."""
@@ -94,6 +97,8 @@ class ManagedLedgerRecord:
         }
         if self.topic_epoch is not None:
             document["topicEpoch"] = self.topic_epoch
+        if self.compacted is not None:
+            document["compacted"] = [self.compacted.ledger_id, *self.compacted.horizon]
         return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -153,4 +158,12 @@ def _from_document(document: dict[str, Any]) -> ManagedLedgerRecord:
         tuple(map(int, document["removing"])),
         {str(key): str(value) for key, value in dict(document["properties"]).items()},
         None if (epoch := document.get("topicEpoch")) is None else int(epoch),
+        _compacted(document.get("compacted")),
     )
+
+
+def _compacted(numbers: list[int] | None) -> CompactedTo | None:
+    if numbers is None:
+        return None
+    ledger_id, *horizon = map(int, numbers)
+    return CompactedTo(ledger_id, Position(*horizon))

@@ -30,6 +30,8 @@ from pulsark.errors import (
 )
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime
+from pulsark.storage.compacted_ledger import CompactedLedger, CompactedLedgerWriter
+from pulsark.storage.compacted_to import CompactedTo
 from pulsark.storage.ledger import LedgerManager, LedgerWriter
 from pulsark.storage.ledger_appends import AppendQueue
 from pulsark.storage.ledger_deletion import delete_ledgers, delete_managed_ledger
@@ -450,6 +452,22 @@ class ManagedLedger(LedgerView):
             trimmed = max([record.trimmed, *(_end(i) for i in victims if i.entries)])
             await self._save(replace(record, trimmed=trimmed))
 
+    async def set_compacted(self, compacted: CompactedTo) -> None:
+        """From now on this is the topic's compacted form, durably; the one before is removed."""
+        await self._order(lambda: self._set_compacted(compacted))
+
+    async def _set_compacted(self, compacted: CompactedTo) -> None:
+        before = self._record.compacted
+        removing = set(self._record.removing) | ({before.ledger_id} if before else set())
+        await self._save(
+            replace(self._record, compacted=compacted, removing=tuple(sorted(removing)))
+        )
+
+    async def write_compacted(self) -> CompactedLedgerWriter:
+        """A ledger for the topic's compacted form; nobody knows of it yet."""
+        config = self._config.ledger_config(self.path)
+        return await CompactedLedgerWriter.open(self._manager, config)
+
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the properties, durably."""
         await self._order(lambda: self._save(replace(self._record, properties=dict(properties))))
@@ -535,6 +553,16 @@ class ManagedLedger(LedgerView):
     def total_size(self) -> int:
         """Bytes of all entries."""
         return super().total_size + (self._writer.length if self._writer is not None else 0)
+
+    @property
+    def compacted_to(self) -> CompactedTo | None:
+        """Where the topic's compacted form is, and how far it goes."""
+        return self._record.compacted
+
+    def open_compacted(self) -> CompactedLedger | None:
+        """The topic's compacted form."""
+        found = self._record.compacted
+        return None if found is None else CompactedLedger(self._manager, found.ledger_id)
 
     @property
     def properties(self) -> Mapping[str, str]:

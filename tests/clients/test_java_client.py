@@ -49,3 +49,7 @@ def test_java_retry_letter_topic(results: dict[str, str]) -> None:
 @pytest.mark.feature("F43")
 def test_java_hashing_schemes(results: dict[str, str]) -> None:
     assert results["hashing"] == ""
+
+
+def test_java_is_told_that_there_are_no_transactions(results: dict[str, str]) -> None:
+    assert results["transactions"] == ""

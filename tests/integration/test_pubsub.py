@@ -362,7 +362,7 @@ def test_slow_consumer_does_not_stop_a_fast_one(client, topic) -> None:
     assert texts(fast, 200) == names(200)
 
 
-@pytest.mark.feature("F2", "F63", "F72", "F90")
+@pytest.mark.feature("F2", "F63", "F72", "F77", "F90")
 def test_everything_survives_a_kill(standalone: Standalone) -> None:
     topic = "persistent://public/default/kept"
 

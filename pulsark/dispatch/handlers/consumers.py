@@ -203,7 +203,7 @@ def last_message_id(connection: Connection, command: Command) -> None:
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription
-        found = await subscription.topic.last_message()
+        found = await subscription.topic.last_message(compacted=consumer.read_compacted)
         reply = Command(type=Command.GET_LAST_MESSAGE_ID_RESPONSE)
         response = reply.getLastMessageIdResponse
         response.request_id = request.request_id

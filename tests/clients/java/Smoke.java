@@ -43,11 +43,13 @@ import org.apache.pulsar.common.schema.SchemaType;
 public final class Smoke {
     private static final int SECONDS = 10;
 
+    private final String url;
     private final PulsarClient client;
     private final String prefix;
     private final String partitioned;
 
-    private Smoke(PulsarClient client, String prefix, String partitioned) {
+    private Smoke(String url, PulsarClient client, String prefix, String partitioned) {
+        this.url = url;
         this.client = client;
         this.prefix = prefix;
         this.partitioned = partitioned;
@@ -60,7 +62,7 @@ public final class Smoke {
     public static void main(String[] args) throws Exception {
         PulsarClient client = PulsarClient.builder().serviceUrl(args[0])
                 .operationTimeout(SECONDS, TimeUnit.SECONDS).build();
-        Smoke smoke = new Smoke(client, args[1], args[2]);
+        Smoke smoke = new Smoke(args[0], client, args[1], args[2]);
         for (String name : Arrays.copyOfRange(args, 3, args.length)) {
             try {
                 smoke.scenario(name).run(smoke.prefix + name);
@@ -114,6 +116,8 @@ public final class Smoke {
                 return this::retryLetter;
             case "hashing":
                 return topic -> hashing();
+            case "transactions":
+                return topic -> transactions();
             default:
                 throw new IllegalArgumentException("no scenario " + name);
         }
@@ -537,6 +541,17 @@ public final class Smoke {
                 }
             }
         }
+    }
+
+    /** The broker has no coordinator, and the client says so at once. */
+    private void transactions() throws Exception {
+        try {
+            PulsarClient.builder().serviceUrl(url).enableTransaction(true).build().close();
+        } catch (PulsarClientException expected) {
+            check(String.valueOf(expected).contains("ransaction coordinator"), "" + expected);
+            return;
+        }
+        throw new AssertionError("transactions are enabled");
     }
 
     // -- helpers -----------------------------------------------------------------------------

@@ -63,7 +63,7 @@ async def test_every_subscription_gets_what_is_published_while_it_is_there(broke
     assert not broker.bookie.ledger_ids()
 
 
-@pytest.mark.feature("F44")
+@pytest.mark.feature("F44", "F77")
 @scenario()
 async def test_what_nobody_was_there_for_is_gone(broker) -> None:
     producer, consumer = Client(broker), Client(broker)

@@ -1,0 +1,216 @@
+"""The broker's own compaction pass over one topic, and the view of those who read the result.
+
+A subscription named ``__compaction`` keeps what was not compacted yet: before it, messages may be
+trimmed, because the compacted ledger has what remains of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.entry import Entry, stored_entry
+from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage
+from pulsark.errors import ProtocolError, PulsarkError
+from pulsark.limits import DECOMPRESSED_BYTES_MAX
+from pulsark.runtime import Runtime, run_in_worker
+from pulsark.storage.compacted_to import CompactedTo
+from pulsark.storage.compaction import Compaction
+from pulsark.storage.position import EARLIEST, Position
+from pulsark.wire.batch import read_messages
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.topic import Topic
+
+log = logging.getLogger(__name__)
+
+COMPACTION_SUBSCRIPTION = "__compaction"
+READ_ENTRIES = 1000
+READ_BYTES = 4 << 20
+
+Stored = list[tuple[Position, bytes]]
+
+
+class Compactor:
+    """Compacts one topic, one run at a time."""
+
+    def __init__(self, topic: Topic, runtime: Runtime) -> None:
+        self._topic = topic
+        self._runtime = runtime
+        self._task: asyncio.Task[None] | None = None
+        self.status = "NOT_RUN"
+        """NOT_RUN, RUNNING, SUCCESS or ERROR, as the admin API says."""
+        self.last_error = ""
+        self.stats = CompactionStats()
+
+    def start(self) -> bool:
+        """Begin a run; ``False`` if one is under way."""
+        if self._task is not None:
+            return False
+        self.status, self.last_error = "RUNNING", ""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return True
+
+    async def close(self) -> None:
+        """Stop a run that is under way; what was compacted before stays."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        started = self._runtime.clock.now_ms()
+        try:
+            removed = await self._compact()
+        except PulsarkError as error:
+            log.warning("%s is not compacted: %s", self._topic.name, error)
+            self.status, self.last_error = "ERROR", str(error)
+            self.stats = replace(self.stats, failed_ms=self._runtime.clock.now_ms())
+        else:
+            now = self._runtime.clock.now_ms()
+            self.status = "SUCCESS"
+            self.stats = replace(
+                self.stats, removed_events=removed, succeeded_ms=now, duration_ms=now - started
+            )
+        finally:
+            self._task = None
+
+    async def _compact(self) -> int:
+        """One run; the number of messages that it removed."""
+        topic, ledger = self._topic, self._topic.ledger
+        subscription = await topic.create_subscription(
+            COMPACTION_SUBSCRIPTION, EARLIEST, {}, durable=True
+        )
+        horizon = ledger.last_confirmed
+        if horizon.ledger_id < 0 or (
+            ledger.compacted_to is not None and ledger.compacted_to.horizon >= horizon
+        ):
+            return 0
+        worker = self._runtime.new_worker("compaction")
+        compaction = Compaction(retain_null_key=topic.settings.topicCompactionRetainNullKey)
+        try:
+            async for stored in self._entries(horizon):
+                await run_in_worker(worker, partial(_note, compaction, stored))
+            writer = await ledger.write_compacted()
+            try:
+                async for stored in self._entries(horizon):
+                    kept = await run_in_worker(worker, partial(_remains, compaction, stored))
+                    await writer.append(kept)
+                await writer.close()
+                await ledger.set_compacted(CompactedTo(writer.ledger_id, horizon))
+            except BaseException:
+                await writer.discard()
+                raise
+        finally:
+            worker.close()
+        topic.show_compacted()
+        subscription.cursor.ack_cumulative(horizon, None, None)
+        return compaction.removed
+
+    def start_if_due(self) -> None:
+        """Begin a run if more was published since the last one than the policy allows."""
+        threshold = self._topic.policies.compaction_threshold_bytes
+        if threshold > 0 and self._uncompacted_bytes() >= threshold:
+            self.start()
+
+    def _uncompacted_bytes(self) -> int:
+        """Bytes behind the horizon, a ledger that it is in counted by its part."""
+        ledger = self._topic.ledger
+        horizon = EARLIEST if ledger.compacted_to is None else ledger.compacted_to.horizon
+        size = 0
+        for info in ledger.ledgers():
+            if info.ledger_id > horizon.ledger_id:
+                size += info.size
+            elif info.ledger_id == horizon.ledger_id and info.entries:
+                size += info.size * (info.entries - 1 - horizon.entry_id) // info.entries
+        return size
+
+    async def _entries(self, horizon: Position) -> AsyncIterator[Stored]:
+        """What a reader of the compacted topic gets, up to the horizon."""
+        view = CompactedView(self._topic)
+        position = Position(-1, 0)
+        while position <= horizon:
+            stored = await view.stored(position, READ_ENTRIES, READ_BYTES)
+            if not stored:
+                return
+            yield [(place, data) for place, data in stored if place <= horizon]
+            last = stored[-1][0]
+            position = Position(last.ledger_id, last.entry_id + 1)
+
+
+def _note(compaction: Compaction, stored: Stored) -> None:
+    for position, data in stored:
+        compaction.note(position, data)
+
+
+def _remains(compaction: Compaction, stored: Stored) -> Stored:
+    kept = ((position, compaction.remains(position, data)) for position, data in stored)
+    return [(position, data) for position, data in kept if data is not None]
+
+
+class CompactedView:
+    """Reads a topic: up to the horizon what compaction left, behind it what was published."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._ledger = topic.ledger.open_compacted()
+
+    @property
+    def horizon(self) -> Position:
+        """The last entry that the compacted part accounts for."""
+        compacted_to = self._topic.ledger.compacted_to
+        return EARLIEST if compacted_to is None else compacted_to.horizon
+
+    def valid_position_at_or_after(self, position: Position) -> Position:
+        """As the ledger's, but positions in the compacted part need not exist elsewhere."""
+        if self._ledger is not None and position <= self.horizon:
+            return position
+        return self._topic.ledger.valid_position_at_or_after(position)
+
+    def read_cached(
+        self, position: Position, max_entries: int, max_bytes: int
+    ) -> list[Entry] | None:
+        """As the topic's."""
+        if self._ledger is not None and position <= self.horizon:
+            return None
+        return self._topic.read_cached(position, max_entries, max_bytes)
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """As the topic's."""
+        cached = self.read_cached(position, max_entries, max_bytes)
+        if cached is not None:
+            return cached
+        stored = await self.stored(position, max_entries, max_bytes)
+        return [stored_entry(place, data) for place, data in stored]
+
+    async def stored(self, position: Position, max_entries: int, max_bytes: int) -> Stored:
+        """Positions and entries, from the first at or after a position."""
+        if self._ledger is not None and position <= self.horizon:
+            found = await self._ledger.read(position, max_entries, max_bytes)
+            if found:
+                return found
+            position = Position(self.horizon.ledger_id, self.horizon.entry_id + 1)
+        ledger = self._topic.ledger
+        position = ledger.valid_position_at_or_after(position)
+        return await ledger.read(position, max_entries, max_bytes)
+
+    async def last_message(self) -> LastMessage:
+        """The last message of the compacted part."""
+        found = None if self._ledger is None else await self._ledger.last()
+        if found is None:
+            return LastMessage(EARLIEST, -1)
+        position, data = found
+        entry = stored_entry(position, data)
+        return LastMessage(position, _last_index(data, entry.messages) if entry.batched else -1)
+
+
+def _last_index(batch: bytes, messages: int) -> int:
+    """Index of the last message of a batch that compaction did not remove."""
+    try:
+        members = enumerate(read_messages(batch, DECOMPRESSED_BYTES_MAX))
+        return max(i for i, (single, _) in members if single and not single.compacted_out)
+    except (ProtocolError, ValueError):
+        return messages - 1

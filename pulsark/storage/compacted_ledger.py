@@ -1,0 +1,134 @@
+"""The ledger that holds what compaction left of a topic.
+
+An entry of it is an entry of the topic behind the position that it has there::
+
+    ledger id (8 bytes), entry id (8 bytes), the entry
+
+Positions rise, so a place is found by bisection. Ledgers of this kind are written once and
+replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from pulsark.errors import StorageError
+from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.ledger_deletion import delete_ledgers
+from pulsark.storage.ledger_metadata import LedgerConfig
+from pulsark.storage.ledger_writer import LedgerWriter
+from pulsark.storage.position import Position
+
+_place = struct.Struct(">QQ")
+
+
+class CompactedLedgerWriter:
+    """Writes one compacted ledger; nobody knows of it before ``close`` has returned."""
+
+    def __init__(self, manager: LedgerManager) -> None:
+        self._manager = manager
+        self._writer: LedgerWriter
+        self._failure: StorageError | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(cls, manager: LedgerManager, config: LedgerConfig) -> CompactedLedgerWriter:
+        """Begin a ledger."""
+        made = cls(manager)
+        made._writer = await manager.create(config, made)
+        return made
+
+    @property
+    def ledger_id(self) -> int:
+        """The id of the ledger."""
+        return self._writer.ledger_id
+
+    async def append(self, entries: list[tuple[Position, bytes]]) -> None:
+        """Store entries behind all before; returns once they are durable."""
+        if not entries:
+            return
+        last = self._writer.append([_place.pack(*place) + entry for place, entry in entries])
+        last += len(entries) - 1
+        while self._writer.last_confirmed < last:
+            if self._failure is not None:
+                raise self._failure
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+
+    async def close(self) -> None:
+        """Close the ledger at its end."""
+        await self._writer.close()
+
+    async def discard(self) -> None:
+        """Remove what was written: it is not to become part of the topic."""
+        self._writer.abandon()
+        await delete_ledgers([self.ledger_id], self._manager)
+
+    def ledger_confirmed(self, ledger_id: int, last_confirmed: int) -> None:
+        """The writer's report."""
+        self._wake()
+
+    def ledger_failed(self, ledger_id: int, error: StorageError) -> None:
+        """The writer's report."""
+        self._failure = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+class CompactedLedger:
+    """Reads a compacted ledger by the topic's positions."""
+
+    def __init__(self, manager: LedgerManager, ledger_id: int) -> None:
+        self._manager = manager
+        self._ledger_id = ledger_id
+        self._count = -1
+        # Where the last read ended, because mostly the next one begins there.
+        self._next = (Position(-1, -1), 0)
+
+    async def read(
+        self, position: Position, max_entries: int, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        """Entries at or after a position; empty behind the last one."""
+        index = await self._index_of(position)
+        if index == await self._entries():
+            return []
+        found = await self._at(index, max_entries, max_bytes)
+        self._next = (found[-1][0], index + len(found))
+        return found
+
+    async def last(self) -> tuple[Position, bytes] | None:
+        """The last entry, if there is any."""
+        count = await self._entries()
+        return (await self._at(count - 1, 1, 1))[0] if count else None
+
+    async def _entries(self) -> int:
+        if self._count < 0:
+            self._count = (await self._manager.open(self._ledger_id)).last_entry_id + 1
+        return self._count
+
+    async def _at(
+        self, index: int, max_entries: int, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        stored = await self._manager.read(
+            self._ledger_id, index, index + max_entries - 1, max_bytes
+        )
+        size = _place.size
+        return [(Position(*_place.unpack_from(data)), data[size:]) for _, data in stored]
+
+    async def _index_of(self, position: Position) -> int:
+        before, index = self._next
+        if position == Position(before.ledger_id, before.entry_id + 1):
+            return index
+        low, high = 0, await self._entries()
+        while low < high:
+            middle = (low + high) // 2
+            place, _ = (await self._at(middle, 1, 1))[0]
+            if place < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
