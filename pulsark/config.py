@@ -329,32 +329,29 @@ class Settings:
         0, "count", "Most durable subscriptions of a topic; 0: no limit", ge=0
     )
     ttlDurationDefaultInSeconds: int = setting(
-        0, "s", "A message older than this counts as acknowledged; 0: never", ge=0, planned=True
+        0, "s", "A message older than this counts as acknowledged; 0: never", ge=0
     )
     messageExpiryCheckIntervalInMinutes: int = setting(
-        5, "min", "Time between two searches for messages that are too old", ge=1, planned=True
+        5, "min", "Time between two searches for messages that are too old", ge=1
     )
     retentionCheckIntervalInSeconds: int = setting(
         120, "s", "Time between two searches for ledgers that nobody needs", ge=1
     )
-    backlogQuotaCheckEnabled: bool = setting(
-        True, "", "Backlogs are compared with their quotas", planned=True
-    )
+    backlogQuotaCheckEnabled: bool = setting(True, "", "Backlogs are compared with their quotas")
     backlogQuotaCheckIntervalInSeconds: int = setting(
-        60, "s", "Time between two looks at all backlogs", ge=1, planned=True
+        60, "s", "Time between two looks at all backlogs", ge=1
     )
     backlogQuotaDefaultLimitBytes: int = setting(
-        -1, "bytes", "Largest backlog of a topic; -1: no limit", ge=-1, planned=True
+        -1, "bytes", "Largest backlog of a topic; -1: no limit", ge=-1
     )
     backlogQuotaDefaultLimitSecond: int = setting(
-        -1, "s", "Greatest age of a topic's oldest backlog; -1: no limit", ge=-1, planned=True
+        -1, "s", "Greatest age of a topic's oldest backlog; -1: no limit", ge=-1
     )
     backlogQuotaDefaultRetentionPolicy: str = setting(
         "producer_request_hold",
         "",
         "What happens to a topic whose backlog is over its quota",
         choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
-        planned=True,
     )
     brokerDeleteInactiveTopicsEnabled: bool = setting(
         True, "", "Topics that nobody uses are deleted", planned=True

@@ -22,6 +22,8 @@ from pulsark.admin.requests import (
     value,
 )
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.stats import Stats
+from pulsark.dispatch.topic_kinds import AnyTopic
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.resources import PartitionedTopic
@@ -119,11 +121,7 @@ async def partitioned_stats(
     """Statistics of a topic over all its partitions."""
     found = await existing(broker, topic)
     parts = {
-        str(part): stats.topic(
-            await broker.any_topic(part, create=True),
-            with_publishers=not flag(request, "excludePublishers"),
-            with_consumers=not flag(request, "excludeConsumers"),
-        )
+        str(part): await stats_of(await broker.any_topic(part, create=True), request, stats)
         for part in parts_of(topic, found)
     }
     per_partition = flag(request, "perPartition", default=True)
@@ -142,6 +140,19 @@ async def partitioned_internal_stats(
     }
     metadata = {"partitions": found.partitions, "deleted": False}
     return value({"metadata": metadata, "partitions": parts})
+
+
+async def stats_of(topic: AnyTopic, request: Request, stats: Stats) -> dict[str, Any]:
+    """TopicStats with what the query asks for. Backlogs are precise in any case."""
+    found = stats.topic(
+        topic,
+        with_publishers=not flag(request, "excludePublishers"),
+        with_consumers=not flag(request, "excludeConsumers"),
+        with_backlog_sizes=flag(request, "subscriptionBacklogSize", default=True),
+    )
+    if flag(request, "getEarliestTimeInBacklog"):
+        await stats.add_earliest(topic, found)
+    return found
 
 
 def parts_of(topic: TopicName, found: PartitionedTopic) -> list[TopicName]:

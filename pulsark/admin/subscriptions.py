@@ -145,6 +145,39 @@ async def reset_by_id(
     return done()
 
 
+@router.post(_ONE + "/expireMessages/{seconds}")
+async def expire_by_age(
+    topic: TopicOf, name: SubscriptionOf, seconds: str, broker: BrokerOf
+) -> Response:
+    """Acknowledge what was published so long ago; 409 if there is nothing so old."""
+    await _expire(await _subscriptions(broker, topic, name), number(seconds, low=1))
+    return done()
+
+
+@router.post("/{topic}/all_subscription/expireMessages/{seconds}")
+async def expire_all_by_age(topic: TopicOf, seconds: str, broker: BrokerOf) -> Response:
+    """The same for all subscriptions."""
+    age = number(seconds, low=1)
+    found = [s for loaded in await _loaded(broker, topic) for s in loaded.backlog.subscriptions]
+    await _expire(found, age)
+    return done()
+
+
+@router.post(_ONE + "/expireMessages")
+async def expire_by_id(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Acknowledge everything up to a message, or up to the one before it (``excluded``)."""
+    body = await json_object(request)
+    target = position(body)
+    subscription = await _single(broker, topic, name)
+    ledger = subscription.topic.ledger
+    if body.get("excluded") is True or body.get("isExcluded") is True:
+        target = ledger.previous_position(target)
+    subscription.expire(min(target, ledger.last_confirmed))
+    return done()
+
+
 @router.post(_ONE + "/acknowledge")
 async def acknowledge(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
@@ -206,6 +239,16 @@ async def _single(broker: Broker, topic: TopicName, name: str) -> Subscription:
         raise fail(405, "This is done on a partition, not on a partitioned topic")
     (found,) = await _subscriptions(broker, topic, name)
     return found
+
+
+async def _expire(subscriptions: list[Subscription], seconds: int) -> None:
+    """Expire messages of this age; 409 unless every subscription has some."""
+    expired = [
+        await subscription.topic.backlog.expire_older_than(seconds, [subscription])
+        for subscription in subscriptions
+    ]
+    if not all(expired):
+        raise fail(409, "Nothing to expire: a subscription has no message that is so old")
 
 
 def _after_unacked(subscription: Subscription, count: int) -> Position | None:

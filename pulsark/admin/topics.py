@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
-from pulsark.admin.partitioned import existing, is_there, is_used, leaves, parts_of
+from pulsark.admin.partitioned import existing, is_there, is_used, leaves, parts_of, stats_of
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
     AnyTopicOf,
@@ -17,6 +17,7 @@ from pulsark.admin.requests import (
     StatsOf,
     TopicOf,
     done,
+    empty,
     flag,
     json_body,
     number,
@@ -85,13 +86,7 @@ async def topic_stats(
     topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
     """Statistics of a topic."""
-    return value(
-        stats.topic(
-            await broker.any_topic(topic),
-            with_publishers=not flag(request, "excludePublishers"),
-            with_consumers=not flag(request, "excludeConsumers"),
-        )
-    )
+    return value(await stats_of(await broker.any_topic(topic), request, stats))
 
 
 @router.get("/{topic}/internalStats")
@@ -137,6 +132,22 @@ async def unload_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Close a topic; clients connect anew and load it again."""
     for leaf in await leaves(broker, topic):
         await broker.unload_topic(leaf)
+    return done()
+
+
+@router.post("/{topic}/trim")
+async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Delete the ledgers that nobody needs, without waiting for the next look at them."""
+    for leaf in await leaves(broker, topic):
+        await (await broker.topic(leaf, create=True)).retention.trim()
+    return empty()
+
+
+@router.delete("/{topic}/truncate")
+async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Delete all closed ledgers, acknowledged or not, whatever retention says."""
+    for leaf in await leaves(broker, topic):
+        await (await broker.topic(leaf, create=True)).truncate()
     return done()
 
 

@@ -29,6 +29,7 @@ class Counters(NamedTuple):
     redelivered: float = 0
     acked: float = 0
     dropped: float = 0
+    expired: float = 0
 
     def since(self, earlier: Counters, seconds: float) -> Counters:
         """The rates of the time between two states."""
@@ -74,7 +75,9 @@ class Rates:
     def subscription(self, subscription: AnySubscription) -> Counters:
         """What a subscription delivers."""
         created_ms = subscription.topic.created_ms
-        return self._rate(_subscription_key(subscription), _outgoing(subscription), created_ms)
+        return self._rate(
+            _subscription_key(subscription), _of_subscription(subscription), created_ms
+        )
 
     def producer(self, producer: Producer) -> Counters:
         """What a producer publishes."""
@@ -112,7 +115,7 @@ def _counters_of(topic: AnyTopic) -> Iterator[tuple[Hashable, Counters]]:
     for producer in topic.producers.values():
         yield _producer_key(producer), _incoming(producer)
     for subscription in topic.subscriptions.values():
-        yield _subscription_key(subscription), _outgoing(subscription)
+        yield _subscription_key(subscription), _of_subscription(subscription)
         for consumer in subscription.consumers:
             yield _consumer_key(consumer), _outgoing(consumer)
 
@@ -121,7 +124,7 @@ def _topic_in(topic: AnyTopic) -> Counters:
     return Counters(topic.messages_in, topic.bytes_in, topic.entries_in)
 
 
-def _outgoing(receiver: AnySubscription | Consumer) -> Counters:
+def _outgoing(receiver: AnySubscription | Consumer, expired: int = 0) -> Counters:
     return Counters(
         receiver.messages_out,
         receiver.bytes_out,
@@ -129,7 +132,12 @@ def _outgoing(receiver: AnySubscription | Consumer) -> Counters:
         receiver.messages_redelivered,
         receiver.messages_acked,
         receiver.messages_dropped,
+        expired,
     )
+
+
+def _of_subscription(subscription: AnySubscription) -> Counters:
+    return _outgoing(subscription, subscription.entries_expired)
 
 
 def _incoming(producer: Producer) -> Counters:

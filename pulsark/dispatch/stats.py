@@ -60,13 +60,22 @@ class Stats:
     # -- topics ----------------------------------------------------------------------------
 
     def topic(
-        self, topic: AnyTopic, *, with_publishers: bool = True, with_consumers: bool = True
+        self,
+        topic: AnyTopic,
+        *,
+        with_publishers: bool = True,
+        with_consumers: bool = True,
+        with_backlog_sizes: bool = True,
     ) -> Json:
         """TopicStats of one topic or partition."""
         subscriptions = {
             name: self.subscription(subscription, with_consumers=with_consumers)
             for name, subscription in topic.subscriptions.items()
         }
+        backlog_size = max((s["backlogSize"] for s in subscriptions.values()), default=0)
+        if not with_backlog_sizes:
+            for shown in subscriptions.values():
+                shown["backlogSize"] = -1
         rate_in = self.rates.topic_in(topic)
         publishers = [self.publisher(p) for p in topic.producers.values()]
         parts = list(subscriptions.values())
@@ -85,10 +94,10 @@ class Stats:
             "averageMsgSize": _ratio(rate_in.bytes, rate_in.messages),
             "msgChunkPublished": False,
             "storageSize": topic.total_size,
-            "backlogSize": max((s["backlogSize"] for s in parts), default=0),
-            "backlogQuotaLimitSize": -1,
-            "backlogQuotaLimitTime": -1,
-            "oldestBacklogMessageAgeSeconds": -1,
+            "backlogSize": backlog_size,
+            "backlogQuotaLimitSize": topic.policies.backlog_by_size.limit,
+            "backlogQuotaLimitTime": topic.policies.backlog_by_age.limit,
+            **self._oldest(topic),
             "earliestMsgPublishTimeInBacklogs": 0,
             "offloadedStorageSize": 0,
             "lastOffloadLedgerId": 0,
@@ -116,6 +125,31 @@ class Stats:
             },
             "ownerBroker": urlsplit(self._broker.web_url).netloc,
         } | ({} if topic.topic_epoch is None else {"topicEpoch": topic.topic_epoch})
+
+    def _oldest(self, topic: AnyTopic) -> Json:
+        """Of the oldest message in the backlog what the last look at quotas has found out."""
+        oldest = None if topic.stored is None else topic.stored.backlog.known_oldest
+        if oldest is None:
+            return {_AGE: -1}
+        age_ms = self._broker.clock.now_ms() - oldest.published_ms
+        return {
+            _AGE: max(0, age_ms // 1000),
+            "oldestBacklogMessageSubscriptionName": oldest.subscription.name,
+        }
+
+    async def add_earliest(self, topic: AnyTopic, found: Json) -> None:
+        """Look up when the oldest message of each backlog was published. ``StorageError``."""
+        if topic.stored is None:
+            return
+        backlog = topic.stored.backlog
+        times = []
+        for subscription in backlog.subscriptions:
+            oldest = await backlog.oldest_of(subscription)
+            shown = found["subscriptions"].get(subscription.name)
+            if oldest is not None and shown is not None:
+                times.append(oldest.published_ms)
+                shown["earliestMsgPublishTimeInBacklog"] = oldest.published_ms
+        found["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)
 
     def publisher(self, producer: Producer) -> Json:
         """PublisherStats."""
@@ -158,9 +192,9 @@ class Stats:
             "msgInReplay": subscription.replay_count,
             "unackedMessages": sum(c.unacked for c in subscription.consumers),
             "type": "None" if subscription.spec is None else subscription.spec.sub_type.name,
-            "msgRateExpired": 0.0,
-            "totalMsgExpired": 0,
-            "lastExpireTimestamp": 0,
+            "msgRateExpired": rate.expired,
+            "totalMsgExpired": subscription.entries_expired,
+            "lastExpireTimestamp": subscription.last_expire_ms,
             "lastConsumedFlowTimestamp": subscription.last_flow_ms,
             "lastConsumedTimestamp": subscription.last_consumed_ms,
             "lastAckedTimestamp": subscription.last_acked_ms,
@@ -311,12 +345,15 @@ class Stats:
 def merge(parts: Iterable[Json]) -> Json:
     """The sum of statistics of equal shape, for a topic of several partitions.
 
-    Numbers add up, but the latest of times counts, and -1 ("none") gives way to any value.
+    Numbers add up, but of times, ages and limits the greatest counts (of what is earliest the
+    least), and -1 ("none") gives way to any value.
     Publishers and consumers merge by position and keep only their numbers, because who they
     are differs. A flag is set if one is. Of texts the first stays.
     """
     total: Json = {}
     for part in parts:
+        if part.get(_AGE, -1) > total.get(_AGE, -1):  # whose age it is goes with the age
+            total.pop("oldestBacklogMessageSubscriptionName", None)
         for key, value in part.items():
             total[key] = _merged(key, total[key], value) if key in total else _first(value)
     if "publishers" in total:
@@ -338,6 +375,10 @@ _OF_ONE_CLIENT = frozenset(
 )
 
 
+_AGE = "oldestBacklogMessageAgeSeconds"
+_NOT_ADDED = ("last", "avg", "oldest", "backlogQuotaLimit")
+
+
 def _first(value: Any) -> Any:
     """A value as it enters a sum: clients lose what only one of them can have."""
     match value:
@@ -353,7 +394,9 @@ def _merged(key: str, before: Any, value: Any) -> Any:
         case bool(), bool():
             return before or value
         case ((int() | float()), (int() | float())):
-            latest = key.startswith(("last", "avg")) or -1 in (before, value)
+            if key.startswith("earliest"):
+                return min(before, value) or max(before, value)
+            latest = key.startswith(_NOT_ADDED) or -1 in (before, value)
             return max(before, value) if latest else before + value
         case dict(), dict():
             return (

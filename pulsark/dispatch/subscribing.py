@@ -100,6 +100,7 @@ class Subscribing:
         spec: TypeSpec,
     ) -> Consumer:
         """Add a consumer, all or nothing. The caller holds ``subscription.changing``."""
+        _check_room(subscription)
         consumer = self._new_consumer(connection, request, subscription, spec)
         await self._admit(subscription, consumer, spec)
         try:
@@ -180,6 +181,16 @@ class Subscribing:
             key_ranges=[(r.start, r.end) for r in request.keySharedMeta.hashRanges],
             connected_since_ms=self._clock.now_ms(),
         )
+
+
+def _check_room(subscription: AnySubscription) -> None:
+    """Refuse a consumer that would be one too many."""
+    topic = subscription.topic
+    policies = topic.policies
+    if 0 < policies.max_consumers <= sum(len(s.consumers) for s in topic.subscriptions.values()):
+        raise ClientError(ServerError.ConsumerBusy, "Topic reached max consumers limit")
+    if 0 < policies.max_consumers_per_subscription <= len(subscription.consumers):
+        raise ClientError(ServerError.ConsumerBusy, "Subscription reached max consumers limit")
 
 
 def check_subscription_name(name: str) -> None:

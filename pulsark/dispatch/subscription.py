@@ -46,6 +46,8 @@ class Subscription:
         self.messages_redelivered = 0
         self.messages_acked = 0
         self.messages_dropped = 0
+        self.entries_expired = 0
+        self.last_expire_ms = 0
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
@@ -82,9 +84,8 @@ class Subscription:
 
     @property
     def backlog_size(self) -> int:
-        """Bytes of the backlog, taking entries to be of average size."""
-        ledger = self.topic.ledger
-        return round(ledger.total_size * self.backlog / ledger.entries) if ledger.entries else 0
+        """Bytes behind the mark-delete position, about."""
+        return self.topic.ledger.bytes_after(self.cursor.mark_delete)
 
     @property
     def mark_delete(self) -> Position:
@@ -383,6 +384,15 @@ class Subscription:
         """Entries up to there are gone. Whoever was to get them, a reader, goes on behind."""
         self.pass_over(through)
         self.cursor.settle()
+
+    def expire(self, through: Position) -> None:
+        """Entries up to there are too old: they are passed over, and counted."""
+        before = self.backlog
+        self.pass_over(through)
+        expired = before - self.backlog
+        if expired:
+            self.entries_expired += expired
+            self.last_expire_ms = self.topic.clock.now_ms()
 
     def pass_over(self, through: Position) -> None:
         """Everything up to there counts as acknowledged, though no consumer did it."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.backlog import Backlog
 from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.compactor import CompactedView, Compactor
 from pulsark.dispatch.entry import Entry, stored_entry
@@ -61,6 +62,7 @@ class Topic:
         self.ledger: ManagedLedger
         self._cursors: CursorLog
         self._cache = TopicCache(budget)
+        self.backlog = Backlog(self)
         self.retention = TopicRetention(self)
         self._creating = asyncio.Lock()
         self.compactor: Compactor
@@ -155,6 +157,7 @@ class Topic:
 
     async def add_producer(self, producer: Producer) -> bool:
         """Admit a producer, or raise ``ClientError``. False: it waits, and will be told."""
+        await self.backlog.check_admission()
         return await self._admission.add(producer)
 
     def remove_producer(self, producer: Producer) -> None:
@@ -221,6 +224,7 @@ class Topic:
             else:
                 mark_delete = self.mark_delete_before(position)
             if durable:
+                self._check_room()
                 cursor = await self._cursors.create(
                     self.ledger.topic_id, name, mark_delete, properties, self.ledger
                 )
@@ -229,6 +233,15 @@ class Topic:
             subscription = Subscription(self, name, cursor)
             self.subscriptions[name] = subscription
             return subscription
+
+    def _check_room(self) -> None:
+        """Refuse a subscription that would be one too many."""
+        most = self.policies.max_subscriptions
+        if 0 < most <= sum(s.durable for s in self.subscriptions.values()):
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"Exceed the maximum number of subscriptions of the topic: {self.name}",
+            )
 
     def reader_start(self, asked: Position, otherwise: Position) -> Position:
         """Where a reader begins that asks for a position, if it is not beyond the end.
@@ -332,6 +345,15 @@ class Topic:
         for subscription in self.subscriptions.values():
             self.announce_end(subscription)
         return last
+
+    async def truncate(self) -> None:
+        """Acknowledge everything for everybody, and delete all ledgers but an open one."""
+        last = self.ledger.last_confirmed
+        for subscription in self.subscriptions.values():
+            subscription.pass_over(last)
+        await self._cursors.sync()  # before anything is deleted
+        await self.ledger.trim(Position(last.ledger_id, last.entry_id + 1))
+        self.trimmed()
 
     @property
     def is_lost(self) -> bool:

@@ -155,6 +155,8 @@ class AnySubscription(Protocol):
     messages_redelivered: int
     messages_dropped: int
     messages_acked: int
+    entries_expired: int
+    last_expire_ms: int
     last_flow_ms: int
     last_consumed_ms: int
     last_acked_ms: int

@@ -63,7 +63,7 @@ class Upkeep:
     def _chores(self) -> list[Chore]:
         settings = self._broker.settings
         every = partial(each_topic, self._broker)
-        return [
+        chores = [
             Chore("lost topics", LOST_CHECK_SECONDS, self._broker.drop_lost),
             Chore(
                 "unused non-persistent topics",
@@ -72,7 +72,19 @@ class Upkeep:
             ),
             Chore("full ledgers", ROLL_OVER_CHECK_SECONDS, partial(every, _roll_over)),
             Chore("retention", settings.retentionCheckIntervalInSeconds, partial(every, _trim)),
+            Chore(
+                "expiry", settings.messageExpiryCheckIntervalInMinutes * 60, partial(every, _expire)
+            ),
         ]
+        if settings.backlogQuotaCheckEnabled:
+            chores.append(
+                Chore(
+                    "backlog quotas",
+                    settings.backlogQuotaCheckIntervalInSeconds,
+                    partial(every, _enforce_quotas),
+                )
+            )
+        return chores
 
     @staticmethod
     async def _repeat(chore: Chore) -> None:
@@ -106,3 +118,11 @@ async def _roll_over(topic: Topic) -> None:
 
 async def _trim(topic: Topic) -> None:
     await topic.retention.trim()
+
+
+async def _expire(topic: Topic) -> None:
+    await topic.backlog.expire()
+
+
+async def _enforce_quotas(topic: Topic) -> None:
+    await topic.backlog.enforce()

@@ -38,7 +38,7 @@ class LedgerList:
         self._ids = [info.ledger_id for info in self._ledgers]
         self._counts = [info.entries for info in self._ledgers]
         self._starts = [0, *accumulate(self._counts)][: len(self._counts)]
-        self._closed_bytes = sum([info.size for info in self._ledgers])
+        self._bytes_before = [0, *accumulate([info.size for info in self._ledgers])]
         self._trimmed = trimmed if trimmed is not None else Position(-1, -1)
         assert self._ids == sorted(set(self._ids)), "ledger ids must rise"
 
@@ -49,12 +49,43 @@ class LedgerList:
     @property
     def closed_bytes(self) -> int:
         """Bytes of all ledgers that are closed."""
-        return self._closed_bytes
+        return self._bytes_before[-1]
 
     @property
     def entries(self) -> int:
         """Entries of all ledgers."""
         return self._starts[-1] + self._counts[-1] if self._starts else 0
+
+    def bytes_after(self, position: Position, open_bytes: int = 0) -> int:
+        """Bytes of the entries after a position; those within one ledger count as equally large.
+
+        ``open_bytes`` are those of the last ledger, if it is open.
+        """
+        ledger_id, entry_id = position
+        index = bisect_left(self._ids, ledger_id)
+        total = self.closed_bytes + open_bytes
+        if index == len(self._ids):
+            return 0
+        before = self._bytes_before[index]
+        if self._ids[index] == ledger_id and self._counts[index]:
+            done = max(0, min(entry_id + 1, self._counts[index]))
+            before += self._size_at(index, open_bytes) * done // self._counts[index]
+        return total - before
+
+    def position_leaving(self, size: int, open_bytes: int = 0) -> Position:
+        """The first position after which are at most ``size`` bytes, as ``bytes_after`` counts."""
+        total = self.closed_bytes + open_bytes
+        index = bisect_left(self._bytes_before, total - size, hi=len(self._ids)) - 1
+        if index < 0:
+            return self._trimmed
+        count, here = self._counts[index], self._size_at(index, open_bytes)
+        missing = total - size - self._bytes_before[index]
+        entries = -(-missing * count // here) if here else count
+        return Position(self._ids[index], min(entries, count) - 1)
+
+    def _size_at(self, index: int, open_bytes: int) -> int:
+        info = self._ledgers[index]
+        return open_bytes if info.open else info.size
 
     def infos(self) -> list[LedgerInfo]:
         """The ledgers, with their present numbers of entries."""

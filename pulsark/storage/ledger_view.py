@@ -97,6 +97,19 @@ class LedgerView:
         return self._ledgers.entries
 
     @property
+    def open_bytes(self) -> int:
+        """Bytes of the ledger that is open, as far as they are known here."""
+        return 0
+
+    @property
     def total_size(self) -> int:
-        """Bytes of all closed ledgers."""
-        return self._ledgers.closed_bytes
+        """Bytes of all entries, as far as they are known here."""
+        return self._ledgers.closed_bytes + self.open_bytes
+
+    def bytes_after(self, position: Position) -> int:
+        """Bytes of the entries after a position, about."""
+        return self._ledgers.bytes_after(position, self.open_bytes)
+
+    def position_leaving(self, size: int) -> Position:
+        """The first position after which are at most ``size`` bytes, about."""
+        return self._ledgers.position_leaving(size, self.open_bytes)

@@ -550,9 +550,9 @@ class ManagedLedger(LedgerView):
         return infos
 
     @property
-    def total_size(self) -> int:
-        """Bytes of all entries."""
-        return super().total_size + (self._writer.length if self._writer is not None else 0)
+    def open_bytes(self) -> int:
+        """Bytes of the ledger that is being written."""
+        return self._writer.length if self._writer is not None else 0
 
     @property
     def compacted_to(self) -> CompactedTo | None:

@@ -16,6 +16,7 @@ from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
+    from pulsark.dispatch.topic_kinds import AnyTopic
 
 Command = pb.BaseCommand
 
@@ -44,6 +45,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
         )
     topic = await connection.broker.topic_for_clients(name)
     topic.check_writable()
+    _check_policies(topic, request)
     schema = from_wire(request.schema) if request.HasField("schema") else None
     schema_version = await connection.broker.schema_admission.of_producer(
         name, topic.policies, schema
@@ -76,6 +78,18 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     else:
         connection.waiting_producers[producer.producer_id] = producer
         connection.send(_success(producer, request.request_id, ready=False))
+
+
+def _check_policies(topic: AnyTopic, request: pb.CommandProducer) -> None:
+    """Refuse a producer that is one too many, or does not encrypt where that is required."""
+    policies = topic.policies
+    if policies.encryption_required and not request.encrypted:
+        raise ClientError(ServerError.MetadataError, f"Encryption is required in {topic.name}")
+    others = len(topic.producers) - (request.producer_name in topic.producers)
+    if 0 < policies.max_producers <= others:
+        raise ClientError(
+            ServerError.ProducerBusy, f"Topic '{topic.name}' reached max producers limit"
+        )
 
 
 def _decided(

@@ -70,3 +70,28 @@ def test_after_everything_was_trimmed_the_last_position_stays() -> None:
     ledgers.grow(1)
     assert ledgers.at_or_after(Position(7, 42)) == Position(9, 0)
     assert ledgers.before(Position(9, 0)) == Position(7, 41)
+
+
+def test_bytes_after_a_position_and_the_position_that_leaves_them() -> None:
+    sizes = [LedgerInfo(2, 10, 1000, 0), LedgerInfo(5, 0, 0, 0), LedgerInfo(7, 4, 100, 0)]
+    ledgers = LedgerList([*sizes, LedgerInfo(9, 0, 0, 0, open=True)])
+    ledgers.grow(2)
+    for position, expected in (
+        (EARLIEST, 1150),
+        (Position(2, -1), 1150),
+        (Position(2, 3), 750),
+        (Position(2, 99), 150),
+        (Position(4, 0), 150),
+        (Position(7, 0), 125),
+        (Position(9, 0), 25),
+        (Position(9, 1), 0),
+        (Position(11, 1), 0),
+    ):
+        assert ledgers.bytes_after(position, 50) == expected
+    for size in range(-5, 1300):
+        found = ledgers.position_leaving(size, 50)
+        assert ledgers.bytes_after(found, 50) <= max(size, 0)
+        before = ledgers.before(found)
+        assert found == EARLIEST or ledgers.bytes_after(before, 50) > size
+    assert LedgerList().bytes_after(EARLIEST) == 0
+    assert LedgerList((), Position(3, 4)).position_leaving(0) == Position(3, 4)
