@@ -50,7 +50,7 @@ class Sealing:
         """By ledger: when it was last found to have nothing new, or sealed."""
         self._tidied_at: dict[TopicName, float] = {}
         self._done: dict[int, int] = {}
-        """By ledger: the last entry that is in the table and released by the journal."""
+        """By ledger: the last entry that is in the table and released by the journal; -1: none."""
 
     def start(self) -> None:
         """Begin."""
@@ -90,23 +90,28 @@ class Sealing:
         Entries are in the table and released by the journal when this returns. ``StorageError``
         or ``MetadataError``: not all of them yet.
         """
-        due = await self._all_due(topics, everything)
-        if due:
-            table_id = await self._table_id(topics[0])
-            if await self._tables.open(base, table_id):
-                due = await self._all_due(topics, everything)
-            await self._tables.seal(
-                base,
-                table_id,
-                due,
-                self._entries,
-                topics[0].policies.sealing.target_file_bytes,
-            )
-        for topic in topics:
-            for info in topic.ledger.ledgers():
-                await self._release(topic.name, info.ledger_id)
+        await self._look_up(topics)
+        due = self._all_due(topics, everything)
+        if not due:
+            return
+        table_id = await self._table_id(topics[0])
+        if await self._tables.open(base, table_id):
+            # Opening may have done what an owner before had only decided.
+            for wanted in due:
+                self._done.pop(wanted.ledger_id, None)
+            await self._look_up(topics)
+            due = self._all_due(topics, everything)
+        await self._tables.seal(
+            base,
+            table_id,
+            due,
+            self._entries,
+            topics[0].policies.sealing.target_file_bytes,
+        )
         now = self._broker.clock.monotonic()
-        self._sealed_at.update({wanted.ledger_id: now for wanted in due})
+        for wanted in due:
+            self._sealed_at[wanted.ledger_id] = now
+            await self._release(base, wanted.ledger_id)
 
     async def _tidy_if_due(self, base: TopicName, topic: Topic) -> None:
         now = self._broker.clock.monotonic()
@@ -117,13 +122,17 @@ class Sealing:
     async def tidy(self, base: TopicName, topic: Topic) -> None:
         """Merge, remove and delete files of a table; ``topic`` is any partition of it.
 
+        A long log gets a checkpoint.
         The files of a ledger that was closed are merged if they are many. Rows of a ledger that
         was trimmed leave the table. Files that left it longer ago than retention are deleted.
         """
         table_id = await self._table_id(topic)
+        sealed_ledgers = await self._tables.ledgers(base)
+        if sealed_ledgers:
+            await self._tables.checkpoint(base)
         target = topic.policies.sealing.target_file_bytes
         retention_ms = self._broker.settings.tableVacuumRetentionHours * 3_600_000
-        for sealed in await self._tables.ledgers(base):
+        for sealed in sealed_ledgers:
             infos = await self._ledgers_of(base, sealed.partition)
             if infos is None:
                 continue
@@ -147,21 +156,24 @@ class Sealing:
         record = await read_record(ledger_path(name), self._broker.metadata)
         return None if record is None else {info.ledger_id: info for info in record.ledgers}
 
-    async def _all_due(self, topics: list[Topic], everything: bool) -> list[SealRange]:
-        return [wanted for topic in topics for wanted in await self._due(topic, everything)]
+    async def _look_up(self, topics: list[Topic]) -> None:
+        """What the table has of ledgers that were never asked about; the journal releases it."""
+        for topic in topics:
+            for info in topic.ledger.ledgers():
+                if info.ledger_id not in self._done:
+                    await self._release(topic.name, info.ledger_id)
 
-    async def _due(self, topic: Topic, everything: bool) -> list[SealRange]:
+    def _all_due(self, topics: list[Topic], everything: bool) -> list[SealRange]:
+        return [wanted for topic in topics for wanted in self._due(topic, everything)]
+
+    def _due(self, topic: Topic, everything: bool) -> list[SealRange]:
         found = []
         now = self._broker.clock.monotonic()
         for info in topic.ledger.ledgers():
             first = self._done.get(info.ledger_id, -1) + 1
             if first >= info.entries:
                 self._sealed_at[info.ledger_id] = now
-                continue
-            sealed = await self._tables.sealed(topic.name, info.ledger_id)
-            if sealed is not None:
-                first = max(first, sealed.through + 1)
-            if first < info.entries and (everything or self._is_due(topic, info, first, now)):
+            elif everything or self._is_due(topic, info, first, now):
                 found.append(
                     SealRange(topic.name.partition, info.ledger_id, first, info.entries - 1)
                 )
@@ -179,12 +191,11 @@ class Sealing:
         return policy.freshness_seconds > 0 and waited + CHECK_SECONDS >= policy.freshness_seconds
 
     async def _release(self, name: TopicName, ledger_id: int) -> None:
-        """Let the journal forget what is in the table; once after each start, and each attach."""
+        """Let the journal forget what is in the table, once after each start and each attach."""
         sealed = await self._tables.sealed(name, ledger_id)
-        if sealed is None or sealed.through <= self._done.get(ledger_id, -1):
-            return
-        await self._broker.ledgers.release(ledger_id, sealed.through)
-        self._done[ledger_id] = sealed.through
+        if sealed is not None and sealed.files:
+            await self._broker.ledgers.release(ledger_id, sealed.through)
+        self._done[ledger_id] = sealed.through if sealed is not None else -1
 
     async def _entries(self, wanted: SealRange) -> AsyncIterator[Entries]:
         first = wanted.first

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from pulsark.runtime import OsDisk
 from pulsark.storage.rows import TABLE_SCHEMA
+from pulsark.storage.table import checkpoint
 from pulsark.storage.table.delta_log import COLUMN_TYPES
 from tests.support.tables import NOW, GrowingTable
 
@@ -83,3 +85,23 @@ def test_files_are_sorted_compressed_and_in_small_row_groups(table: GrowingTable
             assert group.total_byte_size <= 2 << 20
             assert group.column(0).compression == "ZSTD"
             assert [c.column_index for c in group.sorting_columns] == [0, 1]
+
+
+def test_long_logs_get_checkpoints_that_other_engines_use(
+    table: GrowingTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_COMMITS", 3)
+    log = Path(table.directory, "_delta_log")
+    assert checkpoint.checkpoint_if_due(OsDisk(), table.directory) == 3
+    assert checkpoint.checkpoint_if_due(OsDisk(), table.directory) is None
+    table.remove(5)
+    for ledger_id in (9, 11):
+        table.attach(0, ledger_id, 0, 10)
+    assert checkpoint.checkpoint_if_due(OsDisk(), table.directory) == 6
+    table.attach(0, 13, 0, 10)
+    for version in range(6):
+        Path(log, f"{version:020d}.json").unlink()
+    assert duckdb_count(table) == polars_count(table) == 100
+    found = DeltaTable(table.directory)
+    assert (found.version(), found.transaction_version("pulsark")) == (7, 7)
+    assert not list(log.glob("*.tmp"))

@@ -80,6 +80,11 @@ class TableProcess:
         _checked(document)
         return entries
 
+    async def checkpoint(self, directories: Sequence[str]) -> list[int | None]:
+        """``checkpoint_if_due`` of each directory; ``None`` also where it failed."""
+        document, _ = await self._exchange({"op": "checkpoint", "directories": list(directories)})
+        return list(_checked(document)["versions"])
+
     async def close(self) -> None:
         """End the process, and start none any more."""
         self._closed = True

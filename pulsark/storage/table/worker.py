@@ -21,6 +21,8 @@ from pulsark.storage.table import messages
 from pulsark.storage.table.messages import BlockingReader
 from pulsark.storage.table.record import SealedLedger
 
+log = logging.getLogger(__name__)
+
 NICENESS = 10
 """Publishing goes first."""
 
@@ -42,6 +44,8 @@ class TableWorker:
                     return self._seal(request, stream)
                 case "read":
                     return self._read(request)
+                case "checkpoint":
+                    return self._checkpoint(request)
                 case op:
                     raise StorageError(f"unknown request {op!r}")
         except PulsarkError as e:
@@ -82,6 +86,20 @@ class TableWorker:
         ledger = SealedLedger.decode("the request", request["ledger"].encode())
         found = reader.read(ledger, request["first"], request["last"], request["maxBytes"])
         return {}, found
+
+    def _checkpoint(self, request: dict[str, Any]) -> Reply:
+        from deltalake.exceptions import DeltaError
+
+        from pulsark.storage.table.checkpoint import checkpoint_if_due
+
+        written = []
+        for directory in request["directories"]:
+            try:
+                written.append(checkpoint_if_due(self._disk, directory))
+            except (OSError, DeltaError) as e:
+                log.warning("%s gets no checkpoint: %s", directory, e)
+                written.append(None)
+        return {"versions": written}, []
 
 
 READERS_MAX = 64
