@@ -76,7 +76,9 @@ async def create_subscription(
         raise fail(409, "Subscription already exists for topic")
     for target in targets:
         if name not in target.subscriptions:
-            await target.create_subscription(name, start, properties, durable=True)
+            await target.create_subscription(
+                name, start, properties, durable=True, replicated=flag(request, "replicated")
+            )
     return done()
 
 
@@ -198,7 +200,7 @@ async def acknowledge(
 async def get_properties(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """A subscription's properties."""
     found = await _subscriptions(broker, topic, name)
-    return value(dict(found[0].cursor.properties))
+    return value(dict(found[0].properties))
 
 
 @router.put(_ONE + "/properties")
@@ -208,9 +210,27 @@ async def set_properties(
     """Replace a subscription's properties."""
     given = string_map(await json_body(request), "properties", TOPIC_PROPERTIES_MAX)
     for subscription in await _subscriptions(broker, topic, name):
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        subscription.cursor.set_properties(given, _resolve(durable))
-        await durable
+        await subscription.set_properties(given)
+    return done()
+
+
+@router.get(_ONE + "/replicatedSubscriptionStatus")
+async def get_replicated(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
+    """Whether the subscription's state is to be replicated, for each partition."""
+    found = await _subscriptions(broker, topic, name)
+    return value({str(one.topic.name): one.replicated for one in found})
+
+
+@router.post(_ONE + "/replicatedSubscriptionStatus")
+async def set_replicated(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Say whether the subscription's state is to be replicated."""
+    wanted = await json_body(request)
+    if not isinstance(wanted, bool):
+        raise fail(400, "The body is true or false")
+    for subscription in await _subscriptions(broker, topic, name):
+        await subscription.set_replicated(wanted)
     return done()
 
 

@@ -39,6 +39,7 @@ class NonPersistentSubscription:
     last_mark_delete_ms = 0
     blocked_on_unacked = False
     at_end = False
+    replicated = False
     mark_delete = EARLIEST
 
     def __init__(
@@ -192,6 +193,9 @@ class NonPersistentSubscription:
         self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None
     ) -> None:
         """Nothing was kept."""
+
+    async def set_replicated(self, replicated: bool) -> None:
+        """There is no state to replicate."""
 
     async def seek(self, position: Position, ack_set: list[int] | None = None) -> None:
         """There is only now."""

@@ -132,6 +132,7 @@ class NonPersistentTopic:
         *,
         durable: bool,
         compacted: bool = False,
+        replicated: bool = False,
     ) -> NonPersistentSubscription:
         """The subscription of that name, or a new one. It gets what is published from now on."""
         self.check_open()

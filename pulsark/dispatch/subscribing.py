@@ -100,6 +100,8 @@ class Subscribing:
         spec: TypeSpec,
     ) -> Consumer:
         """Add a consumer, all or nothing. The caller holds ``subscription.changing``."""
+        if request.replicate_subscription_state and subscription.durable:
+            await subscription.set_replicated(True)
         _check_room(subscription)
         consumer = self._new_consumer(connection, request, subscription, spec)
         await self._admit(subscription, consumer, spec)
@@ -135,6 +137,7 @@ class Subscribing:
             {p.key: p.value for p in request.subscription_properties},
             durable=request.durable,
             compacted=request.read_compacted,
+            replicated=request.replicate_subscription_state,
         )
 
     async def _admit(

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.dispatcher import Dispatcher
 from pulsark.dispatch.exclusive import Exclusive
+from pulsark.dispatch.subscription_properties import (
+    cursor_properties,
+    given_properties,
+    is_replicated,
+)
 from pulsark.dispatch.subscription_type import SubscriptionType, SubType, TypeSpec
 from pulsark.dispatch.subscription_types import check_change, new_type
 from pulsark.errors import ClientError, ServerError
@@ -75,7 +80,26 @@ class Subscription:
     @property
     def properties(self) -> Mapping[str, str]:
         """What it was given."""
-        return self.cursor.properties
+        return given_properties(self.cursor.properties)
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its state is to be replicated between clusters."""
+        return is_replicated(self.cursor.properties)
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace what it was given, durably."""
+        await self._keep(cursor_properties(properties, replicated=self.replicated))
+
+    async def set_replicated(self, replicated: bool) -> None:
+        """Whether its state is to be replicated, durably."""
+        if replicated != self.replicated:
+            await self._keep(cursor_properties(self.properties, replicated=replicated))
+
+    async def _keep(self, properties: Mapping[str, str]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.cursor.set_properties(properties, _resolve(done))
+        await done
 
     @property
     def backlog(self) -> int:

@@ -19,6 +19,7 @@ from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.retention import TopicRetention
 from pulsark.dispatch.subscription import Subscription
+from pulsark.dispatch.subscription_properties import cursor_properties
 from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage
 from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError, StorageFullError
@@ -207,6 +208,7 @@ class Topic:
         *,
         durable: bool,
         compacted: bool = False,
+        replicated: bool = False,
     ) -> Subscription:
         """The subscription of that name, or a new one whose first message is ``position``.
 
@@ -225,8 +227,9 @@ class Topic:
                 mark_delete = self.mark_delete_before(position)
             if durable:
                 self._check_room()
+                kept = cursor_properties(properties, replicated=replicated)
                 cursor = await self._cursors.create(
-                    self.ledger.topic_id, name, mark_delete, properties, self.ledger
+                    self.ledger.topic_id, name, mark_delete, kept, self.ledger
                 )
             else:
                 cursor = Cursor.non_durable(name, mark_delete, self.ledger, self.clock)

@@ -118,6 +118,7 @@ class AnyTopic(Protocol):
         *,
         durable: bool,
         compacted: bool = False,
+        replicated: bool = False,
     ) -> AnySubscription:
         """The subscription of that name, or a new one whose first message is ``position``.
 
@@ -176,6 +177,13 @@ class AnySubscription(Protocol):
     @property
     def properties(self) -> Mapping[str, str]:
         """What it was given when it was made."""
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its state is to be replicated between clusters."""
+
+    async def set_replicated(self, replicated: bool) -> None:
+        """Change that, durably."""
 
     @property
     def backlog(self) -> int:
