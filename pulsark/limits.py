@@ -98,6 +98,9 @@ SCHEMA_BYTES_MAX = 512 * 1024
 SCHEMA_PROPERTIES_BYTES_MAX = 32 * 1024
 """Keys and values of a schema's properties together, in UTF-8."""
 
+SCHEMA_ON_THE_LOOP_BYTES_MAX = 4096
+"""A larger definition is parsed in a thread: this one holds the event loop for a millisecond."""
+
 SCHEMA_DEPTH_MAX = 64
 """Deepest nesting of types in a definition."""
 

@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 topics = typer.Typer(help="List, create and inspect topics.", no_args_is_help=True)
 app.add_typer(topics, name="topics")
+schemas = typer.Typer(help="Show, upload, check and delete schemas.", no_args_is_help=True)
+app.add_typer(schemas, name="schemas")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AdminUrl = Annotated[
@@ -99,13 +101,18 @@ def produce(
     """Publish messages; prints the id of each once it is durable."""
     from pulsark.cli.messages import Output, run_produce
 
+    run_produce(service_url, topic, message or [], key, _named(header), count, Output(json))
+
+
+def _named(items: list[str] | None) -> dict[str, str]:
+    """The properties of an option that may be given often."""
     properties = {}
-    for item in header or []:
+    for item in items or []:
         name, equals, value = item.partition("=")
         if not equals:
             raise typer.BadParameter(f"{item}: write NAME=VALUE", param_hint="--property")
         properties[name] = value
-    run_produce(service_url, topic, message or [], key, properties, count, Output(json))
+    return properties
 
 
 @app.command()
@@ -198,6 +205,81 @@ def topics_compact(
     from pulsark.cli.topics import compact_topic
 
     compact_topic(admin_url, topic, wait=wait, as_json=json)
+
+
+DefinitionFile = Annotated[
+    str, typer.Argument(metavar="FILE", help="The definition; - is stdin.", show_default=False)
+]
+SchemaKind = Annotated[
+    str, typer.Option("--type", "-t", help="AVRO, JSON, PROTOBUF, STRING, ... as in Pulsar.")
+]
+SchemaProperty = Annotated[
+    list[str] | None,
+    typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of the schema."),
+]
+
+
+@schemas.command("get")
+def schemas_get(
+    topic: Topic,
+    version: Annotated[
+        int | None, typer.Option("--version", "-v", min=0, help="A version; else the newest.")
+    ] = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Show the schema of a topic."""
+    from pulsark.cli.schemas import get_schema
+
+    get_schema(admin_url, topic, version, as_json=json)
+
+
+@schemas.command("upload")
+def schemas_upload(
+    topic: Topic,
+    file: DefinitionFile,
+    schema_type: SchemaKind = "AVRO",
+    header: SchemaProperty = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Add a schema to a topic, unless it is incompatible."""
+    from pulsark.cli.schemas import read_payload, upload_schema
+
+    payload = read_payload(file, schema_type, _named(header))
+    upload_schema(admin_url, topic, payload, as_json=json)
+
+
+@schemas.command("compatibility")
+def schemas_compatibility(
+    topic: Topic,
+    file: DefinitionFile,
+    schema_type: SchemaKind = "AVRO",
+    header: SchemaProperty = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Check whether a schema could be added; ends with 1 if not."""
+    from pulsark.cli.schemas import check_schema, read_payload
+
+    payload = read_payload(file, schema_type, _named(header))
+    if not check_schema(admin_url, topic, payload, as_json=json):
+        raise typer.Exit(1)
+
+
+@schemas.command("delete")
+def schemas_delete(
+    topic: Topic,
+    force: Annotated[
+        bool, typer.Option("--force", help="Forget its versions too; the next one is 0.")
+    ] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Delete the schema of a topic."""
+    from pulsark.cli.schemas import delete_schema
+
+    delete_schema(admin_url, topic, force=force, as_json=json)
 
 
 @app.command()

@@ -22,7 +22,11 @@ from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from pulsark.errors import BadVersionError, ClientError, ServerError
-from pulsark.limits import SCHEMA_VERSIONS_BYTES_MAX, SCHEMA_VERSIONS_MAX
+from pulsark.limits import (
+    SCHEMA_ON_THE_LOOP_BYTES_MAX,
+    SCHEMA_VERSIONS_BYTES_MAX,
+    SCHEMA_VERSIONS_MAX,
+)
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy, check, relevant
@@ -35,9 +39,6 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 1
 NO_VERSION = -1
-
-_ON_THE_LOOP_BYTES_MAX = 4096
-"""A definition up to this size is parsed on the event loop: a millisecond at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ class Schemas:
     # -- decisions, in a thread when they are large ---
 
     async def _parse(self, schema: SchemaData) -> Parsed:
-        if len(schema.data) <= _ON_THE_LOOP_BYTES_MAX:
+        if len(schema.data) <= SCHEMA_ON_THE_LOOP_BYTES_MAX:
             return parse(schema)
         return await self._elsewhere(lambda: parse(schema))
 

@@ -245,6 +245,39 @@ def test_topics(shared_standalone: Standalone) -> None:
     assert "answered 404" in error
 
 
+@pytest.mark.feature("F91")
+def test_schemas(shared_standalone: Standalone, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.avsc", tmp_path / "second.json"
+    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    first.write_text(json.dumps(definition, indent=2))
+    definition["fields"].append({"name": "b", "type": "int", "default": 0})  # type: ignore[attr-defined]
+    payload = {"type": "AVRO", "schema": json.dumps(definition), "properties": {"owner": "me"}}
+    second.write_text(json.dumps(payload))  # as pulsar-admin takes it
+
+    def schemas(*arguments: str, code: int = 0, stdin: str = "") -> tuple[str, str]:
+        return pulsark(shared_standalone, "schemas", *arguments, code=code, stdin=stdin)
+
+    topic = "persistent://public/default/cli-schemas"
+    assert schemas("upload", topic, str(first)) == (f"{topic} has it as version 0\n", "")
+    out, _ = schemas("compatibility", topic, str(second))
+    assert out == "compatible (FULL)\n"
+    out, _ = schemas("upload", topic, str(second), "-p", "since=today", "--json")
+    assert json.loads(out) == {"version": {"version": 1}}
+    out, _ = schemas("get", topic)
+    head, owner, since, *shown = out.splitlines()
+    assert (head, owner, since) == ("version 1, AVRO", "  owner=me", "  since=today")
+    assert json.loads("".join(shown)) == definition
+    out, _ = schemas("get", topic, "-v", "0", "--json")
+    assert json.loads(out)["data"] == first.read_text()
+    assert (
+        schemas("compatibility", topic, "-", "-t", "string", code=1)[0] == "incompatible (FULL)\n"
+    )
+    assert "answered 409" in schemas("upload", topic, "-", "-t", "string", code=1)[1]
+    assert "answered 422" in schemas("upload", topic, "-", stdin="{", code=1)[1]
+    assert schemas("delete", topic, "--force")[0] == f"{topic} has no schema\n"
+    assert "answered 404" in schemas("get", topic, code=1)[1]
+
+
 @pytest.mark.parametrize(
     ("command", "reason"),
     [

@@ -265,6 +265,23 @@ def test_bytes_stay_bytes_once_a_topic_is_in_use(used_by: str) -> None:
     run()
 
 
+@scenario()
+async def test_schemas_of_what_is_not_stored(broker) -> None:
+    topic = "non-persistent://public/default/t"
+    client = Client(broker)
+    assert await consume(client, avro("a"), topic) == 0
+    assert (await produce(client, avro("b"), topic)).error == REFUSED
+    assert await produce(client, avro("a", "b="), topic) == v(1)
+    assert await consume(client, STRING, topic) == REFUSED
+    # What was published without a schema was bytes, though nothing of it is kept.
+    other = "non-persistent://public/default/bytes"
+    publisher = Client(broker)
+    await publisher.produce(other, 1)
+    publisher.send(publisher.close_command("producer"))
+    await publisher.outcome()
+    assert await consume(client, avro("a"), other) == REFUSED
+
+
 # -- questions ---------------------------------------------------------------------------------
 
 

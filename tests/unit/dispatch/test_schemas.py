@@ -175,11 +175,13 @@ async def test_what_is_stored_at_most_fits_the_metadata_store(registry_: Fixture
 async def test_large_definitions_are_compared_one_at_a_time(registry_: Fixture) -> None:
     """The virtual worker runs jobs in order; here it counts how many wait for it."""
     waiting = most = 0
+    submitted = asyncio.Event()
     worker = registry_.runtime.new_worker("x")
 
     class Counting:
         def submit(self, job, done) -> None:  # type: ignore[no-untyped-def]
             nonlocal waiting, most
+            submitted.set()
             waiting += 1
             most = max(most, waiting)
 
@@ -196,9 +198,9 @@ async def test_large_definitions_are_compared_one_at_a_time(registry_: Fixture) 
     runtime = replace(registry_.runtime, new_worker=lambda name: Counting())
     schemas = Schemas(registry_.metadata, runtime)
     large = [f"field_number_{i}" for i in range(300)]
-    assert len(version(*large).data) > registry._ON_THE_LOOP_BYTES_MAX
+    assert len(version(*large).data) > registry.SCHEMA_ON_THE_LOOP_BYTES_MAX
     asked = [asyncio.create_task(schemas.register(NAME, version(*large), S.FULL)) for _ in range(5)]
-    await asyncio.sleep(0)
+    await submitted.wait()
     asked[0].cancel()
     done = await asyncio.gather(*asked, return_exceptions=True)
     assert done[1:] == [0, 0, 0, 0]

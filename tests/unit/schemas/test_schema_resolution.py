@@ -166,6 +166,17 @@ def test_what_rests_on_a_failed_assumption_is_taken_back() -> None:
     assert reason(reader, record(field("x", version("string")), name="Top")) is not None
 
 
+def test_what_failed_in_one_place_fails_in_all_others() -> None:
+    """``u`` has another branch than ``A``, ``s`` has none; ``u`` is looked at first."""
+    a, b = record(field("a", "int"), name="A"), record(name="B")
+    holder = record(field("g", a), name="S")
+    reader = record(field("s", holder), field("u", ["A", b]))
+    written = record(field("g", record(name="X")), name="S")
+    found = reason(reader, record(field("s", written), field("u", "X")))
+    assert found is not None
+    assert "field g" in found
+
+
 def test_cycles_of_different_length_are_followed_without_recursion() -> None:
     def ring(length: int) -> Any:
         """Records of one simple name, each holding the next and the last one the first."""
