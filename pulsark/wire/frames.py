@@ -134,7 +134,7 @@ class FrameDecoder:
         else:
             data = bytes(received)
         unpack_sizes = _sizes.unpack_from
-        parse = _parse
+        parse, from_bytes = _parse, _from_bytes
         position = 0
         end = len(data)
         while end - position >= _HEAD_BYTES:
@@ -148,9 +148,18 @@ class FrameDecoder:
                 raise ProtocolError(f"A command of {command_size} bytes in {total_size} bytes")
             if stop > end:
                 break
-            command = parse(data[body:command_end], has_entry=command_end < stop)
-            yield command, data[command_end:stop] or None
             position = stop
+            if command_end == stop:
+                yield parse(data[body:stop], has_entry=False), None
+                continue
+            # What is published passes here: a call less for each.
+            try:
+                command = from_bytes(data[body:command_end])
+            except DecodeError:
+                raise ProtocolError("A command that cannot be parsed") from None
+            if command.type != _SEND:
+                command = parse(data[body:command_end], has_entry=True)
+            yield command, data[command_end:stop]
         if position < end:
             self._keep(data, position)
 
