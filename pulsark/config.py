@@ -228,6 +228,9 @@ class Settings:
     isSchemaValidationEnforced: bool = setting(
         False, "", "A producer without a schema is refused where the topic has one"
     )
+    brokerServiceCompactionMonitorIntervalInSeconds: int = setting(
+        60, "s", "Topics that are due by their compaction threshold are looked for this often", ge=1
+    )
     topicCompactionRetainNullKey: bool = setting(
         False, "", "Compaction keeps messages that have no key"
     )

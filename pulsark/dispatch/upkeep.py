@@ -75,6 +75,11 @@ class Upkeep:
             Chore(
                 "expiry", settings.messageExpiryCheckIntervalInMinutes * 60, partial(every, _expire)
             ),
+            Chore(
+                "compaction",
+                settings.brokerServiceCompactionMonitorIntervalInSeconds,
+                partial(every, _compact),
+            ),
         ]
         if settings.backlogQuotaCheckEnabled:
             chores.append(
@@ -114,6 +119,10 @@ async def _roll_over(topic: Topic) -> None:
     """Close a ledger that is full or old enough although nobody appends to it."""
     if not topic.ledger.is_terminated:
         await topic.ledger.roll_over_if_due()
+
+
+async def _compact(topic: Topic) -> None:
+    topic.compactor.start_if_due()
 
 
 async def _trim(topic: Topic) -> None:

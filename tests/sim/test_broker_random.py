@@ -21,8 +21,10 @@ import pytest
 
 from pulsark.config import Settings
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.dispatcher import Dispatcher
 from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.key_shared import KeyShared
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.cursor_state import CursorState
@@ -66,7 +68,7 @@ SUBSCRIPTIONS = (
     ("exclusive", SubType.Exclusive, 1),
     ("failover", SubType.Failover, 2),
     ("shared", SubType.Shared, 3),
-    # Key_Shared
+    ("key-shared", SubType.Key_Shared, 3),
 )
 
 
@@ -258,10 +260,24 @@ def ack_set_replaces(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CursorState, "_ack_part", planted)
 
 
+def slots_do_not_drain(patch: pytest.MonkeyPatch) -> None:
+    """The new owner of a key gets it at once."""
+    choose = KeyShared.choose
+
+    def planted(self: KeyShared, entry: Entry) -> Consumer | None:
+        slot = self.selector.slot(entry.key_hash)
+        if self._drains(slot, self._owner(slot)):
+            del self._holdings[slot]
+        return choose(self, entry)
+
+    patch.setattr(KeyShared, "choose", planted)
+
+
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     ack_before_fsync: "C1|C2|C4|C6",
     read_position_is_mark_delete: "C1|C6",
     ack_set_replaces: "C6",
+    slots_do_not_drain: "C3: key-shared",
 }
 
 
