@@ -53,6 +53,18 @@ UNREAD_OUTPUT_BYTES_MAX = 1 << 20
 PENDING_PUBLISH_BYTES_MAX = 64 << 20
 """Bytes of one connection that wait for the journal; above it, its socket is not read."""
 
+COUNTED_MESSAGES_MAX = 1_000_000
+"""Most messages that one request of a Spark query lets the broker count."""
+
+COUNTED_ENTRIES_MAX = 20_000
+"""Most entries that it looks at for that: the next request goes on behind them."""
+
+QUERY_CLAIM_SECONDS = 3.0
+"""A Spark query that is silent for longer has lost its subscriptions to whoever asks."""
+
+QUERY_TOPICS_MAX = 200_000
+"""Most topics that all Spark queries together follow with subscriptions."""
+
 # -- HTTP ------------------------------------------------------------------------------------
 
 HTTP_BODY_BYTES_MAX = 1 << 20

@@ -20,6 +20,7 @@ from pulsark.admin import (
     namespaces,
     partitioned,
     policies,
+    queries,
     reserved,
     schemas,
     segments,
@@ -28,6 +29,7 @@ from pulsark.admin import (
     topics,
 )
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.query_claims import QueryClaims
 from pulsark.dispatch.stats import Stats
 from pulsark.limits import HTTP_TARGET_BYTES_MAX
 from pulsark.runtime import Clock
@@ -45,6 +47,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     )
     app.state.broker = broker
     app.state.stats = stats
+    app.state.queries = QueryClaims(broker.clock)
     errors.install(app)
     for module in (
         clusters,
@@ -60,6 +63,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         schemas,
         brokers,
         metrics,
+        queries,
         reserved,
     ):
         app.include_router(module.router)

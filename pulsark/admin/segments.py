@@ -1,32 +1,41 @@
 """What a topic holds, for Spark's planner. Pulsark's own.
 
 ``{"topic", "topicId", "flightUrl", "partitions": [{"partition", "name", "topicId", "first",
-"last", "ledgers": [{"ledgerId", "entries", "size", "open"}]}]}``: ``partition`` is -1 for a
-topic without partitions, ``last`` the last confirmed entry (-1/-1 while there is none).
+"last", "trimmed", "ledgers": [{"ledgerId", "entries", "size", "open"}]}]}``: ``partition`` is -1
+for a topic without partitions, ``last`` the last confirmed entry and ``trimmed`` the last one that
+was deleted (-1/-1 while there is none). With ``after=LEDGER,LEDGER,...``, one number a partition
+in their order, older ledgers are left out: a stream asks often, and only for what comes next.
 """
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
-from pulsark.admin.requests import BrokerOf, TopicOf, value
+from pulsark.admin.requests import BrokerOf, TopicOf, number, value
+from pulsark.dispatch.message_count import count_messages
 from pulsark.dispatch.topic import Topic
+from pulsark.limits import COUNTED_MESSAGES_MAX
 from pulsark.storage.position import Position
 
 router = APIRouter(prefix=TOPICS, tags=["pulsark"])
 
 
 @router.get("/{topic}/segments")
-async def get_segments(topic: TopicOf, broker: BrokerOf) -> Response:
+async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The partitions of a topic with their ledgers."""
     found = await broker.resources.partitioned_topics.get(topic)
     names = await leaves(broker, topic)
-    partitions = [_partition(await broker.topic(name, create=True)) for name in names]
+    given = request.query_params.get("after")
+    after = [number(part, low=-1) for part in given.split(",")] if given else []
+    oldest = chain(after, repeat(0))
+    partitions = [_partition(await broker.topic(name, create=True), next(oldest)) for name in names]
     return value(
         {
             "topic": str(topic),
@@ -37,7 +46,35 @@ async def get_segments(topic: TopicOf, broker: BrokerOf) -> Response:
     )
 
 
-def _partition(topic: Topic) -> dict[str, Any]:
+@router.get("/{topic}/messageCount")
+async def count(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """How many messages come ``after`` a place, up to ``through`` and to ``limit``.
+
+    Places are ``ledger:entry`` or ``ledger:entry:batchIndex``. ``{"messages", "last": {"ledgerId",
+    "entryId", "batchIndex"}}``: the last message counted, which may be before both ends, because
+    one call looks at a bounded number of entries. ``batchIndex`` -1 is all of the entry.
+    """
+    after, after_index = _given_place(request, "after")
+    through, _ = _given_place(request, "through")
+    limit = number(request.query_params.get("limit", ""), low=1)
+    if await broker.resources.partitioned_topics.get(topic) is not None:
+        raise fail(405, "This is done on a partition, not on a partitioned topic")
+    loaded = await broker.topic(topic)
+    counted = await count_messages(
+        loaded, after, after_index, through, min(limit, COUNTED_MESSAGES_MAX)
+    )
+    last = {**_place(counted.last), "batchIndex": counted.batch_index}
+    return value({"messages": counted.messages, "last": last})
+
+
+def _given_place(request: Request, name: str) -> tuple[Position, int]:
+    ledger_id, _, rest = request.query_params.get(name, "").partition(":")
+    entry_id, _, index = rest.partition(":")
+    place = Position(number(ledger_id, low=-1), number(entry_id, low=-1))
+    return place, number(index, low=-1) if index else -1
+
+
+def _partition(topic: Topic, first_ledger: int) -> dict[str, Any]:
     ledger = topic.ledger
     return {
         "partition": topic.name.partition,
@@ -45,6 +82,7 @@ def _partition(topic: Topic) -> dict[str, Any]:
         "topicId": ledger.topic_id,
         "first": _place(ledger.first_position()),
         "last": _place(ledger.last_confirmed),
+        "trimmed": _place(ledger.trimmed),
         "ledgers": [
             {
                 "ledgerId": info.ledger_id,
@@ -52,7 +90,7 @@ def _partition(topic: Topic) -> dict[str, Any]:
                 "size": info.size,
                 "open": info.open,
             }
-            for info in ledger.ledgers()
+            for info in ledger.ledgers(first_ledger)
         ],
     }
 

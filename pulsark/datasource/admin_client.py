@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -22,6 +23,8 @@ FIRST_CONTACT_SECONDS = 5.0
 _REQUEST_TIMEOUT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 1.0
+_AFTER_MAX = 400
+_QUERIES = "/admin/v2/spark-queries"
 _PARTITION_SUFFIX = re.compile(r"-partition-\d+$")
 
 
@@ -38,9 +41,15 @@ class AdminClient:
         self._connection: http.client.HTTPConnection | None = None
         self._answered = False
 
-    def partitions(self, topic: TopicName) -> list[PartitionState]:
-        """All partitions of a topic with their ledgers; ``TopicNotFoundError``."""
-        status, body = self._call("GET", f"{_path(topic)}/segments")
+    def partitions(self, topic: TopicName, after: Sequence[int] = ()) -> list[PartitionState]:
+        """All partitions of a topic with their ledgers; ``TopicNotFoundError``.
+
+        ``after`` has a ledger id for each partition, in order: older ledgers are left out.
+        """
+        # Too many for one request line: the others are listed whole.
+        known = ",".join(map(str, after[:_AFTER_MAX]))
+        query = f"?after={known}" if any(ledger_id > 0 for ledger_id in after) else ""
+        status, body = self._call("GET", f"{_path(topic)}/segments{query}")
         if status == 404:
             raise TopicNotFoundError(f"topic {topic} does not exist at {self._url}")
         plan = self._expect(status, body, f"the plan of {topic}")
@@ -48,6 +57,44 @@ class AdminClient:
             PartitionState.from_json(str(topic.base), plan["flightUrl"], item)
             for item in sorted(plan["partitions"], key=lambda item: item["partition"])
         ]
+
+    def count_messages(
+        self, topic: str, after: Place, through: Place, limit: int
+    ) -> tuple[int, Place]:
+        """Messages of a partition behind ``after``, up to ``through`` and to ``limit``.
+
+        Returns how many, and the last of them. It may be before both ends: ask again from there.
+        """
+        query = f"after={after}&through={through}&limit={limit}"
+        status, body = self._call("GET", f"{_path(TopicName.parse(topic))}/messageCount?{query}")
+        found = self._expect(status, body, f"the number of messages of {topic} after {after}")
+        last = found["last"]
+        return found["messages"], Place(last["ledgerId"], last["entryId"], last["batchIndex"])
+
+    def claim(
+        self, query: str, client: str, subscription: str, topics: Sequence[str]
+    ) -> str | None:
+        """Take a subscription of topics for a query; who has it, if somebody else does."""
+        body = {"client": client, "subscription": subscription, "topics": list(topics)}
+        status, answer = self._call("PUT", f"{_QUERIES}/{query}", body)
+        if status == 409:
+            return _reason(answer)
+        self._expect(status, answer, f"subscription {subscription}")
+        return None
+
+    def renew(self, query: str) -> bool:
+        """Keep what a query has claimed; False if the broker knows of nothing."""
+        status, answer = self._call("POST", f"{_QUERIES}/{query}")
+        if status == 404:
+            return False
+        self._expect(status, answer, f"query {query}")
+        return True
+
+    def release(self, query: str) -> None:
+        """Give back all that a query has claimed."""
+        status, answer = self._call("DELETE", f"{_QUERIES}/{query}")
+        if status != 404:
+            self._expect(status, answer, f"query {query}")
 
     def topics(self, namespace: str) -> list[str]:
         """Full names of all topics of ``tenant/namespace``, without partitions, sorted."""

@@ -26,3 +26,7 @@ class DataLossError(DataSourceError):
 
 class UnavailableError(DataSourceError):
     """The broker did not answer, or not completely, in the time allowed."""
+
+
+class SubscriptionInUseError(DataSourceError):
+    """Another query follows its stream with the same subscription."""

@@ -151,6 +151,15 @@ class StreamOffset:
             },
         }
 
+    def start_of(self, name: str, end: PartitionOffset) -> Place:
+        """The message before the first one of a batch that begins here and ends at ``end``."""
+        begin = self.partitions.get(name)
+        if begin is not None and begin.topic_id == end.topic_id:
+            return begin.read
+        if end.since is None:
+            raise DataSourceError(f"the checkpoint does not say where {name} starts")
+        return end.since
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamOffset:
         """Read what ``to_json`` wrote; ``DataSourceError`` for anything else."""

@@ -78,7 +78,25 @@ OPTIONS: tuple[OptionDoc, ...] = (
         "minPartitions", (), "2 x cores of the driver", "least number of splits, if possible"
     ),
     OptionDoc(
+        "maxRowsPerTrigger",
+        ("maxOffsetsPerTrigger",),
+        "none",
+        "how many messages a micro-batch reads at most; at least one of each partition",
+    ),
+    OptionDoc(
         "maxBytesPerTrigger", (), "none", "how much a micro-batch reads, about; 64m, 1g or bytes"
+    ),
+    OptionDoc(
+        "minRowsPerTrigger",
+        ("minOffsetsPerTrigger",),
+        "none",
+        "how many messages a micro-batch waits for, but no longer than maxTriggerDelay",
+    ),
+    OptionDoc(
+        "maxTriggerDelay",
+        (),
+        "15m",
+        "how long after a batch the next one may wait for minRowsPerTrigger; 500ms, 30s, 15m, 1h",
     ),
     OptionDoc(
         "failOnDataLoss", (), "true", "whether messages that are gone before they were read fail"
@@ -95,8 +113,25 @@ DEFAULT_POLL_TIMEOUT_MS = 120_000
 
 _NAMES = {key.lower(): doc.name for doc in OPTIONS for key in (doc.name, *doc.aliases)}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BATCH_ONLY = ("endingOffsets",)
-_STREAM_ONLY = ("maxBytesPerTrigger",)
+_STREAM_ONLY = (
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "minRowsPerTrigger",
+    "maxTriggerDelay",
+)
+
+ELSEWHERE = {
+    "subscribe": "topics",
+    "assign": "topics",
+    "subscribepattern": "topicsPattern",
+    "kafka.bootstrap.servers": "serviceUrl",
+    "kafka.group.id": "subscription",
+    "maxfilespertrigger": "maxRowsPerTrigger",
+}
+"""Names of other sources that mean something like it, but not the same: named in the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +147,10 @@ class Options:
     subscription: str | None
     columns: tuple[str, ...] | None
     min_partitions: int | None
+    max_rows_per_trigger: int | None
     max_bytes_per_trigger: int | None
+    min_rows_per_trigger: int | None
+    max_trigger_delay_s: float
     fail_on_data_loss: bool
     poll_timeout_s: float
 
@@ -121,6 +159,7 @@ class Options:
         """Check everything; ``OptionError``. ``streaming`` None leaves the mode open."""
         given = _canonical(raw)
         _check_mode(given, streaming)
+        _check_rows(given)
         topics, pattern = _topics(given)
         service_url = _service_url(given)
         return cls(
@@ -133,7 +172,10 @@ class Options:
             subscription=_subscription(given),
             columns=_optional(given, "columns", _names),
             min_partitions=_optional(given, "minPartitions", _positive),
+            max_rows_per_trigger=_optional(given, "maxRowsPerTrigger", _positive),
             max_bytes_per_trigger=_optional(given, "maxBytesPerTrigger", _size),
+            min_rows_per_trigger=_optional(given, "minRowsPerTrigger", _positive),
+            max_trigger_delay_s=_duration("maxTriggerDelay", given.get("maxTriggerDelay", "15m")),
             fail_on_data_loss=_boolean("failOnDataLoss", given.get("failOnDataLoss", "true")),
             poll_timeout_s=(_optional(given, "pollTimeoutMs", _positive) or DEFAULT_POLL_TIMEOUT_MS)
             / 1000,
@@ -163,7 +205,8 @@ def _canonical(raw: Mapping[str, str]) -> dict[str, str]:
 
 def _unknown(key: str) -> str:
     near = difflib.get_close_matches(key.lower(), _NAMES, n=1, cutoff=0.6)
-    hint = f"did you mean '{_NAMES[near[0]]}'? " if near else ""
+    meant = ELSEWHERE.get(key.lower()) or (_NAMES[near[0]] if near else None)
+    hint = f"did you mean '{meant}'? " if meant else ""
     return f"option '{key}' is unknown; {hint}Valid options: {describe_options()}"
 
 
@@ -174,6 +217,18 @@ def _check_mode(given: Mapping[str, str], streaming: bool | None) -> None:
         if name in given:
             mode, other = ("readStream", "read") if streaming else ("read", "readStream")
             raise OptionError(f"option '{name}' is for spark.{other}, not for spark.{mode}")
+
+
+def _check_rows(given: Mapping[str, str]) -> None:
+    if "maxTriggerDelay" in given and "minRowsPerTrigger" not in given:
+        raise OptionError("option 'maxTriggerDelay' does nothing without 'minRowsPerTrigger'")
+    least, most = (
+        _optional(given, name, _positive) for name in ("minRowsPerTrigger", "maxRowsPerTrigger")
+    )
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"option 'minRowsPerTrigger': {least} is more than 'maxRowsPerTrigger', which is {most}"
+        )
 
 
 def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
@@ -263,6 +318,13 @@ def _size(name: str, value: str) -> int:
     if match is None or int(match[1]) < 1:
         raise OptionError(f"option '{name}': '{value}' is not a size like 1048576, 64m or 1g")
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
+
+
+def _duration(name: str, value: str) -> float:
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise OptionError(f"option '{name}': '{value}' is not a time like 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _SECONDS[match[2].lower()]
 
 
 def _boolean(name: str, value: str) -> bool:

@@ -43,7 +43,11 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What the broker said of a topic partition: where it is and what it holds."""
+    """What the broker said of a topic partition: where it is and what it holds.
+
+    ``ledgers`` may lack those that a stream is through with. ``trimmed`` is the last entry that
+    was deleted.
+    """
 
     topic: str
     name: str
@@ -53,11 +57,12 @@ class PartitionState:
     first: Place
     last: Place
     ledgers: tuple[Ledger, ...]
+    trimmed: Place = NOTHING
 
     @classmethod
     def from_json(cls, topic: str, flight_url: str, data: dict[str, Any]) -> PartitionState:
         """Read one element of ``partitions`` of the ``segments`` answer."""
-        first, last = data["first"], data["last"]
+        first, last, trimmed = data["first"], data["last"], data["trimmed"]
         return cls(
             topic=topic,
             name=data["name"],
@@ -70,6 +75,7 @@ class PartitionState:
                 Ledger(item["ledgerId"], item["entries"], item["size"])
                 for item in sorted(data["ledgers"], key=lambda item: item["ledgerId"])
             ),
+            trimmed=Place(trimmed["ledgerId"], trimmed["entryId"]),
         )
 
     def earliest(self) -> Place:
@@ -154,22 +160,17 @@ def comes_after(place: Place, other: Place) -> bool:
     return other.batch_index >= 0 and not 0 <= place.batch_index <= other.batch_index
 
 
-def check_available(
-    state: PartitionState, after: Place, through: Place, *, guarded: bool = False
-) -> None:
-    """``DataLossError`` if entries of ``(after, through]`` may have been deleted.
-
-    A ledger that is gone cannot tell how many entries it had, so a reader that stood inside it
-    has to assume the worst; unless a subscription guards it, because then a ledger goes only
-    after the reader has committed all of it.
-    """
-    if after == NOTHING or not comes_after(through, after):
+def check_available(state: PartitionState, after: Place, through: Place) -> None:
+    """``DataLossError`` if entries of ``(after, through]`` were deleted, or never came to be."""
+    if not comes_after(through, after):
         return
-    there = {ledger.ledger_id for ledger in state.ledgers}
-    if through.ledger_id not in there:
-        missing = f"messages up to {through} are gone"
-    elif after.ledger_id not in there and not guarded:
-        missing = f"messages after {after} may be gone"
+    part_read = after.batch_index >= 0
+    if state.trimmed.position > after.position or (
+        part_read and state.trimmed.position == after.position
+    ):
+        missing = f"messages after {after} were deleted, up to {state.trimmed}"
+    elif through.position > state.latest().position:
+        missing = f"messages up to {through} are gone, the last one is {state.last}"
     else:
         return
     raise DataLossError(

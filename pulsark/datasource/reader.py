@@ -129,12 +129,10 @@ def available_range(
     after: Place,
     through: Place,
     fail_on_data_loss: bool,
-    *,
-    guarded: bool = False,
 ) -> Split | None:
     """The range ``(after, through]``, from the first message there is if loss is allowed."""
     try:
-        check_available(state, after, through, guarded=guarded)
+        check_available(state, after, through)
     except DataLossError as error:
         if fail_on_data_loss:
             raise

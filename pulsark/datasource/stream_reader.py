@@ -16,26 +16,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from pulsark.datasource.admin_client import AdminClient
-from pulsark.datasource.errors import DataSourceError, TopicNotFoundError
+from pulsark.datasource.admission import Admission, default_limit
+from pulsark.datasource.errors import DataSourceError
+from pulsark.datasource.following import Following
 from pulsark.datasource.offsets import Edge, PartitionOffset, Place, StreamOffset
 from pulsark.datasource.options import Options
-from pulsark.datasource.plan import (
-    PartitionState,
-    Split,
-    comes_after,
-    segments_between,
-    within_bytes,
-)
+from pulsark.datasource.plan import PartitionState, Split, comes_after
 from pulsark.datasource.reader import SplitReader, available_range, split_partitions
-from pulsark.datasource.topics import States, TopicFinder, same_topic, starting_places
+from pulsark.datasource.topics import (
+    States,
+    TopicFinder,
+    require_in_query,
+    same_topic,
+    starting_places,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,8 +56,8 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._finder: TopicFinder | None = None
         self._initial: StreamOffset | None = None
         self._target: StreamOffset | None = None
-        self._subscribed: set[str] = set()
-        self._acknowledged: dict[str, Place] = {}
+        self._following: Following | None = None
+        self._admitting: Admission | None = None
         self._idle_since: float | None = None
         self._finished: StreamOffset | None = None
 
@@ -77,32 +74,30 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxBytesPerTrigger``, if it is set."""
-        limit = self._options.max_bytes_per_trigger
-        return ReadMaxBytes(limit) if limit is not None else ReadAllAvailable()
+        """The limit of the options, if one is set."""
+        return default_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the ends as of now: such a query stops there."""
         self._target = self._ends(StreamOffset({}), self._states())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch: everything durable, or about as much as ``limit`` allows."""
+        """The end of the next batch: everything durable, or as much as the limits allow."""
         begin = StreamOffset.from_json(start)
-        states = self._states()
-        self._subscribe(begin)
+        states = self._states(begin)
+        self._follow(begin)
         if self._target is not None:
             end = self._up_to_target(begin, states, self._target)
         else:
             end = self._ends(begin, states)
-        if isinstance(limit, ReadMaxBytes):
-            end = _limited(begin, end, states, limit.max_bytes)
+        end = self._admission().admit(begin, end, states, limit, wait=self._target is None)
         end_json = end.to_json()
         self._acknowledge_if_idle(begin, end_json == start)
         return end_json
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """The newest message of every partition, for the query's progress."""
-        return self._ends(StreamOffset({}), self._states()).to_json()
+        return self._ends(StreamOffset({}), self._states(self._finished)).to_json()
 
     def _ends(self, begin: StreamOffset, states: States) -> StreamOffset:
         """The end of every partition; a partition that ``begin`` lacks starts at its first
@@ -112,7 +107,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name in found and found[name].topic_id == offset.topic_id:
                 continue
             try:
-                same_topic(states.get(name), name, offset.topic_id)
+                self._same_topic(states, name, offset.topic_id)
             except DataSourceError as error:
                 if self._options.fail_on_data_loss:
                     raise
@@ -140,15 +135,16 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits of ``(start, end]``: the same messages for the same offsets, always."""
         begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._follow(begin)
         states: States | None = None
         ranges = []
         for name, offset in finish.partitions.items():
-            after = _after(name, begin.partitions.get(name), offset)
+            after = begin.start_of(name, offset)
             if not comes_after(offset.read, after):
                 continue
             if states is None:
                 # Not older than the end offset, or ledgers would seem shorter than they are.
-                states = self._states(fresh=True)
+                states = self._states(begin, fresh=True)
             item = self._range(name, states, after, offset)
             if item is not None:
                 ranges.append(item)
@@ -159,15 +155,19 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Split | None:
         fail = self._options.fail_on_data_loss
         try:
-            state = same_topic(states.get(name), name, offset.topic_id)
+            state = self._same_topic(states, name, offset.topic_id)
         except DataSourceError as error:
             if fail:
                 raise
             log.warning("%s", error)
             return None
-        return available_range(
-            state, after, offset.read, fail, guarded=self._options.subscription is not None
-        )
+        return available_range(state, after, offset.read, fail)
+
+    def _same_topic(self, states: States, name: str, topic_id: str) -> PartitionState:
+        state = states.get(name)
+        if state is None:
+            require_in_query(self._topics(), name)
+        return same_topic(state, name, topic_id)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
@@ -190,38 +190,22 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except DataSourceError as error:
             # The query is over in any case, and the next run commits from its checkpoint.
             log.warning("%s", error)
+        if self._following is not None:
+            self._following.stop()
         self._admin.close()
 
-    def _subscribe(self, begin: StreamOffset) -> None:
+    def _follow(self, begin: StreamOffset) -> None:
+        """Claim the subscription, before anything is read for it."""
         subscription = self._options.subscription
         if subscription is None:
             return
-        for name, offset in begin.partitions.items():
-            if name not in self._subscribed:
-                self._create(name, subscription, offset.read)
-                self._subscribed.add(name)
-
-    def _create(self, name: str, subscription: str, read: Place) -> None:
-        first = read if read.batch_index >= 0 else Place(read.ledger_id, read.entry_id + 1)
-        self._client().create_subscription(name, subscription, first)
+        if self._following is None:
+            self._following = Following(subscription, self._client(), self._options.admin_url)
+        self._following.start(begin)
 
     def _acknowledge(self, end: StreamOffset) -> None:
-        subscription = self._options.subscription
-        if subscription is None:
-            return
-        for name, offset in end.partitions.items():
-            place = offset.read
-            if place.batch_index >= 0:  # the rest of the entry is still to come
-                place = Place(place.ledger_id, place.entry_id - 1)
-            if place.entry_id < 0 or self._acknowledged.get(name) == place:
-                continue
-            if not self._client().acknowledge(name, subscription, place):
-                log.warning("subscription %s of %s is gone: created again", subscription, name)
-                try:
-                    self._create(name, subscription, place)
-                except TopicNotFoundError as error:
-                    log.warning("%s", error)
-            self._acknowledged[name] = place
+        if self._following is not None:
+            self._following.acknowledge(end)
 
     def _acknowledge_if_idle(self, begin: StreamOffset, idle: bool) -> None:
         """``begin`` is the end of a batch that Spark has finished, or the start of the query."""
@@ -242,10 +226,20 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._admin = AdminClient(self._options.admin_url, self._options.poll_timeout_s)
         return self._admin
 
-    def _states(self, *, fresh: bool = False) -> States:
+    def _topics(self) -> TopicFinder:
         if self._finder is None:
             self._finder = TopicFinder(self._options, self._client())
-        return self._finder.states(fresh=fresh)
+        return self._finder
+
+    def _states(self, begin: StreamOffset | None = None, *, fresh: bool = False) -> States:
+        """Of what is not read yet, if ``begin`` says how far that is."""
+        read = begin.partitions.items() if begin is not None else ()
+        return self._topics().states({name: offset.read for name, offset in read}, fresh=fresh)
+
+    def _admission(self) -> Admission:
+        if self._admitting is None:
+            self._admitting = Admission(self._options, self._client().count_messages)
+        return self._admitting
 
 
 def _end(state: PartitionState, known: PartitionOffset | None) -> PartitionOffset:
@@ -253,34 +247,3 @@ def _end(state: PartitionState, known: PartitionOffset | None) -> PartitionOffse
         return PartitionOffset(state.topic_id, state.latest(), state.earliest())
     latest = state.latest()
     return PartitionOffset(state.topic_id, latest) if comes_after(latest, known.read) else known
-
-
-def _after(name: str, begin: PartitionOffset | None, end: PartitionOffset) -> Place:
-    """The message before the first one of a batch."""
-    if begin is not None and begin.topic_id == end.topic_id:
-        return begin.read
-    if end.since is None:
-        raise DataSourceError(f"the checkpoint does not say where {name} starts")
-    return end.since
-
-
-def _limited(
-    begin: StreamOffset, end: StreamOffset, states: States, max_bytes: int
-) -> StreamOffset:
-    """The end moved back so that a batch has about ``max_bytes``, shared by backlog."""
-    sizes = {}
-    for name, offset in end.partitions.items():
-        state = states.get(name)
-        if state is not None:
-            after = _after(name, begin.partitions.get(name), offset)
-            sizes[name] = sum(s.size for s in segments_between(state, after, offset.read))
-    total = sum(sizes.values())
-    if total <= max_bytes:
-        return end
-    limited = dict(end.partitions)
-    for name, size in sizes.items():
-        offset = end.partitions[name]
-        after = _after(name, begin.partitions.get(name), offset)
-        place = within_bytes(states[name], after, offset.read, max_bytes * size // total)
-        limited[name] = replace(offset, read=place)
-    return StreamOffset(limited)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.errors import DataSourceError, OptionError, TopicNotFoundError
-from pulsark.datasource.offsets import Edge, Place, Point, StartingPoint
+from pulsark.datasource.offsets import NOTHING, Edge, Place, Point, StartingPoint
 from pulsark.datasource.options import Options
 from pulsark.datasource.plan import PartitionState
 from pulsark.errors import ClientError
@@ -39,13 +39,37 @@ class TopicFinder:
         self._known = _Age(_FRESH_SECONDS)
         self._states: dict[str, PartitionState] = {}
 
-    def states(self, *, fresh: bool = False) -> States:
-        """What the broker says of all partitions, sorted by name; ``TopicNotFoundError``."""
+    def states(self, read: Mapping[str, Place] | None = None, *, fresh: bool = False) -> States:
+        """What the broker says of all partitions, sorted by name; ``TopicNotFoundError``.
+
+        ``read`` is how far partitions are read: their older ledgers may be left out.
+        """
         if fresh or self._known.over:
             with self._known:
-                found = [state for name in self._topics() for state in self._partitions(name)]
+                after = self._after(read or {})
+                found = [
+                    state
+                    for name in self._topics()
+                    for state in self._partitions(name, after.get(str(name), ()))
+                ]
                 self._states = {state.name: state for state in sorted(found, key=_by_name)}
         return self._states
+
+    def reads(self, partition: str) -> bool:
+        """Whether a partition, deleted or not, is one of the query's topics."""
+        base = TopicName.parse(partition).base
+        if self._pattern is None:
+            return base in self._names
+        namespace, pattern = split_pattern(self._pattern)
+        return base.namespace_name == namespace and pattern.fullmatch(base.local) is not None
+
+    def _after(self, read: Mapping[str, Place]) -> Mapping[str, Sequence[int]]:
+        """By topic: the ledger that each partition is read up to, as far as that is known."""
+        after: dict[str, list[int]] = {}
+        for name, state in self._states.items():
+            place = read.get(name)
+            after.setdefault(state.topic, []).append(0 if place is None else place.ledger_id)
+        return after
 
     def _topics(self) -> list[TopicName]:
         if self._pattern is not None and self._listed.over:
@@ -55,9 +79,9 @@ class TopicFinder:
                 self._names = [name for name in names if pattern.fullmatch(name.local)]
         return self._names
 
-    def _partitions(self, name: TopicName) -> list[PartitionState]:
+    def _partitions(self, name: TopicName, after: Sequence[int]) -> list[PartitionState]:
         try:
-            return self._admin.partitions(name)
+            return self._admin.partitions(name, after)
         except TopicNotFoundError:
             if self._pattern is None:
                 raise
@@ -129,7 +153,7 @@ def ending_places(states: States, point: StartingPoint) -> dict[str, Place]:
 
 
 def _start(state: PartitionState, wanted: Point) -> Place:
-    if wanted is Edge.EARLIEST:
+    if wanted in (Edge.EARLIEST, NOTHING):  # -1:-1 is how clients print the earliest id
         return state.earliest()
     if wanted is Edge.LATEST:
         return state.latest()
@@ -186,5 +210,19 @@ def same_topic(state: PartitionState | None, name: str, topic_id: str) -> Partit
     if state is None:
         raise TopicNotFoundError(f"{name} was deleted while the query still had to read it")
     if state.topic_id != topic_id:
-        raise DataSourceError(f"{name} was deleted and created again: its id has changed")
+        raise DataSourceError(
+            f"the checkpoint is of another topic {name} (its id was {topic_id} and is "
+            f"{state.topic_id}): it was deleted and created again, or is of another cluster. Start "
+            "with a new checkpoint, or set option failOnDataLoss to false to read it from its start"
+        )
     return state
+
+
+def require_in_query(finder: TopicFinder, name: str) -> None:
+    """``DataSourceError`` if a checkpoint has a topic that the query does not read."""
+    if not finder.reads(name):
+        raise DataSourceError(
+            f"the checkpoint is of {name}, which this query does not read: each query needs a "
+            "checkpoint of its own. Start with a new one, or set option failOnDataLoss to false "
+            "to go on without that topic"
+        )

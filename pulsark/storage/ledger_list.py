@@ -87,11 +87,12 @@ class LedgerList:
         info = self._ledgers[index]
         return open_bytes if info.open else info.size
 
-    def infos(self) -> list[LedgerInfo]:
-        """The ledgers, with their present numbers of entries."""
+    def infos(self, first: int = 0) -> list[LedgerInfo]:
+        """The ledgers from an id on, with their present numbers of entries."""
+        index = bisect_left(self._ids, first)
         return [
             info._replace(entries=count)
-            for info, count in zip(self._ledgers, self._counts, strict=True)
+            for info, count in zip(self._ledgers[index:], self._counts[index:], strict=True)
         ]
 
     def index_of(self, ledger_id: int) -> int | None:

@@ -87,9 +87,9 @@ class LedgerView:
         """Entries after ``after`` and up to ``through``."""
         return self._ledgers.between(after, through)
 
-    def ledgers(self) -> list[LedgerInfo]:
-        """The ledgers, oldest first."""
-        return self._ledgers.infos()
+    def ledgers(self, first: int = 0) -> list[LedgerInfo]:
+        """The ledgers from an id on, oldest first."""
+        return self._ledgers.infos(first)
 
     @property
     def entries(self) -> int:

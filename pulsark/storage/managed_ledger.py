@@ -542,9 +542,9 @@ class ManagedLedger(LedgerView):
 
     # What it is.
 
-    def ledgers(self) -> list[LedgerInfo]:
-        """The ledgers, oldest first; of the open one, what is confirmed."""
-        infos = super().ledgers()
+    def ledgers(self, first: int = 0) -> list[LedgerInfo]:
+        """The ledgers from an id on, oldest first; of the open one, what is confirmed."""
+        infos = super().ledgers(first)
         if self._writer is not None and infos and infos[-1].open:
             infos[-1] = infos[-1]._replace(size=self._writer.length)
         return infos

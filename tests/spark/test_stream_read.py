@@ -171,6 +171,77 @@ def test_a_query_outlives_the_broker(spark: SparkSession, topic: str, tmp_path: 
             client.close()
 
 
+@pytest.mark.feature("F92")
+def test_micro_batches_of_limited_rows(
+    spark: SparkSession,
+    client: pulsar.Client,
+    topic: str,
+    reading: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    publish(client, topic, range(250))  # in batches of the producer that are larger
+    frame = stream(spark, reading, maxRowsPerTrigger="100", minRowsPerTrigger="100")
+    sink = tmp_path / "sink"
+    query = (
+        frame.selectExpr("cast(cast(value as string) as int) n")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(sink))
+    )
+    assert query.awaitTermination(int(WAIT_SECONDS))
+    counts = [progress.numInputRows for progress in query.recentProgress]
+    assert [count for count in counts if count] == [100, 100, 50]
+    assert numbers(spark, sink) == list(range(250))
+
+
+def test_a_second_query_with_the_subscription_fails_and_the_first_goes_on(
+    spark: SparkSession,
+    client: pulsar.Client,
+    broker: Standalone,
+    topic: str,
+    reading: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    publish(client, topic, range(10))
+    frame = stream(spark, reading, subscription="job")
+    first = (
+        frame.writeStream.format("memory")
+        .queryName("first_of_two")
+        .option("checkpointLocation", str(tmp_path / "first"))
+        .start()
+    )
+    try:
+        eventually(lambda: spark.table("first_of_two").count() == 10, "ten rows")
+        second = frame.writeStream.format("noop")
+        second = second.option("checkpointLocation", str(tmp_path / "second"))
+        with pytest.raises(PySparkException, match="is in use by another Spark query, at "):
+            second.start().awaitTermination(int(WAIT_SECONDS))
+        publish(client, topic, range(10, 20))
+        eventually(lambda: spark.table("first_of_two").count() == 20, "twenty rows")
+        eventually(lambda: backlog(broker, topic, "job") == 0, "no backlog")
+    finally:
+        first.stop()
+    third = frame.writeStream.format("noop").trigger(availableNow=True)
+    third = third.option("checkpointLocation", str(tmp_path / "third"))
+    assert third.start().awaitTermination(int(WAIT_SECONDS))
+
+
+def test_a_checkpoint_of_another_topic_is_refused(
+    spark: SparkSession,
+    client: pulsar.Client,
+    topic: str,
+    reading: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    publish(client, topic, range(10))
+    publish(client, f"{topic}-other", range(10))
+    sink, checkpoint = tmp_path / "sink", tmp_path / "checkpoint"
+    run_available(stream(spark, reading), sink, checkpoint)
+    with pytest.raises(PySparkException, match=f"is of .*{topic}, which this query does not read"):
+        run_available(stream(spark, {**reading, "topic": f"{topic}-other"}), sink, checkpoint)
+
+
 def _subscribed(broker: Standalone, topic: str) -> bool:
     return "job" in admin(broker, "GET", f"{topic}/subscriptions")
 

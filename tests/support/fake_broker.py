@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import uuid
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from pulsark.dispatch.flight import FlightListener, TopicRange
+from pulsark.dispatch.query_claims import QueryClaims
 from pulsark.errors import ClientError, ServerError
-from pulsark.storage.position import Position
+from pulsark.runtime import SystemClock
+from pulsark.storage.position import EARLIEST, Position
+from pulsark.wire.entry import message_counts
 
 
 @dataclass
@@ -23,6 +27,7 @@ class FakePartition:
     ledgers: dict[int, list[bytes]] = field(default_factory=dict)
     topic_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    trimmed: Position = EARLIEST
 
     @property
     def last(self) -> Position:
@@ -31,6 +36,13 @@ class FakePartition:
             if entries:
                 return Position(ledger_id, len(entries) - 1)
         return Position(-1, -1)
+
+    def trim(self, ledger_id: int) -> None:
+        """Delete a ledger and those before it."""
+        for old in [held for held in self.ledgers if held <= ledger_id]:
+            entries = self.ledgers.pop(old)
+            if entries:
+                self.trimmed = max(self.trimmed, Position(old, len(entries) - 1))
 
     @property
     def first(self) -> Position:
@@ -48,6 +60,7 @@ class FakeBroker:
         self.fail_reads = 0
         self.hide_from: Position | None = None
         self._next_ledger = 0
+        self.claims = QueryClaims(SystemClock())
 
     # -- what tests do ---------------------------------------------------------------------
 
@@ -133,8 +146,31 @@ class FakeBroker:
                 size += len(entry)
         return found
 
-    def plan(self, topic: str) -> dict[str, Any]:
+    def count(self, topic: str, after: str, through: str, limit: int) -> dict[str, Any]:
+        """The answer of the ``messageCount`` endpoint, one entry at a time."""
+        ledger_id, entry_id, *rest = (int(number) for number in after.split(":"))
+        index = rest[0] if rest else -1
+        last = Position(*(int(number) for number in through.split(":")[:2]))
+        for held_id, entries in sorted(self.partition(topic).ledgers.items()):
+            for number, entry in enumerate(entries):
+                place = Position(held_id, number)
+                if place < (ledger_id, entry_id) or place > last:
+                    continue
+                skipped = 0
+                if place == (ledger_id, entry_id):
+                    if index < 0:
+                        continue
+                    skipped = index + 1
+                messages = message_counts(entry)[0]
+                if messages - skipped > limit:
+                    found = _id(place) | {"batchIndex": skipped + limit - 1}
+                    return {"messages": limit, "last": found}
+                return {"messages": messages - skipped, "last": _id(place) | {"batchIndex": -1}}
+        return {"messages": 0, "last": _id(last) | {"batchIndex": -1}}
+
+    def plan(self, topic: str, after: list[int]) -> dict[str, Any]:
         """The answer of the ``segments`` endpoint."""
+        oldest = itertools.chain(after, itertools.repeat(0))
         return {
             "topic": topic,
             "topicId": "base",
@@ -146,6 +182,7 @@ class FakeBroker:
                     "topicId": held.topic_id,
                     "first": _id(held.first),
                     "last": _id(held.last),
+                    "trimmed": _id(held.trimmed),
                     "ledgers": [
                         {
                             "ledgerId": ledger_id,
@@ -154,9 +191,10 @@ class FakeBroker:
                             "open": ledger_id == max(held.ledgers),
                         }
                         for ledger_id, entries in sorted(held.ledgers.items())
+                        if ledger_id >= first
                     ],
                 }
-                for number, held in self.topics[topic].items()
+                for (number, held), first in zip(self.topics[topic].items(), oldest, strict=False)
             ],
         }
 
@@ -173,16 +211,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve(None)
 
     def do_PUT(self) -> None:
-        self._serve(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        size = int(self.headers["Content-Length"] or 0)
+        self._serve(json.loads(self.rfile.read(size)) if size else None)
 
     do_POST = do_PUT
+    do_DELETE = do_GET
 
     def _serve(self, body: Any) -> None:
-        path = unquote(self.path)
-        self.fake.requests.append(f"{self.command} {path}")
-        parts = path.removeprefix("/admin/v2/persistent/").split("/")
+        path, _, query = unquote(self.path).partition("?")
+        self.fake.requests.append(f"{self.command} {unquote(self.path)}")
+        parts = path.removeprefix("/admin/v2/").removeprefix("persistent/").split("/")
         try:
-            status, answer = self._route(parts, body)
+            if parts[0] == "spark-queries":
+                status, answer = self._query(parts[1], body)
+            else:
+                status, answer = self._route(parts, body, dict(parse_qsl(query)))
         except KeyError as error:
             status, answer = 404, {"reason": f"{error} not found"}
         data = json.dumps(answer).encode() if answer is not None else b""
@@ -191,7 +234,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _route(self, parts: list[str], body: Any) -> tuple[int, Any]:
+    def _query(self, name: str, body: Any) -> tuple[int, Any]:
+        claims = self.fake.claims
+        if self.command == "PUT":
+            held = claims.claim(name, body["client"], body["subscription"], body["topics"])
+            return (204, None) if held is None else (409, {"reason": f"held by {held[0].client}"})
+        known = claims.renew(name) if self.command == "POST" else claims.release(name)
+        return (204, None) if known else (404, {"reason": "nothing is known of this query"})
+
+    def _route(self, parts: list[str], body: Any, query: dict[str, str]) -> tuple[int, Any]:
         fake = self.fake
         if len(parts) < 3 or parts[2:] == ["partitioned"]:
             prefix = f"persistent://{parts[0]}/{parts[1]}/"
@@ -205,7 +256,10 @@ class _Handler(BaseHTTPRequestHandler):
             ]
         name = f"persistent://{parts[0]}/{parts[1]}/{parts[2]}"
         if parts[3] == "segments":
-            return 200, fake.plan(name)
+            return 200, fake.plan(name, [int(n) for n in query.get("after", "0").split(",")])
+        if parts[3] == "messageCount":
+            limit = int(query["limit"])
+            return 200, fake.count(name, query["after"], query["through"], limit)
         held, subscription = fake.partition(name), parts[4]
         place = (body["ledgerId"], body["entryId"])
         if parts[5:] == ["acknowledge"]:

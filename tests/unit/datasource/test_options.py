@@ -36,7 +36,10 @@ def test_defaults() -> None:
         subscription=None,
         columns=None,
         min_partitions=None,
+        max_rows_per_trigger=None,
         max_bytes_per_trigger=None,
+        min_rows_per_trigger=None,
+        max_trigger_delay_s=900,
         fail_on_data_loss=True,
         poll_timeout_s=120.0,
     )
@@ -78,7 +81,10 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
         "failOnDataLoss": "true",
         "startingOffsets": "earliest",
         "endingOffsets": "latest",
+        "maxTriggerDelay": "1s",
     }
+    if key == "maxTriggerDelay":
+        other["minRowsPerTrigger"] = "1"
     Options.parse({key.lower(): valid.get(key, "1")} | other)
 
 
@@ -110,6 +116,29 @@ def test_an_unknown_option_names_the_near_miss_and_all_valid_ones() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("subscribe", "topics"),
+        ("kafka.group.id", "subscription"),
+        ("maxRowPerTriger", "maxRowsPerTrigger"),
+        ("startingOfsets", "startingOffsets"),
+        ("predefinedSubscriptions", "subscription"),
+    ],
+)
+def test_names_of_other_sources_and_near_misses(key: str, meant: str) -> None:
+    assert f"option '{key}' is unknown; did you mean '{meant}'? " in refused(**{key: "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15 m", 900), ("1h", 3600), ("2D", 172_800)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    options = parse(minOffsetsPerTrigger="5", maxTriggerDelay=text)
+    assert options.max_trigger_delay_s == seconds
+    assert options.min_rows_per_trigger == 5
+
+
+@pytest.mark.parametrize(
     ("raw", "says"),
     [
         ({}, "exactly one of 'topic', 'topics', 'topicsPattern'; found none"),
@@ -124,6 +153,13 @@ def test_an_unknown_option_names_the_near_miss_and_all_valid_ones() -> None:
         ({"topic": "t", "pollTimeoutMs": "1s"}, "not a whole number"),
         ({"topic": "t", "failOnDataLoss": "yes"}, "neither true nor false"),
         ({"topic": "t", "maxBytesPerTrigger": "many"}, "not a size"),
+        ({"topic": "t", "maxRowsPerTrigger": "0"}, "not a whole number from 1 up"),
+        ({"topic": "t", "minRowsPerTrigger": "1", "maxTriggerDelay": "15"}, "not a time like"),
+        ({"topic": "t", "maxTriggerDelay": "15m"}, "nothing without 'minRowsPerTrigger'"),
+        (
+            {"topic": "t", "minRowsPerTrigger": "2", "maxRowsPerTrigger": "1"},
+            "2 is more than 'maxRowsPerTrigger', which is 1",
+        ),
         ({"topic": "t", "subscription": ""}, "'subscription' is empty"),
         ({"topic": "t", "endingOffsets": "earliest"}, "would read nothing"),
         ({"topic": "t", "startingOffsets": "now"}, "neither earliest, latest nor JSON"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,12 +131,18 @@ def test_messages_that_are_gone_are_noticed() -> None:
     held = state((5, 10, 1), (6, 10, 1))
     check_available(held, NOTHING, Place(6, 3))
     check_available(held, Place(5, 9), Place(6, 3))
-    with pytest.raises(DataLossError, match=r"after 4:7 may be gone; .* 5:0"):
+    check_available(held, Place(4, 7), Place(6, 3))  # so ledger 4 has ended there
+    held = replace(held, trimmed=Place(4, 8))
+    with pytest.raises(DataLossError, match=r"after 4:7 were deleted, up to 4:8; .* 5:0"):
         check_available(held, Place(4, 7), Place(6, 3))
-    check_available(held, Place(4, 7), Place(6, 3), guarded=True)
-    with pytest.raises(DataLossError, match="up to 4:9 are gone"):
-        check_available(held, Place(4, 7), Place(4, 9), guarded=True)
+    check_available(held, Place(4, 8), Place(6, 3))
+    with pytest.raises(DataLossError, match="after 4:8:1 were deleted"):
+        check_available(held, Place(4, 8, 1), Place(6, 3))
+    with pytest.raises(DataLossError, match="after -1:-1 were deleted"):
+        check_available(held, NOTHING, Place(6, 3))
     check_available(held, Place(4, 7), Place(4, 7))
+    with pytest.raises(DataLossError, match="up to 7:0 are gone, the last one is 6:9"):
+        check_available(held, Place(6, 9), Place(7, 0))
 
 
 @given(ledger_lists, st.integers(1, 400), st.data())

@@ -12,17 +12,21 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import LongType, StringType, StructType
 
+from pulsark.datasource.admission import Admission
 from pulsark.datasource.columns import COLUMNS, check_schema, spark_schema
 from pulsark.datasource.errors import (
     DataLossError,
     DataSourceError,
     OptionError,
+    SubscriptionInUseError,
     TopicNotFoundError,
     UnavailableError,
 )
 from pulsark.datasource.options import Options
 from pulsark.datasource.reader import PulsarkReader, SplitPartition
 from pulsark.datasource.stream_reader import PulsarkStreamReader
+from pulsark.dispatch.query_claims import QueryClaims
+from pulsark.runtime import SystemClock
 from pulsark.storage.position import Position
 from pulsark.storage.rows import ROW_SCHEMA
 from pulsark.wire import pulsar_pb2 as pb
@@ -399,7 +403,7 @@ def test_a_topic_created_again_stops_the_query(broker: FakeBroker) -> None:
     stream = Stream(broker)
     lenient = Stream(broker, failOnDataLoss="false")
     broker.publish(broker.create("t"), [alone("b")])
-    with pytest.raises(DataSourceError, match="deleted and created again"):
+    with pytest.raises(DataSourceError, match=r"the checkpoint is of another topic .*t \(its id"):
         stream.plan()
     assert lenient.next() == ["b"]
 
@@ -407,17 +411,173 @@ def test_a_topic_created_again_stops_the_query(broker: FakeBroker) -> None:
 def test_messages_trimmed_before_they_were_read_stop_the_query(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [alone("a"), alone("b")])
-    strict, lenient, guarded = (
+    strict, lenient = (
         Stream(broker, startingOffsets=json.dumps({"t": "1:1"}), **raw)
-        for raw in ({}, {"failOnDataLoss": "false"}, {"subscription": "s"})
+        for raw in ({}, {"failOnDataLoss": "false"})
     )
     broker.roll(topic)
     broker.publish(topic, [alone("c")])
-    del broker.topics[topic][-1].ledgers[1]
-    with pytest.raises(DataLossError, match="after 1:0 may be gone"):
+    broker.topics[topic][-1].trim(1)
+    with pytest.raises(DataLossError, match="after 1:0 were deleted, up to 1:1"):
         strict.next()
     assert lenient.next() == ["c"]
-    assert guarded.next() == ["c"]
+
+
+def test_messages_trimmed_after_they_were_read_are_no_loss(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a"), alone("b")])
+    stream = Stream(broker, startingOffsets="earliest")
+    assert stream.next() == ["a", "b"]
+    broker.roll(topic)
+    broker.topics[topic][-1].trim(1)
+    assert stream.next() == []
+    stream.restart()
+    broker.publish(topic, [alone("c")])
+    assert stream.next() == ["c"]
+
+
+def test_what_came_and_went_in_a_topic_that_was_empty_is_a_loss(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    stream = Stream(broker)
+    broker.publish(topic, [alone("a")])
+    broker.roll(topic)
+    broker.topics[topic][-1].trim(1)
+    broker.publish(topic, [alone("b")])
+    with pytest.raises(DataLossError, match="were deleted, up to 1:0"):
+        stream.next()
+
+
+def test_a_row_limit_is_exact_and_cuts_batches(broker: FakeBroker) -> None:
+    topic = broker.create("t", 2)
+    broker.publish(topic, [batch(*"abcde"), alone("f"), batch(*"ghij")], 0)
+    stream = Stream(broker, startingOffsets="earliest", maxRowsPerTrigger="4")
+    found = []
+    while rows := stream.next():
+        found.append("".join(rows))
+        stream.restart()
+    assert found == ["abcd", "efgh", "ij"]
+    broker.publish(topic, [batch("x" * 100, "y" * 100), alone("z" * 100)], 1)
+    broker.publish(topic, [alone("k" * 100)] * 3, 0)
+    sizes = []
+    while rows := stream.next():
+        sizes.append(len(rows))
+    assert sum(sizes) == 6
+    assert max(sizes) <= 4
+
+
+def test_the_smaller_of_rows_and_bytes_counts(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("x" * 1000)] * 10)
+    limits = {"startingOffsets": "earliest", "maxRowsPerTrigger": "5"}
+    assert len(Stream(broker, maxBytesPerTrigger="3k", **limits).next()) == 3
+    assert len(Stream(broker, maxBytesPerTrigger="30k", **limits).next()) == 5
+    everything = Stream(broker, maxBytesPerTrigger="3k", **limits)
+    assert len(everything.next(ReadAllAvailable())) == 10  # as Trigger.Once asks
+
+
+def test_a_batch_waits_for_rows_but_not_for_ever(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    stream = Stream(broker, minRowsPerTrigger="3", maxTriggerDelay="10s")
+    now = 100.0
+    stream.reader._admitting = Admission(
+        stream.reader._options, stream.reader._client().count_messages, lambda: now
+    )
+    broker.publish(topic, [alone("a")])
+    assert stream.next() == ["a"]  # the first batch of a run does not wait
+    broker.publish(topic, [alone("b")])
+    assert stream.next() == []
+    broker.publish(topic, [batch("c", "d")])
+    assert stream.next() == ["b", "c", "d"]
+    broker.publish(topic, [alone("e")])
+    now = 109.9
+    assert stream.next() == []
+    asked = [request for request in broker.requests if "messageCount" in request]
+    assert stream.next() == []
+    assert asked == [request for request in broker.requests if "messageCount" in request]
+    now = 110.0
+    assert stream.next() == ["e"]
+
+
+def test_available_now_waits_for_nothing(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    stream = Stream(broker, startingOffsets="earliest", minRowsPerTrigger="3")
+    broker.publish(topic, [alone("a")])
+    assert stream.next() == ["a"]
+    broker.publish(topic, [alone("b")])
+    assert stream.next() == []
+    stream.reader.prepareForTriggerAvailableNow()
+    assert stream.next() == ["b"]
+
+
+def test_a_poll_asks_only_for_ledgers_that_are_not_read_yet(broker: FakeBroker) -> None:
+    topic = broker.create("t", 2)
+    for number in range(3):
+        broker.publish(topic, [alone(f"a{number}")], 0)
+        broker.roll(topic, 0)
+    broker.publish(topic, [alone("b")], 1)
+    stream = Stream(broker, startingOffsets="earliest")
+    assert stream.next() == ["a0", "a1", "a2", "b"]
+    assert stream.next() == []
+    last = next(r for r in reversed(broker.requests) if "segments" in r)
+    assert last.endswith("/t/segments?after=3,5")
+    broker.topics[topic][2] = type(broker.topics[topic][0])()
+    broker.publish(topic, [alone("c")], 2)
+    broker.publish(topic, [alone("a3")], 0)
+    assert stream.next() == ["a3", "c"]
+
+
+def test_a_subscription_belongs_to_one_query(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsark.datasource.following._WAIT_SECONDS", 0.0)
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a")])
+    first = Stream(broker, subscription="s", startingOffsets="earliest")
+    assert first.next() == ["a"]
+    second = Stream(broker, subscription="s", startingOffsets="earliest")
+    with pytest.raises(SubscriptionInUseError, match=r"held by .*:\d+. Stop that query"):
+        second.plan()
+    assert Stream(broker, subscription="other", startingOffsets="earliest").next() == ["a"]
+    first.reader.stop()
+    assert second.next() == ["a"]
+
+
+def test_a_query_that_was_thought_dead_stops(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsark.datasource.following.RENEW_SECONDS", 0.01)
+    broker.publish(broker.create("t"), [alone("a")])
+    first = Stream(broker, subscription="s", startingOffsets="earliest")
+    assert first.next() == ["a"]
+    claims = QueryClaims(SystemClock())
+    claims.claim("q", "elsewhere:1", "s", [T])
+    broker.claims = claims  # started anew, and somebody else came first
+    claim = first.reader._following._claim  # type: ignore[union-attr]
+    claim._thread.join(5)  # type: ignore[union-attr]
+    with pytest.raises(SubscriptionInUseError, match="held by elsewhere:1"):
+        first.plan()
+    with pytest.raises(SubscriptionInUseError, match="held by elsewhere:1"):
+        first.reader.commit(first.offset)
+
+
+def test_a_checkpoint_of_another_query_is_refused(broker: FakeBroker) -> None:
+    broker.publish(broker.create("t"), [alone("a")])
+    broker.publish(broker.create("u"), [alone("b")])
+    offset = Stream(broker).offset
+    for other in ({"topics": "u"}, {"topicsPattern": "u.*"}):
+        stream = Stream(broker, **other)
+        stream.offset = offset
+        with pytest.raises(DataSourceError, match=r"is of .*/t, which this query does not read"):
+            stream.plan()
+        with pytest.raises(DataSourceError, match="with a new one"):
+            stream.reader.partitions(offset, _moved(offset))
+        lenient = Stream(broker, failOnDataLoss="false", **other)
+        lenient.offset = offset
+        assert lenient.next() == ["b"]
+
+
+def _moved(offset: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(offset).replace('"1:0"', '"1:9"'))  # type: ignore[no-any-return]
 
 
 def test_polling_while_nothing_happens_costs_few_requests(broker: FakeBroker) -> None:
