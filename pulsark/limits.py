@@ -82,6 +82,12 @@ HTTP_HEAD_TIMEOUT_SECONDS = 30.0
 HTTP_CLOSE_SECONDS = 2.0
 """How long requests under way may take to end when the process stops."""
 
+SHOWN_PAYLOAD_BYTES_MAX = 16 << 20
+"""Largest payload, decompressed, that the admin API shows: it is made on the event loop."""
+
+ANALYZED_ENTRIES_MAX = 10_000
+"""Most entries that one request counts, as Pulsar's subscriptionBacklogScanMaxEntries."""
+
 JSON_DEPTH_MAX = 32
 """Deepest nesting of a request's JSON; the deepest that Pulsar's tools send is five."""
 

@@ -168,6 +168,12 @@ async def existing(broker: Broker, topic: TopicName) -> PartitionedTopic:
     return found
 
 
+async def refuse_base(broker: Broker, topic: TopicName) -> None:
+    """405 for a topic that has partitions."""
+    if await broker.resources.partitioned_topics.get(topic) is not None:
+        raise fail(405, "This is done on a partition, not on a partitioned topic")
+
+
 async def is_there(broker: Broker, topic: TopicName) -> bool:
     """Whether a topic exists, with or without partitions."""
     if await broker.resources.partitioned_topics.get(topic) is not None:

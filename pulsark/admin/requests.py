@@ -114,7 +114,11 @@ def topic_name(domain: str, tenant: str, namespace: str, topic: str) -> TopicNam
 
 
 def subscription_name(segment: str) -> str:
-    """A subscription's name: clients encode it twice, so it is decoded twice."""
+    """A subscription's name. Pulsar's clients encode it twice, so it is decoded twice.
+
+    Of names that were encoded once, those without ``%`` and ``+`` arrive all the same. There is
+    no telling the others apart, and guessing might delete another subscription than was meant.
+    """
     return _decoded(unquote_plus, _decoded(unquote, segment))
 
 

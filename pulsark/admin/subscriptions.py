@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
-from pulsark.admin.partitioned import is_there, leaves
+from pulsark.admin.partitioned import is_there, leaves, refuse_base
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
     AnyTopicOf,
@@ -20,6 +20,7 @@ from pulsark.admin.requests import (
     TopicOf,
     done,
     flag,
+    integer,
     json_body,
     json_object,
     number,
@@ -35,6 +36,7 @@ from pulsark.dispatch.topic_kinds import AnyTopic
 from pulsark.limits import TOPIC_PROPERTIES_MAX
 from pulsark.runtime import Done
 from pulsark.storage.position import LATEST, Position
+from pulsark.wire.ack_set import full_mask, words_of_mask
 from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(prefix=TOPICS, tags=["subscriptions"])
@@ -102,8 +104,7 @@ async def delete_subscription(
 async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """Acknowledge everything there is."""
     for subscription in await _subscriptions(broker, topic, name):
-        last = subscription.topic.ledger.last_confirmed
-        await subscription.seek(Position(last.ledger_id, last.entry_id + 1))
+        await _pass_over(subscription, subscription.topic.ledger.last_confirmed)
     return done()
 
 
@@ -114,7 +115,7 @@ async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerO
     subscription = await _single(broker, topic, name)
     target = _after_unacked(subscription, skipped)
     if target is not None:
-        await _acknowledge(subscription, target)
+        await _pass_over(subscription, target)
     return done()
 
 
@@ -133,17 +134,25 @@ async def reset_by_time(
 async def reset_by_id(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
-    """Go on with a message, or with the one after it (``excluded``)."""
+    """Go on with a message, or with the one after it (``excluded``); also within a batch."""
     body = await json_object(request)
     target = position(body)
+    batch_index = integer(body.get("batchIndex"), "batchIndex", -1)
+    excluded = body.get("excluded") is True or body.get("isExcluded") is True
     subscription = await _single(broker, topic, name)
     ledger = subscription.topic.ledger
     last = ledger.last_confirmed
+    ack_set: list[int] = []
     if target > last:
         target = Position(last.ledger_id, last.entry_id + 1)
-    elif body.get("excluded") is True or body.get("isExcluded") is True:
+    elif batch_index >= 0:
+        passed = batch_index + excluded
+        ack_set = await _batch_from(subscription.topic, target, passed)
+        if not ack_set and passed:
+            target = ledger.next_position(target)
+    elif excluded:
         target = ledger.next_position(target)
-    await subscription.seek(target)
+    await subscription.seek(target, ack_set or None)
     return done()
 
 
@@ -192,7 +201,7 @@ async def acknowledge(
     subscription = await _single(broker, topic, name)
     if subscription.consumers:
         raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
-    await _acknowledge(subscription, min(target, subscription.topic.ledger.last_confirmed))
+    await _pass_over(subscription, min(target, subscription.topic.ledger.last_confirmed))
     return done()
 
 
@@ -255,8 +264,7 @@ async def _subscriptions(broker: Broker, topic: TopicName, name: str) -> list[Su
 
 
 async def _single(broker: Broker, topic: TopicName, name: str) -> Subscription:
-    if await broker.resources.partitioned_topics.get(topic) is not None:
-        raise fail(405, "This is done on a partition, not on a partitioned topic")
+    await refuse_base(broker, topic)
     (found,) = await _subscriptions(broker, topic, name)
     return found
 
@@ -284,11 +292,20 @@ def _after_unacked(subscription: Subscription, count: int) -> Position | None:
     return target
 
 
-async def _acknowledge(subscription: Subscription, target: Position) -> None:
+async def _batch_from(topic: Topic, place: Position, index: int) -> list[int]:
+    """The ack set of a batch from a message on; empty if that is all of it, or nothing."""
+    found = await topic.read(place, 1, 1)
+    if not index or not found or found[0].position != place or index >= found[0].messages:
+        return []
+    return words_of_mask(full_mask(found[0].messages) >> index << index)
+
+
+async def _pass_over(subscription: Subscription, through: Position) -> None:
+    """Acknowledge everything up to there, durably, whoever may hold it."""
+    subscription.pass_over(through)
     durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    subscription.cursor.ack_cumulative(target, done=_resolve(durable))
+    subscription.cursor.flush(_resolve(durable))
     await durable
-    subscription.topic.acknowledged(subscription)
 
 
 def _resolve(future: asyncio.Future[None]) -> Done:

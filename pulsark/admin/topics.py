@@ -8,7 +8,15 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
-from pulsark.admin.partitioned import existing, is_there, is_used, leaves, parts_of, stats_of
+from pulsark.admin.partitioned import (
+    existing,
+    is_there,
+    is_used,
+    leaves,
+    parts_of,
+    refuse_base,
+    stats_of,
+)
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
     AnyTopicOf,
@@ -121,7 +129,7 @@ async def last_message_id(topic: TopicOf, broker: BrokerOf) -> Response:
 @router.get("/{topic}/messageid/{timestamp}")
 async def message_id_by_time(topic: TopicOf, timestamp: str, broker: BrokerOf) -> Response:
     """The id of the first message published at or after a time."""
-    await _refuse_base(broker, topic)
+    await refuse_base(broker, topic)
     loaded = await broker.topic(topic)
     position = await loaded.ledger.find_by_publish_time(number(timestamp))
     return value(message_id(position, topic.partition))
@@ -155,7 +163,7 @@ async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
 async def terminate_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Accept no more messages, for ever; answers the id of the last one."""
     _refuse_to_terminate(topic)
-    await _refuse_base(broker, topic)
+    await refuse_base(broker, topic)
     loaded = await broker.topic(topic)
     return value(message_id(await loaded.terminate(), topic.partition))
 
@@ -215,11 +223,6 @@ def message_id(position: Position, partition: int, batch_index: int = -1) -> dic
         "batchIndex": batch_index,
         "batchSize": 0,
     }
-
-
-async def _refuse_base(broker: Broker, topic: TopicName) -> None:
-    if await broker.resources.partitioned_topics.get(topic) is not None:
-        raise fail(405, "This is done on a partition, not on a partitioned topic")
 
 
 def _refuse_to_terminate(topic: TopicName) -> None:

@@ -111,14 +111,14 @@ class AdminClient:
 
     def create_subscription(self, topic: str, subscription: str, first: Place) -> None:
         """Create a durable subscription that receives ``first`` next; fine if it is there."""
-        path = f"{_path(TopicName.parse(topic))}/subscription/{quote(subscription, safe='')}"
+        path = _subscription_path(topic, subscription)
         status, body = self._call("PUT", path, _message_id(first))
         if status != 409:
             self._expect(status, body, f"subscription {subscription} of {topic}")
 
     def acknowledge(self, topic: str, subscription: str, read: Place) -> bool:
         """Acknowledge everything up to an entry; False if the subscription is not there."""
-        path = f"{_path(TopicName.parse(topic))}/subscription/{quote(subscription, safe='')}"
+        path = _subscription_path(topic, subscription)
         status, body = self._call("POST", f"{path}/acknowledge", _message_id(read))
         if status == 404:
             return False
@@ -178,6 +178,12 @@ class AdminClient:
 
 def _path(topic: TopicName) -> str:
     return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{quote(topic.local, safe='')}"
+
+
+def _subscription_path(topic: str, subscription: str) -> str:
+    """Subscriptions are encoded twice, as Pulsar's own clients do and its brokers expect."""
+    twice = quote(quote(subscription, safe=""), safe="")
+    return f"{_path(TopicName.parse(topic))}/subscription/{twice}"
 
 
 def _message_id(place: Place) -> dict[str, int]:

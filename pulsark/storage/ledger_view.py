@@ -83,6 +83,10 @@ class LedgerView:
         """The first entry that is not before ``position``; or else the place after the last."""
         return self._ledgers.at_or_after(position)
 
+    def position_at(self, index: int) -> Position:
+        """The entry with so many before it; there must be one."""
+        return self._ledgers.at(index)
+
     def entries_between(self, after: Position, through: Position) -> int:
         """Entries after ``after`` and up to ``through``."""
         return self._ledgers.between(after, through)

@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,6 +150,42 @@ def test_what_the_admin_api_does_reaches_the_consumer(
     producer.send(b"m5")
     while consumer.receive(5000).data() != b"m5":
         pass
+
+
+@pytest.mark.feature("F92")
+def test_peek(client: pulsar.Client, shared_standalone: Standalone, admin: AdminClient) -> None:
+    admin.call("PUT", f"{NAMESPACE}/peek/subscription/s", {"ledgerId": -1, "entryId": -1})
+    producer = client.create_producer("peek", compression_type=pulsar.CompressionType.ZSTD)
+    message_id = producer.send(
+        b"x" * 100, partition_key=" k\r\n\u00fc ", properties={"a": "\u4f60"}
+    )
+    path = f"{shared_standalone.web_url}/admin/v2{NAMESPACE}/peek"
+    place = f"{message_id.ledger_id()}:{message_id.entry_id()}"
+    for target in (
+        "subscription/s/position/1",
+        f"ledger/{place.replace(':', '/entry/')}",
+        "examinemessage?initialPosition=earliest",
+    ):
+        with urllib.request.urlopen(f"{path}/{target}", timeout=10) as answer:
+            assert answer.read() == b"x" * 100
+            assert answer.headers["X-Pulsar-Message-ID"] == place
+            assert answer.headers["X-Pulsar-partition-key"] == "k??\u00fc"
+            assert json.loads(answer.headers["X-Pulsar-PROPERTY"]) == {"a": "\u4f60"}
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{path}/subscription/s/position/2", timeout=10)
+
+
+@pytest.mark.feature("F92")
+def test_what_was_skipped_and_the_replicated_flag_survive_a_kill(standalone: Standalone) -> None:
+    admin = AdminClient(standalone.web_url)
+    admin.call("PUT", f"{NAMESPACE}/t/subscription/s", {"ledgerId": -1, "entryId": -1})
+    admin.call("POST", f"{NAMESPACE}/t/subscription/s/replicatedSubscriptionStatus", True)
+    pulsark(standalone, "produce", "t", "-m", "a", "-n", "3")
+    admin.call("POST", f"{NAMESPACE}/t/subscription/s/skip_all")
+    standalone.kill()
+    standalone.start()
+    stats = AdminClient(standalone.web_url).get(f"{NAMESPACE}/t/stats")["subscriptions"]["s"]
+    assert (stats["msgBacklog"], stats["isReplicated"]) == (0, True)
 
 
 def test_acknowledgements_for_spark_survive_a_kill(standalone: Standalone) -> None:

@@ -19,6 +19,7 @@ from pulsark.dispatch.stats import Stats
 from pulsark.dispatch.topic import Topic
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.runtime import Runtime
+from pulsark.storage.cursor import Ack
 from pulsark.storage.ledger import LedgerManager
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, parse_entry
@@ -160,16 +161,22 @@ class AdminApi:
 
     def publish(self, name: str, *payloads: bytes, publish_time: int = 0, batch: int = 0) -> None:
         """Store one entry for each payload; with ``batch`` each counts as so many messages."""
+        entries = []
+        for payload in payloads:
+            metadata = pb.MessageMetadata(
+                producer_name="p", sequence_id=0, publish_time=publish_time
+            )
+            if batch:
+                metadata.num_messages_in_batch = batch
+            entries.append(build_entry(metadata, payload))
+        self.store(name, *entries)
+
+    def store(self, name: str, *entries: bytes) -> None:
+        """Store entries."""
 
         async def publish() -> None:
             topic = await self.broker.topic(TopicName.parse(name), create=True)
-            for payload in payloads:
-                metadata = pb.MessageMetadata(
-                    producer_name="p", sequence_id=0, publish_time=publish_time
-                )
-                if batch:
-                    metadata.num_messages_in_batch = batch
-                data = build_entry(metadata, payload)
+            for data in entries:
                 head = parse_entry(data)
                 before = topic.entries_in
                 topic.publish(Entry(data, head.messages, head.batched, head.marker))
@@ -208,6 +215,14 @@ class AdminApi:
             initialPosition=pb.CommandSubscribe.Earliest,
         )
         return self.run(self.broker.subscribing.subscribe(connection(), request))
+
+    def ack(self, consumer: Consumer, *acks: Ack) -> None:
+        """Acknowledge as a consumer does."""
+
+        async def ack() -> None:
+            consumer.subscription.ack(consumer, acks, None, self.clock.now_ms())
+
+        self.run(ack())
 
 
 def connection() -> Any:
