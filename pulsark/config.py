@@ -357,10 +357,10 @@ class Settings:
         choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     )
     brokerDeleteInactiveTopicsEnabled: bool = setting(
-        True, "", "Topics that nobody uses are deleted", planned=True
+        True, "", "Topics that nobody uses are deleted"
     )
     brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
-        60, "s", "Time between two searches for topics that nobody uses", ge=1, planned=True
+        60, "s", "Time between two searches for topics that nobody uses", ge=1
     )
     brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = setting(
         None,
@@ -368,20 +368,18 @@ class Settings:
         "A topic unused for this time is deleted; "
         "empty: as brokerDeleteInactiveTopicsFrequencySeconds",
         ge=1,
-        planned=True,
     )
     brokerDeleteInactiveTopicsMode: str = setting(
         "delete_when_no_subscriptions",
         "",
         "Which topics without clients are unused",
         choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
-        planned=True,
     )
     subscriptionExpirationTimeMinutes: int = setting(
-        0, "min", "A subscription unused for this time is deleted; 0: never", ge=0, planned=True
+        0, "min", "A subscription unused for this time is deleted; 0: never", ge=0
     )
     subscriptionExpiryCheckIntervalInMinutes: int = setting(
-        5, "min", "Time between two searches for unused subscriptions", ge=1, planned=True
+        5, "min", "Time between two searches for unused subscriptions", ge=1
     )
     brokerDeduplicationEntriesInterval: int = setting(
         1000, "count", "Entries between two snapshots of deduplication", ge=1, planned=True
@@ -396,11 +394,7 @@ class Settings:
         0, "ms", "Longest delay of a message; 0: no limit", ge=0, planned=True
     )
     brokerServiceCompactionThresholdInBytes: int = setting(
-        0,
-        "bytes",
-        "A topic with so much uncompacted data is compacted; 0: never",
-        ge=0,
-        planned=True,
+        0, "bytes", "A topic with so much uncompacted data is compacted; 0: never", ge=0
     )
 
     # -- statistics --------------------------------------------------------------------------

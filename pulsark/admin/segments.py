@@ -75,6 +75,7 @@ def _given_place(request: Request, name: str) -> tuple[Position, int]:
 
 
 def _partition(topic: Topic, first_ledger: int) -> dict[str, Any]:
+    topic.touch()
     ledger = topic.ledger
     return {
         "partition": topic.name.partition,

@@ -1,7 +1,7 @@
 """What the subscriptions of a topic have not acknowledged: how much, how old, and its limits.
 
-Only durable subscriptions have a backlog. The one that is furthest behind decides its size and
-its age. Where messages are taken from subscriptions, those furthest behind lose them first.
+Only durable subscriptions of clients have a backlog. The one that is furthest behind decides its
+size and its age. Where messages are taken away, who is furthest behind loses them first.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.policies import BacklogQuota, TopicPolicies
+from pulsark.dispatch.topic_kinds import is_system_subscription
 from pulsark.errors import ClientError, ProtocolError, ServerError
 from pulsark.storage.position import Position
 from pulsark.wire.entry import parse_entry
@@ -68,8 +69,12 @@ class Backlog:
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """Those that keep messages."""
-        return [s for s in self._topic.subscriptions.values() if s.durable]
+        """Those that keep messages for clients."""
+        return [
+            subscription
+            for name, subscription in self._topic.subscriptions.items()
+            if subscription.durable and not is_system_subscription(name)
+        ]
 
     @property
     def slowest(self) -> Subscription | None:

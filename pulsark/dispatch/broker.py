@@ -351,7 +351,9 @@ class Broker:
 
     async def topic_range(self, topic: str) -> TopicRange:
         """Identity and bounds of a topic partition."""
-        ledger = (await self.topic(TopicName.parse(topic))).ledger
+        loaded = await self.topic(TopicName.parse(topic))
+        loaded.touch()
+        ledger = loaded.ledger
         return TopicRange(ledger.topic_id, ledger.first_position(), ledger.last_confirmed)
 
     async def read_entries(
@@ -359,6 +361,7 @@ class Broker:
     ) -> list[tuple[Position, bytes]]:
         """Entries of a topic in ``[first, last]``, at most about ``max_bytes`` of them."""
         loaded = await self.topic(TopicName.parse(topic))
+        loaded.touch()
         count = _count(first, last)
         cached = loaded.read_cached(first, count, max_bytes)
         if cached is not None:

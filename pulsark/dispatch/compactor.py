@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.entry import Entry, stored_entry
-from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage
+from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION, CompactionStats, LastMessage
 from pulsark.errors import ProtocolError, PulsarkError
 from pulsark.limits import DECOMPRESSED_BYTES_MAX
 from pulsark.runtime import Runtime, run_in_worker
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COMPACTION_SUBSCRIPTION = "__compaction"
 READ_ENTRIES = 1000
 READ_BYTES = 4 << 20
 

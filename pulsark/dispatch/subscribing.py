@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.compactor import COMPACTION_SUBSCRIPTION
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.message_ids import position_of
 from pulsark.dispatch.schemas import from_wire
 from pulsark.dispatch.subscription_type import PlaceTakenError, SubType, TypeSpec
+from pulsark.dispatch.topic_kinds import is_system_subscription
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
 from pulsark.schemas.definition import SchemaType
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topic_kinds import AnySubscription, AnyTopic
 
 _SINGLE_ACTIVE = (SubType.Exclusive, SubType.Failover)
-_RESERVED_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup", COMPACTION_SUBSCRIPTION)
 
 
 class Subscribing:
@@ -205,7 +204,7 @@ def check_subscription_name(name: str) -> None:
             ServerError.NotAllowedError,
             f"The subscription name is longer than {SUBSCRIPTION_NAME_CHARS_MAX} characters",
         )
-    if name.startswith(_RESERVED_SUBSCRIPTIONS):
+    if is_system_subscription(name):
         raise ClientError(
             ServerError.ProducerBusy, f"Subscription name {name} is reserved for the system"
         )

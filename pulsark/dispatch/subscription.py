@@ -51,6 +51,8 @@ class Subscription:
         self.messages_redelivered = 0
         self.messages_acked = 0
         self.messages_dropped = 0
+        self.idle_since_ms = 0
+        """When it was made or loaded, or when its last consumer left: the topic knows."""
         self.entries_expired = 0
         self.last_expire_ms = 0
         self.last_flow_ms = 0
@@ -115,6 +117,11 @@ class Subscription:
     def mark_delete(self) -> Position:
         """Everything up to here is acknowledged."""
         return self.cursor.mark_delete
+
+    @property
+    def last_used_ms(self) -> int:
+        """When it was used last, as far as is known since it was loaded."""
+        return max(self.idle_since_ms, self.last_flow_ms, self.cursor.last_ack_ms)
 
     @property
     def last_mark_delete_ms(self) -> int:

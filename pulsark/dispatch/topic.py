@@ -20,7 +20,7 @@ from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.retention import TopicRetention
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.subscription_properties import cursor_properties
-from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage
+from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage, is_system_subscription
 from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError, StorageFullError
 from pulsark.runtime import Clock, Runtime
@@ -52,6 +52,8 @@ class Topic:
         self.policies = effective(settings, {}, {})
         self.clock = clock
         self.created_ms = created_ms
+        self.last_used_ms = clock.now_ms()
+        """When a client left, or somebody read; while one is connected this says nothing."""
         self._admission = TopicProducers(self)
         self.producers = self._admission.by_name
         self.subscriptions: dict[str, Subscription] = {}
@@ -77,7 +79,7 @@ class Topic:
         self.show_compacted()
         self._cursors = cursors
         for name, cursor in cursors.cursors(ledger.topic_id, ledger).items():
-            self.subscriptions[name] = Subscription(self, name, cursor)
+            self._add(Subscription(self, name, cursor))
 
     def set_policies(self, policies: TopicPolicies) -> None:
         """The rules changed; what depends on them follows at once."""
@@ -164,6 +166,11 @@ class Topic:
     def remove_producer(self, producer: Producer) -> None:
         """Forget a producer that left."""
         self._admission.remove(producer)
+        self.touch()
+
+    def touch(self) -> None:
+        """Somebody uses the topic."""
+        self.last_used_ms = self.clock.now_ms()
 
     @property
     def waiting_producers(self) -> int:
@@ -226,21 +233,24 @@ class Topic:
             else:
                 mark_delete = self.mark_delete_before(position)
             if durable:
-                self._check_room()
+                self._check_room(name)
                 kept = cursor_properties(properties, replicated=replicated)
                 cursor = await self._cursors.create(
                     self.ledger.topic_id, name, mark_delete, kept, self.ledger
                 )
             else:
                 cursor = Cursor.non_durable(name, mark_delete, self.ledger, self.clock)
-            subscription = Subscription(self, name, cursor)
-            self.subscriptions[name] = subscription
-            return subscription
+            return self._add(Subscription(self, name, cursor))
 
-    def _check_room(self) -> None:
+    def _add(self, subscription: Subscription) -> Subscription:
+        self.subscriptions[subscription.name] = subscription
+        subscription.idle_since_ms = self.clock.now_ms()
+        return subscription
+
+    def _check_room(self, name: str) -> None:
         """Refuse a subscription that would be one too many."""
         most = self.policies.max_subscriptions
-        if 0 < most <= sum(s.durable for s in self.subscriptions.values()):
+        if not is_system_subscription(name) and 0 < most <= len(self.backlog.subscriptions):
             raise ClientError(
                 ServerError.NotAllowedError,
                 f"Exceed the maximum number of subscriptions of the topic: {self.name}",
@@ -261,6 +271,7 @@ class Topic:
 
     async def delete_subscription(self, subscription: Subscription) -> None:
         """Delete a subscription, durably."""
+        self.touch()
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
         subscription.close_consumers()
@@ -270,6 +281,8 @@ class Topic:
 
     def subscription_idle(self, subscription: Subscription) -> None:
         """The last consumer left: what a reader leaves behind goes away."""
+        self.touch()
+        subscription.idle_since_ms = self.last_used_ms
         if not subscription.cursor.durable and not subscription.changing.locked():
             if self.subscriptions.get(subscription.name) is subscription:
                 del self.subscriptions[subscription.name]

@@ -18,6 +18,7 @@ from pulsark.wire.topic_name import NON_PERSISTENT, TopicName, parse_namespace
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.topic import Topic
     from pulsark.dispatch.topic_pattern import TopicPattern
 
 log = logging.getLogger(__name__)
@@ -132,12 +133,16 @@ class TopicAdmin:
             topic = await self._broker.load_topic(name)
             if topic.is_used and not force:
                 raise InUseError(f"Topic {name} has connected producers or consumers")
-            try:
-                await topic.delete()
-                # While the name still leads to the deleted topic: who comes next finds nothing.
-                await self._delete_what_is_shared(name)
-            finally:
-                self._broker.forget(topic)
+            await self.delete_loaded(topic)
+
+    async def delete_loaded(self, topic: Topic) -> None:
+        """Delete a topic in memory; its clients are disconnected before anything is awaited."""
+        try:
+            await topic.delete()
+            # While the name still leads to the deleted topic: who comes next finds nothing.
+            await self._delete_what_is_shared(topic.name)
+        finally:
+            self._broker.forget(topic)
 
     async def _delete_what_is_shared(self, name: TopicName) -> None:
         """Policies, schemas and the table go with the topic; partitions have those of theirs."""

@@ -27,6 +27,19 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 
+COMPACTION_SUBSCRIPTION = "__compaction"
+"""Keeps what was not compacted yet."""
+
+SYSTEM_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup", COMPACTION_SUBSCRIPTION)
+"""Names that begin so are those of the broker's own subscriptions. They keep messages as others
+do, but no quota, no expiry and no limit is about them."""
+
+
+def is_system_subscription(name: str) -> bool:
+    """Whether a subscription is one of the broker's own."""
+    return name.startswith(SYSTEM_SUBSCRIPTIONS)
+
+
 @dataclass(frozen=True, slots=True)
 class LastMessage:
     """The last message of a topic; position -1:-1 when it is empty."""

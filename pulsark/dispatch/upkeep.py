@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.inactivity import delete_if_unused, expire_subscriptions
 from pulsark.errors import PulsarkError
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
 
@@ -80,6 +81,16 @@ class Upkeep:
                 settings.brokerServiceCompactionMonitorIntervalInSeconds,
                 partial(every, _compact),
             ),
+            Chore(
+                "unused topics",
+                settings.brokerDeleteInactiveTopicsFrequencySeconds,
+                partial(every, self._delete_if_unused),
+            ),
+            Chore(
+                "unused subscriptions",
+                settings.subscriptionExpiryCheckIntervalInMinutes * 60,
+                partial(every, expire_subscriptions),
+            ),
         ]
         if settings.backlogQuotaCheckEnabled:
             chores.append(
@@ -90,6 +101,9 @@ class Upkeep:
                 )
             )
         return chores
+
+    async def _delete_if_unused(self, topic: Topic) -> None:
+        await delete_if_unused(topic, self._broker.topic_admin)
 
     @staticmethod
     async def _repeat(chore: Chore) -> None:

@@ -11,7 +11,7 @@ from pulsark.config import Settings
 from pulsark.dispatch.backlog import Exceeded, exceeded
 from pulsark.dispatch.policies import BY_AGE, BY_SIZE, effective
 from pulsark.errors import ServerError
-from pulsark.storage.position import Position
+from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
@@ -333,6 +333,32 @@ async def test_eviction_by_age(broker) -> None:
     await client.put(3)
     await asyncio.sleep(50)
     assert subscription(broker).backlog == 3
+
+
+@scenario(**QUIET, managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0)
+async def test_the_brokers_own_subscriptions_keep_messages_and_count_for_nothing_else(
+    broker,
+) -> None:
+    await namespace(
+        broker,
+        retention_policies={"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
+        message_ttl_in_seconds=100,
+        max_subscriptions_per_topic=1,
+        subscription_expiration_time_minutes=1,
+        **quota(BY_SIZE, 300, EXCEPTION),
+    )
+    client = Publisher(broker)
+    await client.open()
+    topic = broker.broker.loaded_topic(NAME)
+    own = await topic.create_subscription("__compaction", EARLIEST, {}, durable=True)
+    ids = await client.put(7, size=100)
+    await asyncio.sleep(TTL_CHECK)
+    assert (own.backlog, topic.ledger.entries) == (7, 7)
+    assert not client.has(Command.CLOSE_PRODUCER)
+    assert await Client(broker).subscribe(TOPIC) == 0
+    own.cursor.ack_cumulative(Position(*ids[-1]))
+    await asyncio.sleep(121)
+    assert topic.ledger.entries <= 1
 
 
 # -- limits of producers, consumers and subscriptions --------------------------------------------

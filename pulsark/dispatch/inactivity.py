@@ -1,0 +1,60 @@
+"""Topics and subscriptions that nobody uses any more: which they are, and their end."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.policies import TopicPolicies
+from pulsark.dispatch.topic_admin import is_system
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.topic import Topic
+    from pulsark.dispatch.topic_admin import TopicAdmin
+
+log = logging.getLogger(__name__)
+
+NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
+def is_due(policies: TopicPolicies, unused_ms: int) -> bool:
+    """Whether a topic is to be deleted that was not used for so long. Pure.
+
+    What retention keeps by time is kept with its topic: for ever, if it is without limit.
+    """
+    if not policies.inactive.delete or policies.retention_minutes < 0:
+        return False
+    return unused_ms >= max(policies.inactive.seconds * 1000, policies.retention_minutes * 60_000)
+
+
+def is_in_use(topic: Topic) -> bool:
+    """Whether a topic has clients, or subscriptions of the kind that its policy respects."""
+    if topic.is_used:
+        return True
+    if topic.policies.inactive.mode == CAUGHT_UP:
+        return any(subscription.backlog for subscription in topic.subscriptions.values())
+    return bool(topic.subscriptions)
+
+
+async def delete_if_unused(topic: Topic, topics: TopicAdmin) -> None:
+    """Delete a topic that has been unused for as long as its policy says."""
+    if is_system(str(topic.name)):
+        return
+    if is_in_use(topic):
+        topic.touch()
+    elif is_due(topic.policies, topic.clock.now_ms() - topic.last_used_ms):
+        log.info("%s was not used for a long time: deleting it", topic.name)
+        await topics.delete_loaded(topic)
+
+
+async def expire_subscriptions(topic: Topic) -> None:
+    """Delete the durable subscriptions that nobody has used for as long as the policy says."""
+    minutes = topic.policies.subscription_expiration_minutes
+    if minutes <= 0:
+        return
+    oldest_ms = topic.clock.now_ms() - minutes * 60_000
+    for subscription in topic.backlog.subscriptions:
+        if not subscription.consumers and subscription.last_used_ms <= oldest_ms:
+            log.info("%s: subscription %s expired", topic.name, subscription.name)
+            await subscription.delete()
