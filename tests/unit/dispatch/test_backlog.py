@@ -356,6 +356,7 @@ async def test_the_brokers_own_subscriptions_keep_messages_and_count_for_nothing
     assert (own.backlog, topic.ledger.entries) == (7, 7)
     assert not client.has(Command.CLOSE_PRODUCER)
     assert await Client(broker).subscribe(TOPIC) == 0
+    await topic.subscriptions["s"].delete()
     own.cursor.ack_cumulative(Position(*ids[-1]))
     await asyncio.sleep(121)
     assert topic.ledger.entries <= 1
