@@ -59,6 +59,9 @@ COUNTED_MESSAGES_MAX = 1_000_000
 COUNTED_ENTRIES_MAX = 20_000
 """Most entries that it looks at for that: the next request goes on behind them."""
 
+UNACKED_RANGES_MAX = 200_000
+"""Most ranges of unacknowledged entries of a subscription that a view shows."""
+
 QUERY_CLAIM_SECONDS = 3.0
 """A Spark query that is silent for longer has lost its subscriptions to whoever asks."""
 

@@ -28,6 +28,7 @@ from pulsark.admin import (
     subscriptions,
     tenants,
     topics,
+    views,
 )
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.query_claims import QueryClaims
@@ -61,6 +62,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         compaction,
         messages,
         segments,
+        views,
         lookup,
         schemas,
         brokers,

@@ -71,6 +71,14 @@ class AdminClient:
         last = found["last"]
         return found["messages"], Place(last["ledgerId"], last["entryId"], last["batchIndex"])
 
+    def view(self, topic: TopicName, view: str) -> list[dict[str, Any]]:
+        """The rows of a view of one topic; ``TopicNotFoundError``."""
+        status, body = self._call("GET", f"{_path(topic)}/views/{view}")
+        if status == 404:
+            raise TopicNotFoundError(f"topic {topic} does not exist at {self._url}")
+        rows: list[dict[str, Any]] = self._expect(status, body, f"{view} of {topic}")
+        return rows
+
     def claim(
         self, query: str, client: str, subscription: str, topics: Sequence[str]
     ) -> str | None:

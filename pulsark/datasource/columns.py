@@ -70,7 +70,7 @@ def spark_schema(names: Iterable[str] | None) -> StructType:
     wanted = list(_TYPES if names is None else names)
     for name in wanted:
         if name not in _TYPES:
-            raise OptionError(f"option 'columns': {_unknown(name)}")
+            raise OptionError(f"option 'columns': {unknown_column(name, _TYPES)}")
     types = {
         "string": StringType(),
         "int": IntegerType(),
@@ -87,7 +87,7 @@ def check_schema(schema: StructType) -> None:
     """``OptionError`` unless a schema that the user gave is a subset of the columns."""
     for field in schema.fields:
         if field.name not in _TYPES:
-            raise OptionError(f"schema: {_unknown(field.name)}")
+            raise OptionError(f"schema: {unknown_column(field.name, _TYPES)}")
         expected = spark_schema([field.name])[field.name]
         if field.dataType != expected.dataType:
             raise OptionError(
@@ -98,7 +98,9 @@ def check_schema(schema: StructType) -> None:
             raise OptionError(f"schema: column '{field.name}' must be nullable")
 
 
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, _TYPES, n=1)
+def unknown_column(name: str, known: Iterable[str]) -> str:
+    """What to say of a column that is none of those known."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return f"column '{name}' is unknown; {hint}Valid columns: {', '.join(_TYPES)}"
+    return f"column '{name}' is unknown; {hint}Valid columns: {', '.join(names)}"

@@ -19,6 +19,7 @@ from pulsark.datasource.errors import OptionError
 from pulsark.datasource.offsets import Edge, StartingPoint, parse_point
 
 DEFAULT_SERVICE_URL = "pulsar://localhost:6650"
+DEFAULT_NAMESPACE = "public/default"
 SERVICE_URL_VARIABLE = "PULSARK_SERVICE_URL"
 ADMIN_URL_VARIABLE = "PULSARK_ADMIN_URL"
 
@@ -53,6 +54,18 @@ OPTIONS: tuple[OptionDoc, ...] = (
         (),
         "",
         "regular expression for the topic's name, in the namespace that stands in front of it",
+    ),
+    OptionDoc(
+        "view",
+        (),
+        "messages",
+        "what to read: messages, topics, cursors, backlog, schemas, producers, consumers, ledgers",
+    ),
+    OptionDoc(
+        "namespace",
+        (),
+        "public/default",
+        "for views: all topics of this namespace, if no topic is named",
     ),
     OptionDoc(
         "startingOffsets",
@@ -115,6 +128,21 @@ _NAMES = {key.lower(): doc.name for doc in OPTIONS for key in (doc.name, *doc.al
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)", re.IGNORECASE)
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+MESSAGES = "messages"
+VIEWS = ("topics", "cursors", "backlog", "schemas", "producers", "consumers", "ledgers")
+_OF_VIEWS = (
+    "serviceUrl",
+    "adminUrl",
+    "topic",
+    "topics",
+    "topicsPattern",
+    "view",
+    "namespace",
+    "columns",
+    "minPartitions",
+    "pollTimeoutMs",
+)
+_NAMESPACE = re.compile(r"[^/\s]+/[^/\s]+")
 _BATCH_ONLY = ("endingOffsets",)
 _STREAM_ONLY = (
     "maxRowsPerTrigger",
@@ -142,6 +170,8 @@ class Options:
     admin_url: str
     topics: tuple[str, ...]
     topics_pattern: str | None
+    view: str
+    namespace: str
     starting: StartingPoint | None
     ending: StartingPoint | None
     subscription: str | None
@@ -160,13 +190,16 @@ class Options:
         given = _canonical(raw)
         _check_mode(given, streaming)
         _check_rows(given)
-        topics, pattern = _topics(given)
+        view = _view(given, streaming)
+        topics, pattern = _topics(given) if view == MESSAGES else _view_topics(given)
         service_url = _service_url(given)
         return cls(
             service_url=service_url,
             admin_url=_admin_url(given, service_url),
             topics=topics,
             topics_pattern=pattern,
+            view=view,
+            namespace=_namespace(given),
             starting=_point(given, "startingOffsets", streaming),
             ending=_point(given, "endingOffsets", streaming),
             subscription=_subscription(given),
@@ -229,6 +262,45 @@ def _check_rows(given: Mapping[str, str]) -> None:
         raise OptionError(
             f"option 'minRowsPerTrigger': {least} is more than 'maxRowsPerTrigger', which is {most}"
         )
+
+
+def _view(given: Mapping[str, str], streaming: bool | None) -> str:
+    view = given.get("view", MESSAGES).strip().lower()
+    if view == MESSAGES:
+        if "namespace" in given:
+            raise OptionError(
+                "option 'namespace' is for views; for messages set 'topicsPattern' to "
+                "tenant/namespace/.*"
+            )
+        return view
+    if view not in VIEWS:
+        near = difflib.get_close_matches(view, VIEWS, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise OptionError(
+            f"option 'view': '{given['view']}' is unknown; {hint}Valid views: "
+            f"{', '.join((MESSAGES, *VIEWS))}"
+        )
+    if streaming:
+        raise OptionError(f"option 'view' is for spark.read, not for spark.readStream: {view}")
+    for name in given:
+        if name not in _OF_VIEWS:
+            raise OptionError(f"option '{name}' is for messages, not for the view {view}")
+    return view
+
+
+def _view_topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    if any(name in given for name in ("topic", "topics", "topicsPattern")):
+        if "namespace" in given:
+            raise OptionError("option 'namespace' is for all its topics; leave it or the topic out")
+        return _topics(given)
+    return (), None
+
+
+def _namespace(given: Mapping[str, str]) -> str:
+    value = given.get("namespace", DEFAULT_NAMESPACE).strip()
+    if _NAMESPACE.fullmatch(value) is None:
+        raise OptionError(f"option 'namespace': '{value}' is not like {DEFAULT_NAMESPACE}")
+    return value
 
 
 def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from pulsark.datasource.columns import check_schema, spark_schema
-from pulsark.datasource.options import Options
+from pulsark.datasource.options import MESSAGES, Options
+from pulsark.datasource.views import ViewReader, view_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
@@ -22,22 +23,27 @@ class PulsarkSource(DataSource):
         """The format's name."""
         return "pulsark"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         """All columns, or those of the option ``columns``; checks the options, too."""
-        return spark_schema(Options.parse(self.options).columns)
+        options = Options.parse(self.options)
+        if options.view != MESSAGES:
+            return view_ddl(options.view, options.columns)
+        return spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``."""
         from pulsark.datasource.reader import PulsarkReader
 
-        check_schema(schema)
         options = Options.parse(self.options, streaming=False)
+        if options.view != MESSAGES:
+            return ViewReader(options, schema)
+        check_schema(schema)
         return PulsarkReader(options, tuple(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read of the columns in ``schema``."""
         from pulsark.datasource.stream_reader import PulsarkStreamReader
 
-        check_schema(schema)
         options = Options.parse(self.options, streaming=True)
+        check_schema(schema)
         return PulsarkStreamReader(options, tuple(schema.fieldNames()))

@@ -10,7 +10,7 @@ from typing import Any
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.errors import DataSourceError, OptionError, TopicNotFoundError
 from pulsark.datasource.offsets import NOTHING, Edge, Place, Point, StartingPoint
-from pulsark.datasource.options import Options
+from pulsark.datasource.options import DEFAULT_NAMESPACE, Options
 from pulsark.datasource.plan import PartitionState
 from pulsark.errors import ClientError
 from pulsark.wire.topic_name import TopicName
@@ -74,9 +74,7 @@ class TopicFinder:
     def _topics(self) -> list[TopicName]:
         if self._pattern is not None and self._listed.over:
             with self._listed:
-                namespace, pattern = split_pattern(self._pattern)
-                names = map(TopicName.parse, self._admin.topics(namespace))
-                self._names = [name for name in names if pattern.fullmatch(name.local)]
+                self._names = topics_matching(self._admin, self._pattern)
         return self._names
 
     def _partitions(self, name: TopicName, after: Sequence[int]) -> list[PartitionState]:
@@ -140,6 +138,17 @@ def split_pattern(text: str) -> tuple[str, re.Pattern[str]]:
         return f"{tenant}/{namespace}", re.compile(pattern)
     except re.error as error:
         raise OptionError(f"option 'topicsPattern': '{pattern}': {error}") from None
+
+
+def topics_matching(
+    admin: AdminClient, text: str | None, namespace: str = DEFAULT_NAMESPACE
+) -> list[TopicName]:
+    """The topics that match a pattern, or all of a namespace."""
+    pattern = None
+    if text is not None:
+        namespace, pattern = split_pattern(text)
+    names = map(TopicName.parse, admin.topics(namespace))
+    return [name for name in names if pattern is None or pattern.fullmatch(name.local)]
 
 
 def starting_places(states: States, point: StartingPoint) -> dict[str, Place]:

@@ -43,7 +43,7 @@ EXPECTED = {
         "my-sub ",
         "b'one espresso' table-7",
     ),
-    "spark.md": ("key='table-7'", "ledger_id"),
+    "spark.md": ("key='table-7'", "ledger_id", "key='table-8', value='one espresso'"),
 }
 """What a reader of the document must have seen."""
 

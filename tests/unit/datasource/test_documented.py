@@ -8,6 +8,8 @@ import pytest
 
 from pulsark.datasource.columns import COLUMNS, Column
 from pulsark.datasource.options import OPTIONS, OptionDoc
+from pulsark.datasource.options import VIEWS as VIEW_NAMES
+from pulsark.datasource.views import VIEWS
 
 TEXT = (Path(__file__).parents[3] / "docs/spark.md").read_text()
 
@@ -21,3 +23,16 @@ def test_every_option_is_in_the_table(option: OptionDoc) -> None:
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
 def test_every_column_is_in_the_table(column: Column) -> None:
     assert f"| `{column.name}` | {column.type} | {column.meaning} |" in TEXT
+
+
+@pytest.mark.parametrize("view", VIEW_NAMES)
+def test_every_view_has_its_table(view: str) -> None:
+    _, _, rest = TEXT.partition(f"\n### {view}\n")
+    section = rest.split("\n#")[0]
+    assert section.count("\n| `") == len(VIEWS[view])
+    for column in VIEWS[view]:
+        assert f"| `{column.name}` | {column.type} | {column.meaning} |" in section
+
+
+def test_the_options_know_the_views() -> None:
+    assert list(VIEW_NAMES) == list(VIEWS)

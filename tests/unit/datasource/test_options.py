@@ -31,6 +31,8 @@ def test_defaults() -> None:
         admin_url="http://localhost:8080",
         topics=("t",),
         topics_pattern=None,
+        view="messages",
+        namespace="public/default",
         starting=None,
         ending=None,
         subscription=None,
@@ -82,9 +84,13 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
         "startingOffsets": "earliest",
         "endingOffsets": "latest",
         "maxTriggerDelay": "1s",
+        "view": "topics",
+        "namespace": "a/b",
     }
     if key == "maxTriggerDelay":
         other["minRowsPerTrigger"] = "1"
+    if key == "namespace":
+        other = {"view": "topics"}
     Options.parse({key.lower(): valid.get(key, "1")} | other)
 
 
@@ -153,6 +159,11 @@ def test_durations(text: str, seconds: float) -> None:
         ({"topic": "t", "pollTimeoutMs": "1s"}, "not a whole number"),
         ({"topic": "t", "failOnDataLoss": "yes"}, "neither true nor false"),
         ({"topic": "t", "maxBytesPerTrigger": "many"}, "not a size"),
+        ({"topic": "t", "namespace": "a/b"}, "'namespace' is for views"),
+        ({"view": "cursor"}, "'cursor' is unknown; did you mean 'cursors'? Valid views: messages"),
+        ({"view": "topics", "namespace": "a"}, "'a' is not like public/default"),
+        ({"view": "topics", "namespace": "a/b", "topic": "t"}, "leave it or the topic out"),
+        ({"view": "topics", "subscription": "s"}, "'subscription' is for messages, not for the"),
         ({"topic": "t", "maxRowsPerTrigger": "0"}, "not a whole number from 1 up"),
         ({"topic": "t", "minRowsPerTrigger": "1", "maxTriggerDelay": "15"}, "not a time like"),
         ({"topic": "t", "maxTriggerDelay": "15m"}, "nothing without 'minRowsPerTrigger'"),
@@ -177,6 +188,13 @@ def test_options_of_the_other_mode_are_refused() -> None:
         False, topic="t", maxBytesPerTrigger="1"
     )
     assert "for spark.readStream only" in refused(False, topic="t", startingOffsets="latest")
+
+
+def test_a_view_is_of_named_topics_or_of_a_namespace() -> None:
+    assert Options.parse({"view": "Topics"}).view == "topics"
+    assert Options.parse({"view": "cursors", "namespace": "a/b"}).namespace == "a/b"
+    assert Options.parse({"view": "cursors", "topics": "a,b"}).topics == ("a", "b")
+    assert "'view' is for spark.read, not" in refused(True, view="topics", topic="t")
 
 
 def test_offsets_in_json() -> None:

@@ -1,0 +1,71 @@
+"""SQL over a whole namespace: its topics, and what is known of them, as temporary views."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.errors import OptionError
+from pulsark.datasource.options import Options
+from pulsark.datasource.topics import topics_matching
+from pulsark.datasource.views import VIEWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VIEW_PREFIX = "pulsark_"
+
+
+def register_topics(
+    spark: SparkSession, namespace: str = "public/default", **options: str
+) -> list[str]:
+    """Make ``SELECT * FROM orders`` work: a temporary view for each topic of a namespace.
+
+    Views of the namespace are there as well, as ``pulsark_topics``, ``pulsark_cursors`` and so
+    on. Takes the options of a read, ``topicsPattern`` to choose topics. Returns the names; call
+    again for topics that are made later. Each topic costs some ten milliseconds.
+    """
+    chosen = {key: value for key, value in options.items() if key.lower() == "topicspattern"}
+    pattern = next(iter(chosen.values()), ".*")
+    rest = {key: value for key, value in options.items() if key not in chosen}
+    checked = Options.parse(
+        {**rest, "topicsPattern": f"persistent://{namespace}/{pattern}"}, streaming=False
+    )
+    admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
+    try:
+        topics = topics_matching(admin, checked.topics_pattern)
+    finally:
+        admin.close()
+    names = _distinct([topic.local for topic in topics])
+    for topic in topics:
+        frame = spark.read.format("pulsark").options(**rest).load(str(topic))
+        frame.createOrReplaceTempView(_quoted(topic.local))
+    for view in VIEWS:
+        reader = spark.read.format("pulsark").options(
+            **{"view": view, "namespace": namespace, **_addresses(rest)}
+        )
+        reader.load().createOrReplaceTempView(VIEW_PREFIX + view)
+    return [*names, *(VIEW_PREFIX + view for view in VIEWS)]
+
+
+def _addresses(options: dict[str, str]) -> dict[str, str]:
+    """The options that views have too."""
+    wanted = ("serviceurl", "service.url", "adminurl", "admin.url", "polltimeoutms")
+    return {key: value for key, value in options.items() if key.lower() in wanted}
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """``OptionError`` if SQL could not tell two names from each other."""
+    seen = {VIEW_PREFIX + view: VIEW_PREFIX + view for view in VIEWS}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            raise OptionError(
+                f"topics '{other}' and '{name}' would be the same view in SQL; choose one of them "
+                "with topicsPattern"
+            )
+    return names
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
