@@ -208,7 +208,7 @@ class Settings:
         ge=0,
     )
     brokerDeduplicationEnabled: bool = setting(
-        False, "", "A message that a producer sends again is not stored again", planned=True
+        False, "", "A message that a producer sends again is not stored again"
     )
     schemaCompatibilityStrategy: str = setting(
         "FULL",
@@ -382,7 +382,22 @@ class Settings:
         5, "min", "Time between two searches for unused subscriptions", ge=1
     )
     brokerDeduplicationEntriesInterval: int = setting(
-        1000, "count", "Entries between two snapshots of deduplication", ge=1, planned=True
+        1000, "count", "Entries between two snapshots of deduplication", ge=1
+    )
+    brokerDeduplicationSnapshotFrequencyInSeconds: int = setting(
+        120, "s", "Time between two searches for topics whose snapshot is due", ge=1
+    )
+    brokerDeduplicationSnapshotIntervalSeconds: int = setting(
+        120, "s", "A snapshot is due after this time, however few entries there were", ge=0
+    )
+    brokerDeduplicationMaxNumberOfProducers: int = setting(
+        10_000, "count", "Names of disconnected producers remembered by a topic", ge=1
+    )
+    brokerDeduplicationProducerInactivityTimeoutMinutes: int = setting(
+        360, "min", "What a producer sent is forgotten so long after it disconnected", ge=1
+    )
+    encryptionRequireOnProducer: bool = setting(
+        False, "", "Producers must encrypt, whatever the namespace says"
     )
     delayedDeliveryEnabled: bool = setting(
         True, "", "Messages may be delivered at a later time", planned=True

@@ -294,7 +294,14 @@ class Broker:
             topic,
         )
         await topic.attach(ledger, cursors, self.runtime)
-        topic.set_policies(await self.policy_source.current(name))
+        try:
+            topic.set_policies(await self.policy_source.current(name))
+            while not topic.deduplication_switch.follows:
+                await topic.deduplication_switch.follow()
+                topic.set_policies(await self.policy_source.current(name))
+        except BaseException:
+            await topic.close()
+            raise
         return topic
 
     async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:

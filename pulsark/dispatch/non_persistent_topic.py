@@ -32,6 +32,7 @@ class NonPersistentTopic:
 
     stored = None
     total_size = 0
+    deduplication_status = "Disabled"
 
     def __init__(
         self, name: TopicName, settings: Settings, policies: TopicPolicies, clock: Clock
@@ -108,6 +109,16 @@ class NonPersistentTopic:
     def waiting_producers(self) -> int:
         """Producers that wait to have the topic for themselves."""
         return len(self._admission.waiting)
+
+    async def producer_joined(self, producer: Producer) -> None:
+        """Nothing to do."""
+
+    def producer_left(self, producer: Producer) -> None:
+        """Nothing to do."""
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """Nothing is stored."""
+        return -1
 
     async def set_topic_epoch(self, epoch: int) -> None:
         """Keep a new epoch, as long as the topic is in memory."""

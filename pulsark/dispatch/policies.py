@@ -163,7 +163,7 @@ def effective(
         subscription_expiration_minutes=given("subscription_expiration_time_minutes"),
         deduplication=given("deduplicationEnabled"),
         deduplication_snapshot_entries=given("deduplicationSnapshotIntervalSeconds"),
-        encryption_required=given("encryption_required"),
+        encryption_required=settings.encryptionRequireOnProducer or given("encryption_required"),
         schema_compatibility_strategy=_defined(given("schema_compatibility_strategy")),
         is_allow_auto_update_schema=given("is_allow_auto_update_schema"),
         # A broker that enforces schemas does so everywhere.

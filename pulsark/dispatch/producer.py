@@ -26,6 +26,7 @@ class Producer:
         "decide",
         "drained",
         "epoch",
+        "last_published",
         "messages_dropped",
         "messages_in",
         "metadata",
@@ -72,6 +73,8 @@ class Producer:
         self.bytes_in = 0
         self.messages_dropped = 0
         self.pending = 0
+        self.last_published: Entry | None = None
+        """With deduplication, the newest entry that waits to be confirmed."""
         self.drained: asyncio.Future[None] | None = None
         self.closed = False
 

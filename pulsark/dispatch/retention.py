@@ -59,6 +59,6 @@ class TopicRetention:
     def _consumed(self) -> Position:
         """Entries up to here are acknowledged by all, durably. Readers do not count."""
         return min(
-            (s.cursor.trim_position for s in self._topic.subscriptions.values() if s.durable),
+            (cursor.trim_position for cursor in self._topic.durable_cursors()),
             default=self._topic.ledger.last_confirmed,
         )

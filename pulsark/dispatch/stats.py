@@ -111,7 +111,7 @@ class Stats:
             "waitingPublishers": topic.waiting_producers,
             "subscriptions": subscriptions,
             "replication": {},
-            "deduplicationStatus": "Disabled",
+            "deduplicationStatus": topic.deduplication_status,
             "nonContiguousDeletedMessagesRanges": sum(
                 s["nonContiguousDeletedMessagesRanges"] for s in parts
             ),

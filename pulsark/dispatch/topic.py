@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.backlog import Backlog
 from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.compactor import CompactedView, Compactor
+from pulsark.dispatch.deduplication import CURSOR_NAME, Deduplication
+from pulsark.dispatch.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.entry import Entry, stored_entry
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
@@ -68,6 +70,9 @@ class Topic:
         self.backlog = Backlog(self)
         self.retention = TopicRetention(self)
         self._creating = asyncio.Lock()
+        self.deduplication: Deduplication | None = None
+        """Set while it is on, by ``deduplication_switch``."""
+        self.deduplication_switch: DeduplicationSwitch
         self.compactor: Compactor
         self.compacted_view: CompactedView | None = None
         """How consumers with ``read_compacted`` see the topic, once it was compacted."""
@@ -78,12 +83,15 @@ class Topic:
         self.compactor = Compactor(self, runtime)
         self.show_compacted()
         self._cursors = cursors
-        for name, cursor in cursors.cursors(ledger.topic_id, ledger).items():
+        found = cursors.cursors(ledger.topic_id, ledger)
+        self.deduplication_switch = DeduplicationSwitch(self, found.pop(CURSOR_NAME, None))
+        for name, cursor in found.items():
             self._add(Subscription(self, name, cursor))
 
     def set_policies(self, policies: TopicPolicies) -> None:
         """The rules changed; what depends on them follows at once."""
         self.policies = policies
+        self.deduplication_switch.follow_soon()
         quorums = policies.quorums
         self.ledger.set_quorums(quorums.ensemble, quorums.write, quorums.ack)
         for subscription in self.subscriptions.values():
@@ -93,7 +101,8 @@ class Topic:
 
     def publish(self, entry: Entry) -> None:
         """Append an entry; its producer gets the receipt once the entry is durable."""
-        self.ledger.append(entry.data, entry)
+        if self.deduplication is None or self.deduplication.admit(entry):
+            self.ledger.append(entry.data, entry)
 
     def flush(self) -> None:
         """Let the ledger have what was published, without waiting for the end of this turn."""
@@ -109,7 +118,10 @@ class Topic:
             entry.entry_id = entry_id
             messages += entry.messages
             size += len(entry.data)
-        send_receipts(contexts)
+        if self.deduplication is None:
+            send_receipts(contexts)
+        else:
+            self.deduplication.confirmed(contexts)
         self.entries_in += len(contexts)
         self.messages_in += messages
         self.bytes_in += size
@@ -124,6 +136,8 @@ class Topic:
         has no receipt again, in order: a later entry must never overtake a failed one.
         """
         log.warning("%s: %d publishes failed: %s", self.name, len(contexts), error)
+        if self.deduplication is not None:
+            contexts = self.deduplication.failed(contexts)
         self.storage_error = error
         code = error.code if isinstance(error, ClientError) else ServerError.PersistenceError
         closing: dict[int, Producer] = {}
@@ -141,6 +155,10 @@ class Topic:
 
     def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
         """Entries whose appends were reported as failed exist after all."""
+        if self.deduplication is not None:
+            self.deduplication.recovered(Position(ledger_id, first_entry_id), count)
+        if not count:
+            return
         self._cache.clear()  # they are missing in its window
         for subscription in self.subscriptions.values():
             subscription.schedule_pump()
@@ -171,6 +189,26 @@ class Topic:
     def touch(self) -> None:
         """Somebody uses the topic."""
         self.last_used_ms = self.clock.now_ms()
+
+    async def producer_joined(self, producer: Producer) -> None:
+        """A producer has its name. What was sent under that name before has to be decided."""
+        if self.deduplication is not None:
+            await self.deduplication.joined(producer.name)
+
+    def producer_left(self, producer: Producer) -> None:
+        """No producer has this name any more."""
+        if self.deduplication is not None:
+            self.deduplication.left(producer.name)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest that is known to be stored of a name, -1 if nothing is known."""
+        deduplication = self.deduplication
+        return -1 if deduplication is None else deduplication.last_sequence_id(producer_name)
+
+    @property
+    def deduplication_status(self) -> str:
+        """What statistics call it."""
+        return self.deduplication_switch.status
 
     @property
     def waiting_producers(self) -> int:
@@ -235,9 +273,7 @@ class Topic:
             if durable:
                 self._check_room(name)
                 kept = cursor_properties(properties, replicated=replicated)
-                cursor = await self._cursors.create(
-                    self.ledger.topic_id, name, mark_delete, kept, self.ledger
-                )
+                cursor = await self._new_cursor(name, mark_delete, kept)
             else:
                 cursor = Cursor.non_durable(name, mark_delete, self.ledger, self.clock)
             return self._add(Subscription(self, name, cursor))
@@ -246,6 +282,32 @@ class Topic:
         self.subscriptions[subscription.name] = subscription
         subscription.idle_since_ms = self.clock.now_ms()
         return subscription
+
+    async def create_cursor(
+        self, name: str, mark_delete: Position, properties: dict[str, str]
+    ) -> Cursor:
+        """A durable cursor that is no subscription: the broker's own."""
+        async with self._creating:
+            self.check_open()
+            return await self._new_cursor(name, mark_delete, properties)
+
+    async def _new_cursor(
+        self, name: str, mark_delete: Position, properties: dict[str, str]
+    ) -> Cursor:
+        return await self._cursors.create(
+            self.ledger.topic_id, name, mark_delete, properties, self.ledger
+        )
+
+    async def delete_cursor(self, name: str) -> None:
+        """Delete it, durably."""
+        await self._cursors.delete(self.ledger.topic_id, name)
+
+    def durable_cursors(self) -> list[Cursor]:
+        """All that hold back trimming: those of subscriptions, and the broker's own."""
+        cursors = [s.cursor for s in self.subscriptions.values() if s.durable]
+        if self.deduplication_switch.cursor is not None:
+            cursors.append(self.deduplication_switch.cursor)
+        return cursors
 
     def _check_room(self, name: str) -> None:
         """Refuse a subscription that would be one too many."""
@@ -404,6 +466,7 @@ class Topic:
         self.disconnect()
         await self.compactor.close()
         await self.ledger.close()
+        self.deduplication_switch.close()
         async with self._creating:  # a cursor made after this would not be unloaded
             self._cursors.unload(self.ledger.topic_id)
         self._cache.clear()
@@ -412,6 +475,7 @@ class Topic:
         """Delete the topic with its subscriptions and its data."""
         self.disconnect()
         await self.compactor.close()
+        self.deduplication_switch.close()
         self.subscriptions.clear()
         async with self._creating:
             await self._cursors.delete_topic(self.ledger.topic_id)

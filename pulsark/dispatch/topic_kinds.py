@@ -114,6 +114,13 @@ class AnyTopic(Protocol):
         False: it waits to be the only one. Its ``decide`` will be called, unless it is removed.
         """
 
+    @property
+    def deduplication_status(self) -> str:
+        """What statistics call it."""
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest that is known to be stored of a producer name, -1 if nothing is known."""
+
     def remove_producer(self, producer: Producer) -> None:
         """Forget a producer that left."""
 

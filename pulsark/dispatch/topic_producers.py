@@ -7,10 +7,11 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.dispatch.producer_access import Access, access, check_epoch, next_epoch
+from pulsark.dispatch.producer_access import Access, AccessMode, access, check_epoch, next_epoch
 from pulsark.errors import ClientError, PulsarkError, ServerError
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.policies import TopicPolicies
     from pulsark.dispatch.producer import Producer
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,7 @@ class Admitting(Protocol):
     """The topic, as its producers see it."""
 
     closed: bool
+    policies: TopicPolicies
 
     @property
     def topic_epoch(self) -> int | None:
@@ -30,6 +32,12 @@ class Admitting(Protocol):
 
     def check_writable(self) -> None:
         """Raise the error with which a new producer is refused, if it must be."""
+
+    async def producer_joined(self, producer: Producer) -> None:
+        """A producer has its name. Returns when it may publish; raises if it may not."""
+
+    def producer_left(self, producer: Producer) -> None:
+        """No producer has this name any more."""
 
 
 class TopicProducers:
@@ -59,8 +67,9 @@ class TopicProducers:
         unless it is removed before.
         """
         self._topic.check_writable()
-        await self._replace_dead(producer)
-        self._topic.check_writable()
+        if producer.access_mode is not AccessMode.ExclusiveWithFencing:  # which replaces all
+            await self._replace_dead(producer)
+            self._topic.check_writable()
         granted = access(
             producer.access_mode,
             producer.topic_epoch,
@@ -78,8 +87,14 @@ class TopicProducers:
                     ServerError.ProducerBusy,
                     f"Producer with name '{producer.name}' is already connected to topic",
                 )
+            most = self._topic.policies.max_producers
+            if 0 < most <= len(self.by_name):
+                raise ClientError(
+                    ServerError.ProducerBusy,
+                    f"The topic reached its limit of {most} producers",
+                )
             producer.topic_epoch = self._topic.topic_epoch
-            self.by_name[producer.name] = producer
+            await self._enter(producer)
             return True
         self._clear(_taken())
         self._holder = producer
@@ -116,12 +131,23 @@ class TopicProducers:
                 if following != epoch:
                     await self._topic.set_topic_epoch(following)
             self._check_holds(producer)
-            self._topic.check_writable()
+            producer.topic_epoch = following
+            await self._enter(producer)
         except BaseException:
             self._release(producer)
             raise
-        producer.topic_epoch = following
+
+    async def _enter(self, producer: Producer) -> None:
+        """Take the name, and wait until the topic is ready for it."""
         self.by_name[producer.name] = producer
+        try:
+            await self._topic.producer_joined(producer)
+            self._topic.check_writable()
+            if producer.closed:
+                raise _taken()
+        except BaseException:
+            self.remove(producer)
+            raise
 
     def _check_holds(self, producer: Producer) -> None:
         if self._holder is not producer:
@@ -132,6 +158,7 @@ class TopicProducers:
         producer.closed = True
         if self.by_name.get(producer.name) is producer:
             del self.by_name[producer.name]
+            self._topic.producer_left(producer)
         elif producer in self.waiting:
             self.waiting.remove(producer)
         self._release(producer)

@@ -77,6 +77,11 @@ class Upkeep:
                 "expiry", settings.messageExpiryCheckIntervalInMinutes * 60, partial(every, _expire)
             ),
             Chore(
+                "deduplication",
+                settings.brokerDeduplicationSnapshotFrequencyInSeconds,
+                partial(every, _look_after_deduplication),
+            ),
+            Chore(
                 "compaction",
                 settings.brokerServiceCompactionMonitorIntervalInSeconds,
                 partial(every, _compact),
@@ -127,6 +132,10 @@ async def each_topic(broker: Broker, visit: Visit) -> None:
         except PulsarkError as error:
             if not topic.closed:
                 log.warning("%s: %s", topic.name, error)
+
+
+async def _look_after_deduplication(topic: Topic) -> None:
+    topic.deduplication_switch.look_after()
 
 
 async def _roll_over(topic: Topic) -> None:

@@ -302,8 +302,8 @@ class ManagedLedger(LedgerView):
         count = last.last_entry_id + 1 - known
         if count < 0:
             log.error("%s: %d confirmed entries were lost: %s", self.path, -count, last)
-        elif count > 0 and self._loaded:
-            self._listener.entries_recovered(last.ledger_id, known, count)
+        if self._loaded:
+            self._listener.entries_recovered(last.ledger_id, known, max(count, 0))
 
     async def _create(self) -> LedgerWriter:
         return await self._manager.create(self._config.ledger_config(self.path), self)
@@ -594,6 +594,11 @@ class ManagedLedger(LedgerView):
         """Whether the only reason to refuse appends is that the topic is terminated."""
         refusal = self._refusal
         return isinstance(refusal, ClientError) and refusal.code is ServerError.TopicTerminatedError
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known which entries exist of all whose appends were reported as failed."""
+        return not self._unclosed()
 
     @property
     def is_fenced(self) -> bool:

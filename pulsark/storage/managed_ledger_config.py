@@ -28,7 +28,8 @@ class ManagedLedgerListener(Protocol):
         """
 
     def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
-        """Entries exist, after all, whose appends were reported as failed."""
+        """The end of a failed ledger is known: so many entries exist, after all, whose appends
+        were reported as failed. All others never will."""
 
     def ledger_closed(self) -> None:
         """A ledger was closed while the managed ledger goes on: it may be trimmed from now on."""

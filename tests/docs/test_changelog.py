@@ -51,14 +51,6 @@ def test_delayed_messages_come_at_once(client: pulsar.Client) -> None:
     assert consumer.receive(WAIT_MILLIS).data() == b"later"
 
 
-def test_what_is_sent_again_is_stored_again(client: pulsar.Client) -> None:
-    producer = client.create_producer("log-again", producer_name="me")
-    for _ in range(2):
-        producer.send(b"once", sequence_id=5)
-    consumer = subscribe(client, "log-again")
-    assert [consumer.receive(WAIT_MILLIS).data() for _ in range(2)] == [b"once"] * 2
-
-
 def test_the_compacted_topic_is_the_whole_one(client: pulsar.Client) -> None:
     producer = client.create_producer("log-compacted")
     for value in (b"old", b"new"):

@@ -46,6 +46,8 @@ class Appends:
     contexts: list[Any] = field(default_factory=list)
     failed: list[tuple[Any, Exception]] = field(default_factory=list)
     recovered: list[tuple[int, int, int]] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    """Failed ledgers whose end was found."""
     closed: int = 0
 
     def entries_confirmed(
@@ -64,8 +66,9 @@ class Appends:
         self.failed += [(context, error) for context in contexts]
 
     def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
-        assert count > 0
-        self.recovered.append((ledger_id, first_entry_id, count))
+        self.ends.append(ledger_id)
+        if count:
+            self.recovered.append((ledger_id, first_entry_id, count))
 
     def ledger_closed(self) -> None:
         self.closed += 1

@@ -81,15 +81,9 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
 
 
 def _check_policies(topic: AnyTopic, request: pb.CommandProducer) -> None:
-    """Refuse a producer that is one too many, or does not encrypt where that is required."""
-    policies = topic.policies
-    if policies.encryption_required and not request.encrypted:
+    """Refuse a producer that does not encrypt where that is required."""
+    if topic.policies.encryption_required and not request.encrypted:
         raise ClientError(ServerError.MetadataError, f"Encryption is required in {topic.name}")
-    others = len(topic.producers) - (request.producer_name in topic.producers)
-    if 0 < policies.max_producers <= others:
-        raise ClientError(
-            ServerError.ProducerBusy, f"Topic '{topic.name}' reached max producers limit"
-        )
 
 
 def _decided(
@@ -113,7 +107,7 @@ def _success(producer: Producer, request_id: int, *, ready: bool) -> pb.BaseComm
     success = command.producer_success
     success.request_id = request_id
     success.producer_name = producer.name
-    success.last_sequence_id = -1
+    success.last_sequence_id = producer.topic.last_sequence_id(producer.name) if ready else -1
     success.schema_version = producer.schema_version
     success.producer_ready = ready
     if ready and producer.topic_epoch is not None:

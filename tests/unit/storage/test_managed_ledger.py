@@ -252,10 +252,14 @@ def test_failed_appends_that_nobody_stored_do_not_exist() -> None:
         await put(managed, 0)
         cluster.all[0].read_only = True
         await put(managed, 1)
+        assert not managed.is_settled
+        assert appends.ends == []
         cluster.all[0].read_only = False
         await settle(managed)
+        assert managed.is_settled
         await put(managed, 2)
         assert (appends.contexts, appends.failed_contexts, appends.recovered) == ([0, 2], [1], [])
+        assert appends.ends == [0]
         assert numbers(await read_all(managed)) == [0, 2]
         assert managed.last_confirmed == Position(1, 0)
 

@@ -1,0 +1,362 @@
+"""Deduplication: what a producer sends again is confirmed again, but stored once.
+
+Theory of operation
+-------------------
+Of each producer name a topic keeps the highest sequence id that is stored (`sequences`). An entry
+counts as stored when its append is confirmed, not before: one whose append failed is taken
+again. Whether a failed append left something behind is known once the ledger is recovered;
+until then the names concerned are in doubt, and nobody may publish under them.
+
+What is known is kept in the cursor `pulsar.dedup`: its properties are a snapshot, its mark-delete
+position says up to which entry that holds. Both change in one record of the cursor log. When the
+topic is loaded, the entries after that position are read and taken in. The cursor moves with each
+snapshot, so it holds back trimming no longer than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from pulsark.dispatch.producer import send_receipts
+from pulsark.dispatch.sequences import NONE, ProducerSequences, SequenceTable, Verdict
+from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError, StorageError
+from pulsark.limits import DEDUPLICATION_WAIT_SECONDS
+from pulsark.wire.entry import parse_entry
+from pulsark.wire.sequence_ids import batch_sequence_ids, completes_message
+
+if TYPE_CHECKING:
+    from pulsark.config import Settings
+    from pulsark.dispatch.entry import Entry
+    from pulsark.dispatch.policies import TopicPolicies
+    from pulsark.dispatch.producer import Producer
+    from pulsark.runtime import Clock
+    from pulsark.storage.cursor import Cursor
+    from pulsark.storage.managed_ledger import ManagedLedger
+    from pulsark.storage.position import Position
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+CURSOR_NAME = "pulsar.dedup"
+BULK_PREFIX = "pulsark.bulk."
+"""Producers that write whole ledgers: each is there once because of how it is attached."""
+REPLICATOR_PREFIX = "pulsar.repl."
+"""Producers that publish for others, whose names and ids are in the messages."""
+
+_SPECIAL_PREFIXES = (BULK_PREFIX, REPLICATOR_PREFIX)
+_REPLAY_ENTRIES = 1000
+_REPLAY_BYTES = 4 << 20
+_RETRY_SECONDS = 1.0
+
+
+class DeduplicatedTopic(Protocol):
+    """The topic, as its deduplication sees it."""
+
+    name: TopicName
+    settings: Settings
+    policies: TopicPolicies
+    clock: Clock
+    ledger: ManagedLedger
+    producers: dict[str, Producer]
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Entries from ``position`` on."""
+
+
+class Deduplication:
+    """That of one topic, while it is on. Made by ``open``; everything runs on the event loop."""
+
+    def __init__(self, topic: DeduplicatedTopic, cursor: Cursor) -> None:
+        settings = topic.settings
+        self.cursor = cursor
+        self.table = SequenceTable(
+            settings.brokerDeduplicationMaxNumberOfProducers,
+            settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 60,
+            topic.clock.monotonic,
+        )
+        self._topic = topic
+        self._clock = topic.clock
+        self._batch_bytes_max = settings.maxMessageSize
+        self._under_way: dict[Entry, tuple[ProducerSequences, int] | None] = {}
+        """Appended entries, and what is stored of their producers once they are confirmed."""
+        self._duplicates: dict[Entry, list[Entry]] = {}
+        """Duplicates by the entry under way after which their receipts are due."""
+        self._doubtful: set[ProducerSequences] = set()
+        self._settling: set[asyncio.Task[None]] = set()
+        self._changed: asyncio.Future[None] | None = None
+        """Somebody waits for a name to be decided."""
+        self._unsaved = 0
+        """Entries since the last snapshot."""
+        self._saving = False
+        self._saved_at = self._clock.monotonic()
+        self._ended = False
+
+    @classmethod
+    async def open(cls, topic: DeduplicatedTopic, cursor: Cursor) -> Deduplication:
+        """Find out what is stored. Raises ``StorageError`` if that cannot be known now."""
+        opened = cls(topic, cursor)
+        try:
+            opened.table.restore(cursor.properties)
+        except ValueError as error:
+            raise StorageError(f"{topic.name}: the snapshot in {CURSOR_NAME}: {error}") from error
+        await opened._replay(cursor.mark_delete)
+        for name in topic.producers:
+            opened.table.joined(name)
+        return opened
+
+    async def _replay(self, after: Position) -> None:
+        ledger = self._topic.ledger
+        while (position := ledger.next_position(after)) <= ledger.last_confirmed:
+            entries = await self._topic.read(position, _REPLAY_ENTRIES, _REPLAY_BYTES)
+            if not entries:
+                return
+            self._take_in(entries)
+            after = entries[-1].position
+
+    def _take_in(self, entries: Iterable[Entry]) -> None:
+        """Count entries that are stored."""
+        for entry in entries:
+            self._unsaved += 1
+            found = self._ids_in_metadata(entry)
+            if found is not None and completes_message(entry.data):
+                name, _, last = found
+                self.table.of(name).store(last)
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def admit(self, entry: Entry) -> bool:
+        """Whether an entry is to be stored. If not, its producer hears from here."""
+        producer = entry.producer
+        assert producer is not None
+        ids = self._ids_of(entry, producer)
+        mark = None
+        if ids is not None:
+            name, first, last = ids
+            known = self.table.of(name)
+            if completes_message(entry.data):
+                verdict = known.check(first, last)
+                mark = known, last
+            else:
+                verdict = known.judge(first, last)
+            if verdict is not Verdict.NEW:
+                self._refuse(entry, producer, verdict)
+                return False
+        self._under_way[entry] = mark
+        producer.last_published = entry
+        return True
+
+    def _ids_of(self, entry: Entry, producer: Producer) -> tuple[str, int, int] | None:
+        """Producer name, first and last sequence id; ``None`` if the entry does not count."""
+        if entry.marker:
+            return None
+        name = producer.name
+        if name.startswith(_SPECIAL_PREFIXES):
+            return self._ids_in_metadata(entry)
+        first = entry.sequence_id
+        return name, *self._span(entry, first, entry.highest_sequence_id or first)
+
+    def _ids_in_metadata(self, entry: Entry) -> tuple[str, int, int] | None:
+        try:
+            header = parse_entry(entry.data)
+        except ProtocolError:
+            return None  # nobody can read it, nor send it again
+        if header.marker or header.producer_name.startswith(BULK_PREFIX):
+            return None
+        first, highest = header.sequence_id, header.metadata.highest_sequence_id
+        return header.producer_name, *self._span(entry, first, highest)
+
+    def _span(self, entry: Entry, first: int, highest: int) -> tuple[int, int]:
+        if entry.messages > 1 and highest <= first:
+            found = batch_sequence_ids(entry.data, self._batch_bytes_max)
+            if found is not None:
+                return min(first, found[0]), max(first, found[1])
+        return first, max(first, highest)
+
+    def _refuse(self, entry: Entry, producer: Producer, verdict: Verdict) -> None:
+        if verdict is Verdict.STORED:
+            before = producer.last_published
+            if before is not None:  # receipts leave in the order of the SENDs
+                self._duplicates.setdefault(before, []).append(entry)
+            else:
+                send_receipts([entry], successive=False)
+            return
+        if verdict is Verdict.UNDECIDED:
+            code, message = ServerError.PersistenceError, "is being stored: send it again later"
+        else:
+            code, message = ServerError.NotAllowedError, "is a batch of which a part is stored"
+        entry.producer = None
+        producer.connection.send_publish_error(
+            producer, entry, code, f"Message {entry.sequence_id} of {producer.name} {message}"
+        )
+
+    def confirmed(self, entries: list[Entry]) -> None:
+        """Entries exist: note it, and confirm them to their producers."""
+        under_way = self._under_way
+        for entry in entries:
+            producer = entry.producer
+            try:
+                mark = under_way.pop(entry)
+            except KeyError:  # it was on its way before deduplication was on
+                ids = None if producer is None else self._ids_of(entry, producer)
+                if ids is not None and completes_message(entry.data):
+                    self.table.of(ids[0]).store(ids[2])
+                continue
+            if mark is not None:
+                mark[0].store(mark[1])
+            if producer is not None and producer.last_published is entry:
+                producer.last_published = None
+        if self._duplicates:
+            self._send_all_receipts(entries)
+        else:
+            send_receipts(entries)
+        if self._changed is not None:
+            self._tell_changed()
+        self._unsaved += len(entries)
+        if self._unsaved >= self._topic.policies.deduplication_snapshot_entries:
+            self.save(entries[-1].position)
+
+    def _send_all_receipts(self, entries: list[Entry]) -> None:
+        """Those of entries, and of the duplicates that came after them."""
+        start = 0
+        for index, entry in enumerate(entries, 1):
+            duplicates = self._duplicates.pop(entry, None)
+            if duplicates is not None:
+                send_receipts(entries[start:index])
+                start = index
+                send_receipts(duplicates, successive=False)
+        send_receipts(entries[start:])
+
+    def failed(self, entries: list[Entry]) -> list[Entry]:
+        """Appends were not confirmed. Returns all entries that get no receipt now, in order."""
+        unanswered: list[Entry] = []
+        for entry in entries:
+            unanswered.append(entry)
+            unanswered += self._duplicates.pop(entry, ())
+            mark = self._under_way.pop(entry, None)
+            if mark is not None:
+                mark[0].doubt()
+                self._doubtful.add(mark[0])
+            if entry.producer is not None:
+                entry.producer.last_published = None
+        if self._topic.ledger.is_settled:
+            self.recovered(None, 0)
+        return unanswered
+
+    def recovered(self, first: Position | None, count: int) -> None:
+        """The end of the ledger is known: ``count`` entries from ``first`` on exist after all."""
+        doubtful, self._doubtful = self._doubtful, set()
+        if first is None or not count:
+            self._decide(doubtful)
+            return
+        task = asyncio.create_task(self._settle(first, count, doubtful))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _settle(self, first: Position, count: int, doubtful: set[ProducerSequences]) -> None:
+        while count:
+            try:
+                entries = await self._topic.read(first, min(count, _REPLAY_ENTRIES), _REPLAY_BYTES)
+            except PulsarkError as error:
+                log.warning("%s: recovered entries cannot be read: %s", self._topic.name, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if not entries:
+                break  # trimmed
+            self._take_in(entries)
+            count -= len(entries)
+            first = self._topic.ledger.next_position(entries[-1].position)
+        self._decide(doubtful)
+
+    def _decide(self, doubtful: set[ProducerSequences]) -> None:
+        for known in doubtful:
+            known.decide()
+        if self._changed is not None:
+            self._tell_changed()
+
+    # -- producers -------------------------------------------------------------------------------
+
+    async def joined(self, name: str) -> None:
+        """A producer has a name. Returns once all that was sent under it is decided.
+
+        Raises ``ClientError`` if that takes long: the client tries again.
+        """
+        self.table.joined(name)
+        known = self.table.of(name)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + DEDUPLICATION_WAIT_SECONDS
+        while not known.decided and not self._ended:
+            if self._changed is None:
+                self._changed = loop.create_future()
+            await asyncio.wait([self._changed], timeout=until - loop.time())
+            if not known.decided and loop.time() >= until:
+                raise ClientError(
+                    ServerError.ServiceNotReady,
+                    f"It is not known yet which messages of {name} are stored",
+                )
+
+    def left(self, name: str) -> None:
+        """No producer has the name any more."""
+        self.table.left(name)
+
+    def last_sequence_id(self, name: str) -> int:
+        """The highest that is stored of a name, -1 if nothing is known."""
+        known = self.table.get(name)
+        return NONE if known is None else known.stored
+
+    def _tell_changed(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set_result(None)
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def save(self, position: Position) -> None:
+        """Keep what is known, which is about all entries up to ``position``.
+
+        Not while recovered entries are read: they would be left out.
+        """
+        if self._saving or self._settling:
+            return
+        self._saving = True
+        self._unsaved = 0
+        self.cursor.set_properties(self.table.snapshot())
+        self.cursor.ack_cumulative(position, done=self._saved)
+
+    def _saved(self, error: BaseException | None) -> None:
+        self._saving = False
+        self._saved_at = self._clock.monotonic()
+        if error is not None:
+            log.warning("%s: no snapshot for deduplication: %s", self._topic.name, error)
+
+    def look_after(self) -> None:
+        """What is due from time to time: forget those who left, and save what has not been."""
+        self.table.forget_left()
+        age = self._clock.monotonic() - self._saved_at
+        interval = self._topic.settings.brokerDeduplicationSnapshotIntervalSeconds
+        if self._unsaved and age >= interval:
+            self.save(self._topic.ledger.last_confirmed)
+
+    def close(self) -> None:
+        """The topic is unloaded, its ledger closed: whoever loads it has nothing to read."""
+        if self._unsaved:
+            self.save(self._topic.ledger.last_confirmed)
+        self._end()
+
+    def switched_off(self) -> None:
+        """Nothing is kept any more. Who waits for the receipt of a duplicate sends it again."""
+        self._end()
+        duplicates, self._duplicates = self._duplicates, {}
+        for waiting in duplicates.values():
+            for entry in waiting:
+                if entry.producer is not None:
+                    entry.producer.connection.close_producer(entry.producer)
+
+    def _end(self) -> None:
+        """Nobody waits for it any longer."""
+        self._ended = True
+        for task in self._settling:
+            task.cancel()
+        self._tell_changed()
