@@ -22,7 +22,8 @@ from tests.support.wire_frames import entry_of, publish, send_command
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 DUPLICATE = (2**64 - 1, 2**64 - 1)
-ON: dict[str, Any] = {"brokerDeduplicationEnabled": True}
+KEPT: dict[str, Any] = {"brokerDeleteInactiveTopicsEnabled": False}
+ON = KEPT | {"brokerDeduplicationEnabled": True}
 FENCING = pb.ProducerAccessMode.ExclusiveWithFencing
 
 
@@ -592,7 +593,7 @@ async def test_switched_off_with_duplicates_under_way(broker) -> None:
     assert (await client.open_producer(TOPIC, "p")).last_sequence_id == -1
 
 
-@scenario()
+@scenario(**KEPT)
 async def test_a_switch_that_fails_is_tried_again(broker) -> None:
     client = await opened(broker)
     await send(client, 0)
