@@ -21,6 +21,12 @@ topics = typer.Typer(help="List, create and inspect topics.", no_args_is_help=Tr
 app.add_typer(topics, name="topics")
 schemas = typer.Typer(help="Show, upload, check and delete schemas.", no_args_is_help=True)
 app.add_typer(schemas, name="schemas")
+namespaces = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
+app.add_typer(namespaces, name="namespaces")
+policies = typer.Typer(
+    help="Show, set and remove the policies of namespaces and topics.", no_args_is_help=True
+)
+app.add_typer(policies, name="policies")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AdminUrl = Annotated[
@@ -205,6 +211,98 @@ def topics_compact(
     from pulsark.cli.topics import compact_topic
 
     compact_topic(admin_url, topic, wait=wait, as_json=json)
+
+
+Namespace = Annotated[str, typer.Argument(help="tenant/namespace.", show_default=False)]
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHERE",
+        help="A namespace, tenant/namespace, or a topic, persistent://tenant/namespace/topic.",
+        show_default=False,
+    ),
+]
+PolicyName = Annotated[
+    str, typer.Argument(metavar="NAME", help="As in docs/policies.md.", show_default=False)
+]
+QuotaType = Annotated[
+    str | None,
+    typer.Option("--type", "-t", help="Of a backlog quota: destination_storage or message_age."),
+]
+
+
+@namespaces.command("list")
+def namespaces_list(
+    tenant: Annotated[str, typer.Argument(help="Tenant.")] = "public",
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """List the namespaces of a tenant."""
+    from pulsark.cli.policies import list_namespaces
+
+    list_namespaces(admin_url, tenant, as_json=json)
+
+
+@namespaces.command("create")
+def namespaces_create(namespace: Namespace, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Create a namespace."""
+    from pulsark.cli.policies import create_namespace
+
+    create_namespace(admin_url, namespace)
+
+
+@namespaces.command("delete")
+def namespaces_delete(
+    namespace: Namespace,
+    force: Annotated[bool, typer.Option("--force", help="Delete its topics too.")] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Delete a namespace."""
+    from pulsark.cli.policies import delete_namespace
+
+    delete_namespace(admin_url, namespace, force=force)
+
+
+@policies.command("get")
+def policies_get(
+    where: Where,
+    name: Annotated[str | None, typer.Argument(help="One policy; else all of a namespace.")] = None,
+    applied: Annotated[
+        bool, typer.Option("--applied", help="What holds, wherever it was set.")
+    ] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Print a policy as JSON; null if it is not set."""
+    from pulsark.cli.policies import get_policies
+
+    get_policies(admin_url, where, name, applied=applied)
+
+
+@policies.command("set")
+def policies_set(
+    where: Where,
+    name: PolicyName,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON.", show_default=False)],
+    quota_type: QuotaType = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Set a policy. It holds at once."""
+    from pulsark.cli.policies import set_policy
+
+    set_policy(admin_url, where, name, value, quota_type)
+
+
+@policies.command("remove")
+def policies_remove(
+    where: Where,
+    name: PolicyName,
+    quota_type: QuotaType = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Remove a policy: that of the namespace, or the broker's setting, holds again."""
+    from pulsark.cli.policies import remove_policy
+
+    remove_policy(admin_url, where, name, quota_type)
 
 
 DefinitionFile = Annotated[

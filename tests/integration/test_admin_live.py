@@ -229,6 +229,38 @@ def test_produce_and_consume(shared_standalone: Standalone) -> None:
     assert stats["subscriptions"]["s"]["msgBacklog"] == 0
 
 
+@pytest.mark.feature("F27", "F80")
+def test_namespaces_and_policies(shared_standalone: Standalone) -> None:
+    def call(*arguments: str) -> str:
+        return pulsark(shared_standalone, *arguments)[0]
+
+    namespace, topic = "public/cli-n", "persistent://public/cli-n/t"
+    assert call("namespaces", "create", namespace) == f"Created {namespace}\n"
+    assert namespace in call("namespaces", "list").splitlines()
+    retention = {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}
+    done = call("policies", "set", namespace, "retention", json.dumps(retention))
+    assert done == f"Set retention of {namespace}\n"
+    call("policies", "set", namespace, "schemaCompatibilityStrategy", "FORWARD")
+    quota = {"limitSize": 1, "policy": "producer_exception"}
+    call("policies", "set", namespace, "backlogQuota", json.dumps(quota))
+    found = json.loads(call("policies", "get", namespace))
+    assert found["retention_policies"] == retention
+    assert found["schema_compatibility_strategy"] == "FORWARD"
+    call("topics", "create", topic)
+    call("policies", "set", topic, "messageTTL", "60")
+    assert json.loads(call("policies", "get", topic, "messageTTL")) == 60
+    assert json.loads(call("policies", "get", topic, "retention")) is None
+    assert json.loads(call("policies", "get", topic, "retention", "--applied")) == retention
+    quotas = json.loads(call("policies", "get", topic, "backlogQuota", "--applied"))
+    assert quotas["destination_storage"]["limitSize"] == 1
+    call("policies", "remove", namespace, "backlogQuota", "-t", "destination_storage")
+    call("policies", "remove", topic, "messageTTL")
+    assert json.loads(call("policies", "get", topic, "messageTTL")) is None
+    admin = AdminClient(shared_standalone.web_url)
+    admin.call("DELETE", "/persistent/public/cli-n/t")
+    assert call("namespaces", "delete", namespace) == f"Deleted {namespace}\n"
+
+
 @pytest.mark.feature("F44")
 def test_produce_and_consume_what_is_not_stored(shared_standalone: Standalone) -> None:
     topic = "non-persistent://public/default/cli-5"
