@@ -9,7 +9,7 @@ from typing import Any
 from pulsark.cli.admin_client import AdminClient, segment
 from pulsark.cli.errors import CommandError
 from pulsark.cli.output import human_rate, human_size, print_json, print_table
-from pulsark.wire.topic_name import TopicName, parse_namespace
+from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName, parse_namespace
 
 POLL_SECONDS = 0.2
 
@@ -23,12 +23,13 @@ def list_topics(admin_url: str, namespace: str, *, as_json: bool) -> None:
     """Print the topics of a namespace with their numbers of partitions."""
     tenant, local = parse_namespace(namespace)
     client = AdminClient(admin_url)
-    path = f"/persistent/{tenant}/{local}"
-    bases = set(client.get(f"{path}/partitioned"))
     partitions: Counter[str] = Counter()
-    for full_name in client.get(path):
-        base = str(TopicName.parse(full_name).base)
-        partitions[base if base in bases else full_name] += base in bases
+    for domain in (PERSISTENT, NON_PERSISTENT):
+        path = f"/{domain}/{tenant}/{local}"
+        bases = set(client.get(f"{path}/partitioned"))
+        for full_name in client.get(path):
+            base = str(TopicName.parse(full_name).base)
+            partitions[base if base in bases else full_name] += base in bases
     found = [{"topic": name, "partitions": partitions[name]} for name in sorted(partitions)]
     if as_json:
         print_json(found)

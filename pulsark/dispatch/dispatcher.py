@@ -198,6 +198,7 @@ class Dispatcher:
         choose = subscription.type.choose
         deliver = subscription.deliver
         state = self._cursor.state
+        subscription.dispatching_ms = self._topic.clock.now_ms()
         first = entries[0]
         holes = state.has_holes or state.mark_delete >= (first.ledger_id, first.entry_id)
         for index, entry in enumerate(entries):
@@ -228,6 +229,9 @@ class Dispatcher:
         """Send what waits and can go out; ``False`` unless that is done."""
         subscription = self._subscription
         type_ = subscription.type
+        if type_.next_replay() is None:
+            return True
+        subscription.dispatching_ms = self._topic.clock.now_ms()
         state = self._cursor.state
         for _ in range(READ_ENTRIES):
             position = type_.next_replay()

@@ -159,6 +159,7 @@ class NonPersistentSubscription:
         self.messages_out += messages
         self.entries_out += 1
         self.bytes_out += size
+        consumer.last_consumed_ms = self.last_consumed_ms = self.topic.dispatching_ms
         connection = consumer.connection
         connection.send_message(consumer, entry, 0, None)
         if not connection.writable:

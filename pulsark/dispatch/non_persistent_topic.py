@@ -50,6 +50,8 @@ class NonPersistentTopic:
         self.producers = self._admission.by_name
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.closed = False
+        self.dispatching_ms = 0
+        """The time of what is being delivered."""
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
@@ -80,7 +82,8 @@ class NonPersistentTopic:
         self.entries_in += 1
         self.messages_in += entry.messages
         self.bytes_in += len(entry.data)
-        if not entry.marker:
+        if not entry.marker and self.subscriptions:
+            self.dispatching_ms = self.clock.now_ms()
             for subscription in self.subscriptions.values():
                 subscription.dispatch(entry)
 

@@ -57,6 +57,8 @@ class Subscription:
         self.last_expire_ms = 0
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
+        self.dispatching_ms = 0
+        """The time of what is being delivered, taken once for many entries."""
         self.last_acked_ms = 0
         self.unacked = 0
         self.blocked_on_unacked = False
@@ -457,6 +459,7 @@ class Subscription:
         self.messages_out += messages
         self.entries_out += 1
         self.bytes_out += len(entry.data)
+        consumer.last_consumed_ms = self.last_consumed_ms = self.dispatching_ms
         if self.type.tracks_pending:
             consumer.pending[entry.position] = messages
             consumer.unacked += messages

@@ -100,6 +100,28 @@ def test_shared(client: pulsar.Client, admin: AdminClient, topic: str) -> None:
     assert sorted(found[0] + found[1]) == list(range(100))
 
 
+@pytest.mark.feature("F33", "F49")
+def test_key_shared(client: pulsar.Client, admin: AdminClient, topic: str) -> None:
+    kind = pulsar.ConsumerType.KeyShared
+    consumers = [client.subscribe(topic, "s", kind, consumer_name=name) for name in ("a", "b")]
+    wait_for_permits(admin, topic, 2)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(200):
+        producer.send_async(str(number).encode(), None, partition_key=f"k{number % 20}")
+    producer.flush()
+    out = [
+        consumer["msgOutCounter"]
+        for consumer in admin.get(f"{NAMESPACE}/{local(topic)}/stats")["subscriptions"]["s"][
+            "consumers"
+        ]
+    ]
+    assert sum(out) == 200
+    keys = []
+    for consumer, number in zip(consumers, out, strict=True):
+        keys.append({consumer.receive(WAIT_MS).partition_key() for _ in range(number)})
+    assert len(keys[0]) + len(keys[1]) == 20
+
+
 @pytest.mark.feature("F49")
 def test_failover(client: pulsar.Client, admin: AdminClient, topic: str) -> None:
     kind = pulsar.ConsumerType.Failover

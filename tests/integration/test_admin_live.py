@@ -286,6 +286,8 @@ def test_produce_and_consume_what_is_not_stored(shared_standalone: Standalone) -
     assert json.loads(out)["payload"] == "now"
     out, _ = pulsark(shared_standalone, "topics", "stats", topic)
     assert f"{topic}\n" in out
+    found = json.loads(pulsark(shared_standalone, "topics", "list", "--json")[0])
+    assert {"topic": topic, "partitions": 0} in found
 
 
 def test_consume_says_when_too_little_came(shared_standalone: Standalone) -> None:

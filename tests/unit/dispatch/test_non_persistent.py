@@ -18,6 +18,7 @@ NAME = TopicName.parse(TOPIC)
 EXCLUSIVE = pb.CommandSubscribe.Exclusive
 SHARED = pb.CommandSubscribe.Shared
 FAILOVER = pb.CommandSubscribe.Failover
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
 DROPPED = (2**64 - 1, 2**64 - 1)
 
 
@@ -125,6 +126,46 @@ async def test_failover_has_one_active_consumer_and_another_takes_over(broker) -
     send(producer, b"1")
     (delivery,) = await b.deliveries()
     assert (delivery.payload, delivery.message.message_id.partition) == (b"1", 0)
+
+
+@pytest.mark.feature("F33", "F49")
+@scenario()
+async def test_key_shared_keeps_a_key_at_one_consumer(broker) -> None:
+    producer, *consumers = (Client(broker) for _ in range(4))
+    for number, consumer in enumerate(consumers):
+        await consumer.subscribe(TOPIC, kind=KEY_SHARED, consumer_name=f"c{number}")
+    await producer_of(producer)
+    for round_ in range(3):
+        for key in range(60):
+            body = b"%d" % key
+            producer.send_bytes(publish(1, round_ * 60 + key, body, partition_key=f"k{key}"))
+    found = [await payloads(consumer) for consumer in consumers]
+    assert sum(map(len, found)) == 180
+    assert all(found)
+    keys = [set(one) for one in found]
+    assert sum(map(len, keys)) == 60
+    # What a consumer that leaves has not acknowledged holds nobody up: it is not waited for.
+    consumers[0].hang_up()
+    await asyncio.sleep(0.01)
+    producer.send_bytes(b"".join(publish(1, k, b"", partition_key=f"k{k}") for k in range(60)))
+    assert sum([len(await payloads(consumer)) for consumer in consumers[1:]]) == 60
+
+
+@pytest.mark.feature("F33", "F46")
+@scenario()
+async def test_key_shared_drops_what_the_keys_consumer_cannot_take(broker) -> None:
+    producer, full, free = (Client(broker) for _ in range(3))
+    for client, name in ((full, "full"), (free, "free")):
+        client.send(client.subscribe_command(TOPIC, kind=KEY_SHARED, consumer_name=name))
+        assert await client.outcome() == 0
+    free.flow(1000)
+    await producer_of(producer)
+    for number in range(100):
+        producer.send_bytes(publish(1, number, b"", partition_key=f"k{number}"))
+    delivered = len(await payloads(free))
+    subscription = broker.broker.non_persistent.get(NAME).subscriptions["s"]
+    assert 0 < delivered < 100
+    assert subscription.messages_dropped == 100 - delivered
 
 
 @scenario()
@@ -409,6 +450,21 @@ async def test_a_producers_name_is_taken_once(broker) -> None:
         client.send(client.producer_command(TOPIC, "p", number))
         answer = await client.take(Command.PRODUCER_SUCCESS, Command.ERROR, seconds=8)
     assert answer.error.error == ServerError.ProducerBusy
+
+
+@scenario()
+async def test_a_producer_may_have_the_topic_for_itself(broker) -> None:
+    client = Client(broker)
+    epochs = []
+    for number in (1, 2):
+        command = client.producer_command(TOPIC, f"p{number}", number)
+        command.producer.producer_access_mode = pb.ProducerAccessMode.ExclusiveWithFencing
+        client.send(command)
+        epochs.append((await client.take(Command.PRODUCER_SUCCESS)).producer_success.topic_epoch)
+    assert epochs == [0, 1]
+    assert (await client.take(Command.CLOSE_PRODUCER)).close_producer.producer_id == 1
+    client.send(client.producer_command(TOPIC, "p3", 3))
+    assert (await client.take(Command.ERROR)).error.error == ServerError.ProducerBusy
 
 
 # -- partitions, lists, switches ------------------------------------------------------------

@@ -60,6 +60,7 @@ class FakeTopic:
         self.name = TopicName.parse("persistent://public/default/t")
         self.settings = Settings(**{"activeConsumerFailoverDelayTimeMillis": 0, **changed})
         self.policies = effective(self.settings, {}, {})
+        self.clock = FakeClock()
         self.ledger = FakeLedger()
         self.cache = TopicCache(CacheBudget(1 << 30))
 
