@@ -98,6 +98,7 @@ class World:
     def run(self) -> None:
         """All lives, then the end; raises ``Broken``."""
         for life in range(LIVES):
+            self.disk.capacity = None  # a bookie does not start on a full disk
             with Simulation(self.seed * 100 + life) as sim:
                 if life and self.rng.random() < 0.8:
                     self.disk.crash_at = self.disk.steps + self.rng.randint(1, 120)
@@ -108,7 +109,7 @@ class World:
                 self.session.expire()
                 survival = self.rng.choice(SURVIVALS)
                 self.disk = self.disk.after_crash(survival, self.rng)
-        self.disk.crash_at = 0
+        self.disk.crash_at, self.disk.capacity = 0, None
         with Simulation(self.seed * 100 + LIVES) as sim:
             try:
                 sim.run(self._end(sim))
@@ -144,6 +145,11 @@ class World:
     async def _step(self, broker: BrokerInMemory) -> None:
         rng = self.rng
         self._look()
+        if self.disk.capacity is None:
+            if rng.random() < 0.02:
+                self.disk.capacity = self.disk.used() + rng.randint(0, 600)
+        elif rng.random() < 0.25:
+            self.disk.capacity = None
         with contextlib.suppress(Gone, TimeoutError):
             await self._act(broker, rng.random())
         await asyncio.sleep(rng.choice([0, 0.001, 0.002, 0.02]))
