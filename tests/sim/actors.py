@@ -52,6 +52,8 @@ class SimProducer:
         self._client: Client | None = None
         self._next = 0
         self._pending: list[Sent] = []
+        self.known_before: set[Payload] = set()
+        """Confirmed as duplicates, so without an id."""
 
     def lost(self) -> None:
         """The broker died."""
@@ -133,7 +135,9 @@ class SimProducer:
         sent = self._pending.pop(0)
         place = receipt.message_id
         if place.ledgerId == 2**64 - 1:
-            return  # the broker has it from an earlier attempt
+            # The broker says that it has it from an earlier attempt.
+            self.known_before |= {(self.name, i) for i in range(sent.first, sent.last + 1)}
+            return
         for index in range(sent.count):
             id_ = Id(-1, place.ledgerId, place.entryId, index if sent.count > 1 else -1)
             self._history.receipts[(self.name, sent.first + index)] = id_

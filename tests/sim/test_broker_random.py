@@ -22,6 +22,7 @@ import pytest
 from pulsark.config import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.consumer import Consumer
+from pulsark.dispatch.deduplication import Deduplication
 from pulsark.dispatch.dispatcher import Dispatcher
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.key_shared import KeyShared
@@ -63,6 +64,7 @@ SETTINGS = {
     "defaultRetentionTimeInMinutes": -1,
     "defaultRetentionSizeInMB": -1,
     "brokerDeleteInactiveTopicsEnabled": False,
+    "brokerDeduplicationEntriesInterval": 7,
 }
 SUBSCRIPTIONS = (
     ("exclusive", SubType.Exclusive, 1),
@@ -82,7 +84,7 @@ class World:
         self.tree = MemoryTree()
         self.session = MemoryMetadataStore(self.tree)
         self.history = History()
-        self.deduplicates = False
+        self.deduplicates = seed % 2 == 0
         identities = Identities(self.history.sent)
         self.producers = [SimProducer(name, self.history) for name in ("p", "q")]
         self.consumers = []
@@ -200,10 +202,13 @@ class World:
         found = violations(self.history)
         if found:
             raise Broken(found[0])
-        if self.deduplicates:
-            payloads = [payload for _, payload in self.history.log]
-            if len(payloads) > len(set(payloads)):
-                raise Broken("C5: a message is stored twice")
+        payloads = [payload for _, payload in self.history.log]
+        for producer in self.producers:
+            lost = producer.known_before - set(payloads)
+            if lost:
+                raise Broken(f"C1: {min(lost)} is not stored, and was taken for a duplicate")
+        if self.deduplicates and len(payloads) > len(set(payloads)):
+            raise Broken("C5: a message is stored twice")
         await self._close(broker)
 
     async def _drain(self, broker: BrokerInMemory, kind: int, deliveries: Deliveries) -> None:
@@ -279,11 +284,26 @@ def slots_do_not_drain(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KeyShared, "choose", planted)
 
 
+def deduplication_marks_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    """A sequence id counts as stored as soon as its append begins."""
+    admit = Deduplication.admit
+
+    def planted(self: Deduplication, entry: Entry) -> bool:
+        taken = admit(self, entry)
+        mark = self._under_way.get(entry)
+        if mark is not None:
+            mark[0].store(mark[1])
+        return taken
+
+    patch.setattr(Deduplication, "admit", planted)
+
+
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     ack_before_fsync: "C1|C2|C4|C6",
     read_position_is_mark_delete: "C1|C6",
     ack_set_replaces: "C6",
     slots_do_not_drain: "C3: key-shared",
+    deduplication_marks_before_it_is_stored: "C1|C5",
 }
 
 
