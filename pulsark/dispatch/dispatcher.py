@@ -168,11 +168,11 @@ class Dispatcher:
     def pump(self) -> None:
         """Send what can be sent now."""
         subscription = self._subscription
-        if self._reading is not None or self._held or subscription.blocked_on_unacked:
+        if self._reading is not None or self._held:
             return
         type_ = subscription.type
         for _ in range(ROUNDS_PER_TURN):
-            if not self._replay_waiting():
+            if subscription.blocked_on_unacked or not self._replay_waiting():
                 return
             room = type_.room()
             if not room:

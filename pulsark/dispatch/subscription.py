@@ -213,6 +213,7 @@ class Subscription:
                 consumer.connection.send_active_change(consumer, consumer is active)
         delay_ms = self.topic.settings.activeConsumerFailoverDelayTimeMillis
         if before is None or active is None or delay_ms == 0:
+            self.schedule_pump()
             return
         # The old consumer may still be acknowledging what it has: wait, so that less of it
         # is delivered twice.
@@ -308,8 +309,8 @@ class Subscription:
                 remaining = owner.pending[position] = min(remaining, before)
             self._release(owner, before - remaining)
         self._update_blocked()
-        if self.type.next_replay() is not None:
-            self.schedule_pump()
+        if self.type.replay_count:
+            self.schedule_pump()  # what waits may go out now, or there is room to look ahead
 
     def _release(self, consumer: Consumer, messages: int) -> None:
         """Messages are not pending at a consumer any more, who may get others for them."""
