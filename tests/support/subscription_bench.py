@@ -72,6 +72,8 @@ class FakeLedger:
 class FakeTopic:
     """Its entries are in a cache, and for whoever awaits them in a dictionary."""
 
+    compacted_view = None
+
     def __init__(self, name: str = "persistent://public/default/t", **changed: Any) -> None:
         self.name = TopicName.parse(name)
         self.settings = Settings(**{"activeConsumerFailoverDelayTimeMillis": 0, **changed})
@@ -97,6 +99,9 @@ class FakeTopic:
         data, messages, marker = self.stored[position]
         ledger_id, entry_id = position
         return Entry(data, messages, messages > 1, marker, ledger_id=ledger_id, entry_id=entry_id)
+
+    def valid_position_at_or_after(self, position: Position) -> Position:
+        return self.ledger.valid_position_at_or_after(position)
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int):
         if position > self.ledger.last_confirmed:
