@@ -10,7 +10,6 @@ journalled batch and must plan the same messages again.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-IDLE_COMMIT_SECONDS = 1.0
-"""Spark commits a batch only when the next one is planned. When nothing has come for so long,
-the finished batch is acknowledged anyway, so that an idle query has no backlog."""
-
 _STOP_SECONDS = 2.0
 
 
@@ -58,7 +53,6 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: StreamOffset | None = None
         self._following: Following | None = None
         self._admitting: Admission | None = None
-        self._idle_since: float | None = None
         self._finished: StreamOffset | None = None
 
     # -- offsets ---------------------------------------------------------------------------
@@ -208,15 +202,13 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._following.acknowledge(end)
 
     def _acknowledge_if_idle(self, begin: StreamOffset, idle: bool) -> None:
-        """``begin`` is the end of a batch that Spark has finished, or the start of the query."""
+        """``begin`` is the end of a batch that Spark has finished, or the start of the query.
+
+        Spark commits a batch only when the next one is planned, and kills this process when a
+        query is stopped. So where nothing comes next, the batch is acknowledged at once.
+        """
         self._finished = begin
-        if not idle:
-            self._idle_since = None
-            return
-        now = time.monotonic()
-        if self._idle_since is None:
-            self._idle_since = now
-        if self._target is not None or now - self._idle_since >= IDLE_COMMIT_SECONDS:
+        if idle:
             self._acknowledge(begin)
 
     # -- the broker ------------------------------------------------------------------------

@@ -227,6 +227,22 @@ def test_a_second_query_with_the_subscription_fails_and_the_first_goes_on(
     assert third.start().awaitTermination(int(WAIT_SECONDS))
 
 
+def test_a_stopped_query_leaves_no_backlog(
+    spark: SparkSession,
+    client: pulsar.Client,
+    broker: Standalone,
+    topic: str,
+    reading: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    publish(client, topic, range(10))
+    writer = stream(spark, reading, subscription="job").writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    query.processAllAvailable()
+    query.stop()
+    eventually(lambda: backlog(broker, topic, "job") == 0, "no backlog")
+
+
 def test_a_checkpoint_of_another_topic_is_refused(
     spark: SparkSession,
     client: pulsar.Client,

@@ -55,6 +55,7 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.topics: dict[str, dict[int, FakePartition]] = {}
+        self.views: dict[str, list[dict[str, Any]]] = {}
         self.requests: list[str] = []
         self.reads = 0
         self.fail_reads = 0
@@ -257,6 +258,8 @@ class _Handler(BaseHTTPRequestHandler):
         name = f"persistent://{parts[0]}/{parts[1]}/{parts[2]}"
         if parts[3] == "segments":
             return 200, fake.plan(name, [int(n) for n in query.get("after", "0").split(",")])
+        if parts[3] == "views":
+            return 200, [row for row in fake.views[parts[4]] if row["topic"] == name]
         if parts[3] == "messageCount":
             limit = int(query["limit"])
             return 200, fake.count(name, query["after"], query["through"], limit)

@@ -346,20 +346,19 @@ def test_the_subscription_follows(broker: FakeBroker) -> None:
     assert len(broker.requests) == requests
 
 
-def test_an_idle_query_leaves_no_backlog(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_query_leaves_no_backlog(broker: FakeBroker) -> None:
     topic = broker.create("t")
     stream = Stream(broker, subscription="s", startingOffsets="earliest")
     broker.publish(topic, [alone("a")])
     assert stream.plan()
     stream.offset = stream.end  # the batch ran, and Spark commits it with the next one only
     held = broker.topics[topic][-1].subscriptions
-    assert not stream.plan()
     assert held == {"s": (-1, -1)}
-    monkeypatch.setattr("pulsark.datasource.stream_reader.IDLE_COMMIT_SECONDS", 0.0)
     assert not stream.plan()
     assert held == {"s": (1, 0)}
+    requests = [request for request in broker.requests if "acknowledge" in request]
+    assert not stream.plan()
+    assert requests == [request for request in broker.requests if "acknowledge" in request]
 
 
 def test_a_stopped_query_leaves_no_backlog(broker: FakeBroker) -> None:
@@ -368,7 +367,8 @@ def test_a_stopped_query_leaves_no_backlog(broker: FakeBroker) -> None:
     broker.publish(topic, [alone("a")])
     assert stream.plan()
     stream.offset = stream.end
-    assert not stream.plan()
+    broker.publish(topic, [alone("b")])
+    assert stream.plan()
     stream.reader.stop()
     assert broker.topics[topic][-1].subscriptions == {"s": (1, 0)}
 

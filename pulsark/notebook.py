@@ -1,0 +1,312 @@
+"""A look at topics and queries from a notebook or a terminal, without Spark but for ``watch``.
+
+What these functions return shows itself: as an HTML table in a notebook, as text elsewhere.
+``rows`` has the data. Addresses are taken from the same options and environment variables as
+for ``format("pulsark")``.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.errors import OptionError
+from pulsark.datasource.offsets import NOTHING, Place
+from pulsark.datasource.options import Options
+from pulsark.datasource.plan import PartitionState, Split, range_of
+from pulsark.datasource.topics import TopicFinder
+from pulsark.runtime import SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Table", "lag", "preview", "tail", "watch"]
+
+MESSAGES_MAX = 10_000
+"""More messages are for ``spark.read``."""
+
+CELL_CHARS_MAX = 60
+BATCHES_SHOWN = 10
+
+_SHOWN = ("publish_time", "partition", "message_id", "key", "value", "properties")
+_BARS = "\u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"
+_STYLE = "text-align:left;font-family:monospace;white-space:pre"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that show themselves. ``bar`` names a column of numbers to draw as bars."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    bar: str | None = None
+
+    def __repr__(self) -> str:
+        cells = [[_text(row[name]) for name in self.columns] for row in self.rows]
+        if self.bar is not None:
+            for line, share in zip(cells, self._shares(), strict=True):
+                line.append(_bar(share))
+        heads = [*self.columns, *([""] if self.bar is not None else [])]
+        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in [heads, *cells]
+        ]
+        return "\n".join([self.title, *lines])
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        shares: Sequence[float | None] = self._shares() or [None] * len(self.rows)
+        body = "".join(
+            f"<tr>{''.join(_html_cell(row[name]) for name in self.columns)}{_html_bar(share)}</tr>"
+            for row, share in zip(self.rows, shares, strict=True)
+        )
+        title = html.escape(self.title)
+        return f"<table><caption>{title}</caption><tr>{heads}</tr>{body}</table>"
+
+    def _shares(self) -> list[float]:
+        """Each row's part of the largest value, 0 to 1."""
+        if self.bar is None:
+            return []
+        values = [float(row[self.bar] or 0) for row in self.rows]
+        most = max(values, default=0.0)
+        return [value / most if most else 0.0 for value in values]
+
+
+def tail(topic: str, n: int = 10, **options: str) -> Table:
+    """The newest ``n`` messages of a topic, the newest last; by publish time over partitions."""
+    found, states = _messages(topic, n, options, newest=True)
+    return Table(f"{topic}: the last {len(found)} of {_entries(states)}", _SHOWN, found)
+
+
+def preview(topic: str, n: int = 10, **options: str) -> Table:
+    """The oldest ``n`` messages of a topic, and how much there is in all."""
+    found, states = _messages(topic, n, options, newest=False)
+    return Table(f"{topic}: the first {len(found)} of {_entries(states)}", _SHOWN, found)
+
+
+def lag(topic: str, **options: str) -> Table:
+    """How far behind each subscription of a topic is, drawn as bars."""
+    checked = Options.parse({"topic": topic, "view": "backlog", **options}, streaming=False)
+    admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
+    try:
+        rows = [row for name in _names(checked) for row in admin.view(name, "backlog")]
+    finally:
+        admin.close()
+    columns = ("subscription", "partition", "backlog_entries", "backlog_bytes", "lag_seconds")
+    rows.sort(key=lambda row: (row["subscription"], row["partition"]))
+    return Table(f"{topic}: backlog by subscription", columns, rows, bar="backlog_entries")
+
+
+def watch(
+    query: StreamingQuery,
+    *,
+    interval: float = 1.0,
+    seconds: float | None = None,
+    show: Callable[[Table], None] | None = None,
+) -> Table:
+    """Show the batches of a streaming query until it ends, or for some ``seconds``.
+
+    Every ``interval`` seconds, if there is a new batch: rows, rates, time and how many entries
+    the query is behind. In a notebook the table is replaced, on a terminal a line is added;
+    ``show`` takes the table elsewhere. Interrupting it leaves the query running. Returns the
+    last table. Raises what made the query fail.
+    """
+    clock = SystemClock()
+    deadline = None if seconds is None else clock.monotonic() + seconds
+    display = show or _display()
+    shown: Table | None = None
+    try:
+        while True:
+            ended = query.awaitTermination(interval)  # type: ignore[arg-type]
+            table = _progress(query)
+            if shown is None or table.rows != shown.rows:
+                display(table)
+                shown = table
+            if ended or (deadline is not None and clock.monotonic() >= deadline):
+                return shown
+    except KeyboardInterrupt:
+        return shown or _progress(query)
+
+
+# -- messages ------------------------------------------------------------------------------------
+
+
+def _messages(
+    topic: str, n: int, options: Mapping[str, str], *, newest: bool
+) -> tuple[list[dict[str, Any]], list[PartitionState]]:
+    if not 1 <= n <= MESSAGES_MAX:
+        raise OptionError(f"n is {n}: it must be from 1 to {MESSAGES_MAX}; spark.read takes more")
+    checked = Options.parse({"topic": topic, **options}, streaming=False)
+    admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
+    try:
+        states = list(TopicFinder(checked, admin).states().values())
+    finally:
+        admin.close()
+    rows: list[dict[str, Any]] = []
+    for state in states:
+        some = _rows(_last(state, n) if newest else _first(state, n), checked)
+        rows += some[-n:] if newest else some[:n]
+    rows.sort(key=lambda row: row["publish_time"] or datetime.min.replace(tzinfo=UTC))
+    return (rows[-n:] if newest else rows[:n]), states
+
+
+def _rows(split: Split | None, options: Options) -> list[dict[str, Any]]:
+    from pulsark.datasource.reader import SplitPartition, SplitReader
+
+    if split is None:
+        return []
+    batches = SplitReader(options, _SHOWN).read(SplitPartition(split))
+    found = [row for batch in batches for row in batch.to_pylist()]
+    for row in found:
+        row["properties"] = dict(row["properties"] or ())
+    return found
+
+
+def _last(state: PartitionState, entries: int) -> Split | None:
+    """The last so many entries: each has at least one message, if it has any."""
+    left, after = entries, state.earliest()
+    for ledger in reversed(state.ledgers):
+        if ledger.entries >= left:
+            after = max(after, Place(ledger.ledger_id, ledger.entries - left - 1))
+            break
+        left -= ledger.entries
+    return range_of(state, after, state.latest())
+
+
+def _first(state: PartitionState, entries: int) -> Split | None:
+    left, through = entries, state.latest()
+    for ledger in state.ledgers:
+        if ledger.entries >= left:
+            through = min(through, Place(ledger.ledger_id, left - 1))
+            break
+        left -= ledger.entries
+    return range_of(state, state.earliest(), through)
+
+
+def _entries(states: Sequence[PartitionState]) -> str:
+    ledgers = [ledger for state in states for ledger in state.ledgers]
+    entries, size = sum(each.entries for each in ledgers), sum(each.size for each in ledgers)
+    partitions = f" in {len(states)} partitions" if len(states) > 1 else ""
+    return f"{entries:,} entries, {size:,} bytes{partitions}"
+
+
+def _names(options: Options) -> Iterator[Any]:
+    from pulsark.datasource.topics import topic_names
+
+    yield from topic_names(options.topics)
+
+
+# -- queries -------------------------------------------------------------------------------------
+
+
+def _progress(query: StreamingQuery) -> Table:
+    rows = [
+        {
+            "batch": progress.batchId,
+            "rows": progress.numInputRows,
+            "in/s": round(progress.inputRowsPerSecond or 0.0),
+            "out/s": round(progress.processedRowsPerSecond or 0.0),
+            "ms": progress.batchDuration,
+            "entries behind": _behind(progress.sources),
+        }
+        for progress in query.recentProgress[-BATCHES_SHOWN:]
+    ]
+    columns = ("batch", "rows", "in/s", "out/s", "ms", "entries behind")
+    return Table(f"query {query.name or query.id}", columns, rows, bar="rows")
+
+
+def _behind(sources: Sequence[Any]) -> int | None:
+    """Entries between what was read and the newest; ``None`` if it cannot be told.
+
+    Across ledgers only those of the newest one can be counted: then it is the least there are.
+    """
+    total = 0
+    for source in sources:
+        try:
+            read = json.loads(source.endOffset)["partitions"]
+            newest = json.loads(source.latestOffset)["partitions"]
+            for name, offset in newest.items():
+                last = Place.parse(offset["read"])
+                known = Place.parse(read[name]["read"]) if name in read else NOTHING
+                if known.ledger_id == last.ledger_id:
+                    total += max(last.entry_id - known.entry_id, 0)
+                elif known < last:
+                    total += last.entry_id + 1
+        except (TypeError, ValueError, KeyError):
+            return None  # another source, or no batch yet
+    return total
+
+
+def _display() -> Callable[[Table], None]:
+    """Shows tables one in place of the other in a notebook, the last row of each elsewhere."""
+    if "ipykernel" in sys.modules:
+        from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
+
+        handle: Any = None
+
+        def replace(table: Table) -> None:
+            nonlocal handle
+            if handle is None:
+                handle = display(table, display_id=True)
+            else:
+                handle.update(table)
+
+        return replace
+    return lambda table: print(_line(table), flush=True)
+
+
+def _line(table: Table) -> str:
+    if not table.rows:
+        return f"{table.title}: no batch yet"
+    return "  ".join(f"{name} {_text(value)}" for name, value in table.rows[-1].items())
+
+
+# -- cells ---------------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bytes():
+            try:
+                text = value.decode()
+            except UnicodeDecodeError:
+                text = value.hex(" ")
+        case float():
+            text = f"{value:,.3f}"
+        case int() if not isinstance(value, bool):
+            text = f"{value:,}"
+        case datetime():
+            text = value.isoformat(sep=" ", timespec="milliseconds")
+        case dict():
+            text = ", ".join(f"{key}={item}" for key, item in value.items())
+        case _:
+            text = str(value)
+    text = "".join(char if char.isprintable() else "\u00b7" for char in text)
+    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "\u2026"
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * 80)
+    return _BARS[-1] * (eighths // 8) + (_BARS[eighths % 8 - 1] if eighths % 8 else "")
+
+
+def _html_cell(value: Any) -> str:
+    return f'<td style="{_STYLE}">{html.escape(_text(value))}</td>'
+
+
+def _html_bar(share: float | None) -> str:
+    if share is None:
+        return ""
+    width = round(share * 160)
+    bar = f'<div style="background:#4c78a8;height:1em;width:{width}px"></div>'
+    return f"<td>{bar}</td>"
