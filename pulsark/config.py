@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _TRUE, _FALSE = "true", "false"
 _BYTES_MAX = 2**31 - 1
-_SCHEMA_STRATEGIES = (
+SCHEMA_COMPATIBILITY_STRATEGIES = (
     "UNDEFINED",
     "ALWAYS_INCOMPATIBLE",
     "ALWAYS_COMPATIBLE",
@@ -214,13 +214,13 @@ class Settings:
         "FULL",
         "",
         "What a new schema of a topic must be compatible with, unless its namespace says else",
-        choices=_SCHEMA_STRATEGIES,
+        choices=SCHEMA_COMPATIBILITY_STRATEGIES,
     )
     systemTopicSchemaCompatibilityStrategy: str = setting(
         "ALWAYS_COMPATIBLE",
         "",
         "The same for the broker's own topics",
-        choices=_SCHEMA_STRATEGIES,
+        choices=SCHEMA_COMPATIBILITY_STRATEGIES,
     )
     isAllowAutoUpdateSchemaEnabled: bool = setting(
         True, "", "Producers and consumers may bring new schemas; the admin API always may"

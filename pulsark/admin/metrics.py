@@ -100,6 +100,9 @@ def _topic_sums(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> d
         "storage_logical_size": found["storageSize"],
         "storage_backlog_size": found["backlogSize"],
         "storage_offloaded_size": found["offloadedStorageSize"],
+        "storage_backlog_quota_limit": found["backlogQuotaLimitSize"],
+        "storage_backlog_quota_limit_time": found["backlogQuotaLimitTime"],
+        "storage_backlog_age_seconds": found["oldestBacklogMessageAgeSeconds"],
         "in_bytes_total": found["bytesInCounter"],
         "in_messages_total": found["msgInCounter"],
         "average_msg_size": found["averageMsgSize"],
@@ -111,8 +114,18 @@ def _added(topics: list[dict[str, float]]) -> dict[str, float]:
     for sums in topics:
         for name, number in sums.items():
             total[name] = total.get(name, 0) + number
-    total.pop("average_msg_size", None)
+    for name in _NOT_ADDED:
+        total.pop(name, None)
     return total
+
+
+_NOT_ADDED = (
+    "average_msg_size",
+    "storage_backlog_quota_limit",
+    "storage_backlog_quota_limit_time",
+    "storage_backlog_age_seconds",
+)
+"""What is said of a topic and has no sum."""
 
 
 _OF_SUBSCRIPTION = {

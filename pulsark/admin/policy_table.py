@@ -13,6 +13,7 @@ from typing import Any
 
 from pulsark.admin.errors import fail
 from pulsark.admin.requests import INT64_MAX, integer, string_map
+from pulsark.config import SCHEMA_COMPATIBILITY_STRATEGIES
 from pulsark.dispatch.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
 
@@ -219,22 +220,9 @@ def _subscription_types(value: Any) -> list[str]:
     return [name for name in _SUBSCRIPTION_TYPES if name in given]
 
 
-_STRATEGIES = (
-    "UNDEFINED",
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-)
-
-
 def _strategy(value: Any) -> str | None:
-    chosen = _choice(value, "A schema compatibility strategy", _STRATEGIES)
-    return None if chosen == _STRATEGIES[0] else chosen
+    chosen = _choice(value, "A schema compatibility strategy", SCHEMA_COMPATIBILITY_STRATEGIES)
+    return None if chosen == "UNDEFINED" else chosen
 
 
 def _properties(value: Any) -> dict[str, str]:

@@ -137,11 +137,15 @@ class Backlog:
                 behind.append(subscription)
         if not behind:
             return False
-        first_kept = await self._topic.ledger.find_by_publish_time(before_ms)
-        through = self._topic.ledger.previous_position(first_kept)
+        through = await self._last_before(before_ms)
         for subscription in behind:
             subscription.expire(through)
         return True
+
+    async def _last_before(self, published_ms: int) -> Position:
+        """The last entry that was published before a time."""
+        ledger = self._topic.ledger
+        return ledger.previous_position(await ledger.find_by_publish_time(published_ms))
 
     # -- quotas ---
 
@@ -175,18 +179,11 @@ class Backlog:
             for producer in list(self._topic.producers.values()):
                 producer.connection.close_producer(producer)
         elif over.by_age:
-            await self._evict_by_age(over.quota.limit * EVICTED_TO)
+            age_ms = int(over.quota.limit * EVICTED_TO * 1000)
+            self._evict(await self._last_before(self._topic.clock.now_ms() - age_ms))
         else:
-            self._evict_by_size(int(over.quota.limit * EVICTED_TO))
+            self._evict(self._topic.ledger.position_leaving(int(over.quota.limit * EVICTED_TO)))
 
-    def _evict_by_size(self, size: int) -> None:
-        through = self._topic.ledger.position_leaving(size)
-        for subscription in self.subscriptions:
-            subscription.pass_over(through)
-
-    async def _evict_by_age(self, seconds: float) -> None:
-        before_ms = self._topic.clock.now_ms() - int(seconds * 1000)
-        first_kept = await self._topic.ledger.find_by_publish_time(before_ms)
-        through = self._topic.ledger.previous_position(first_kept)
+    def _evict(self, through: Position) -> None:
         for subscription in self.subscriptions:
             subscription.pass_over(through)

@@ -429,6 +429,8 @@ class Topic:
         last = self.ledger.last_confirmed
         for subscription in self.subscriptions.values():
             subscription.pass_over(last)
+        if self.deduplication is not None:
+            self.deduplication.save(last)
         await self._cursors.sync()  # before anything is deleted
         await self.ledger.trim(Position(last.ledger_id, last.entry_id + 1))
         self.trimmed()

@@ -7,6 +7,7 @@ import pytest
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 TOPIC = f"{NAMESPACE}/t"
+PART = "persistent://public/default/p-partition-0"
 HOUR = 3_600_000
 
 
@@ -131,6 +132,10 @@ def test_statistics_of_quotas_and_of_the_oldest_message(api: AdminApi) -> None:
     assert found["backlogQuotaLimitTime"] == -1
     assert found["oldestBacklogMessageAgeSeconds"] == 5
     assert found["oldestBacklogMessageSubscriptionName"] == "s0"
+    lines = api.get("/metrics/").body.decode().splitlines()
+    where = f'{{cluster="standalone",namespace="public/default",topic="{PART}"}}'
+    assert f"pulsar_storage_backlog_quota_limit{where} 1000" in lines
+    assert f"pulsar_storage_backlog_age_seconds{where} 5" in lines
     whole = api.get(f"{NAMESPACE}/p/partitioned-stats?getEarliestTimeInBacklog=true").json
     assert whole["backlogQuotaLimitSize"] == 1000
     assert whole["oldestBacklogMessageAgeSeconds"] == 9

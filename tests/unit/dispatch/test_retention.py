@@ -11,7 +11,7 @@ from pulsark.metadata.store import ANY_VERSION
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, scenario
+from tests.support.broker_clients import BrokerInMemory, Client, held, scenario
 
 NAMESPACE = "public/short"
 TOPIC = f"persistent://{NAMESPACE}/t"
@@ -66,6 +66,22 @@ async def test_a_ledger_goes_when_all_subscriptions_have_acknowledged_it(broker)
     assert stored(broker) == before[3:], "the open ledger stays"
     assert (await slow.received(10)) == ids
     assert broker.broker.loaded_topic(NAME).subscriptions["slow"].backlog == 0
+
+
+@scenario(**ROLLS)
+async def test_an_acknowledgement_counts_once_it_is_durable(broker) -> None:
+    client = await client_of(broker)
+    consumer = Client(broker)
+    await consumer.subscribe(TOPIC)
+    ids = await client.produce(TOPIC, 7)
+    topic = broker.broker.loaded_topic(NAME)
+    with held(broker):
+        consumer.send(consumer.ack_command(ids[-1], cumulative=True))
+        await asyncio.sleep(CHECK)
+        assert topic.subscriptions["s"].backlog == 0
+        assert topic.ledger.entries == 7
+    await asyncio.sleep(CHECK)
+    assert topic.ledger.entries == 1
 
 
 @pytest.mark.feature("F17")
