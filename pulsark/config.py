@@ -388,7 +388,7 @@ class Settings:
         120, "s", "Time between two searches for topics whose snapshot is due", ge=1
     )
     brokerDeduplicationSnapshotIntervalSeconds: int = setting(
-        120, "s", "A snapshot is due after this time, however few entries there were", ge=0
+        120, "s", "A snapshot is due after this time, however few entries; 0: never", ge=0
     )
     brokerDeduplicationMaxNumberOfProducers: int = setting(
         10_000, "count", "Names of disconnected producers remembered by a topic", ge=1

@@ -32,7 +32,7 @@ from pulsark.limits import (
     UNREAD_OUTPUT_BYTES_MAX,
 )
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.entry import checked_counts, entry_without_checksum
+from pulsark.wire.entry import checked_counts, entry_metadata, entry_without_checksum
 from pulsark.wire.frames import FrameDecoder, encode_command, message_head, send_receipt
 from pulsark.wire.successive_frames import send_receipts
 
@@ -513,10 +513,13 @@ class Connection(asyncio.BufferedProtocol):
                 "The message's checksum is wrong: it was damaged on its way",
             )
             return
-        if send.txnid_most_bits or send.txnid_least_bits:
+        if send.HasField("txnid_most_bits") and send.HasField("txnid_least_bits"):
             self._refuse_send(
                 send, ServerError.NotAllowedError, "Transactions are not enabled on this broker"
             )
+            return
+        if producer.encrypted and not entry_metadata(data).encryption_keys:
+            self._refuse_send(send, ServerError.MetadataError, "Messages must be encrypted")
             return
         messages, batched, marker = counts
         # Absent and 0 are the same to the client that reads the receipt.

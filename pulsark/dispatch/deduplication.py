@@ -90,6 +90,7 @@ class Deduplication:
         """Somebody waits for a name to be decided."""
         self._unsaved = 0
         """Entries since the last snapshot."""
+        self._save_after = settings.brokerDeduplicationEntriesInterval
         self._saving = False
         self._saved_at = self._clock.monotonic()
         self._ended = False
@@ -215,7 +216,7 @@ class Deduplication:
         if self._changed is not None:
             self._tell_changed()
         self._unsaved += len(entries)
-        if self._unsaved >= self._topic.policies.deduplication_snapshot_entries:
+        if self._unsaved >= self._save_after:
             self.save(entries[-1].position)
 
     def _send_all_receipts(self, entries: list[Entry]) -> None:
@@ -335,8 +336,7 @@ class Deduplication:
         """What is due from time to time: forget those who left, and save what has not been."""
         self.table.forget_left()
         age = self._clock.monotonic() - self._saved_at
-        interval = self._topic.settings.brokerDeduplicationSnapshotIntervalSeconds
-        if self._unsaved and age >= interval:
+        if self._unsaved and 0 < self._topic.policies.deduplication_snapshot_seconds <= age:
             self.save(self._topic.ledger.last_confirmed)
 
     def close(self) -> None:

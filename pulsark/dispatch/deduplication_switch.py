@@ -55,6 +55,11 @@ class DeduplicationSwitch:
         if self._task is None and not self.follows:
             self._task = asyncio.create_task(self._follow_aside())
 
+    async def settled(self) -> None:
+        """Return once that task has ended, if there is one."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
     async def _follow_aside(self) -> None:
         try:
             await self.follow()

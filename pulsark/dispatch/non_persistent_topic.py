@@ -62,6 +62,9 @@ class NonPersistentTopic:
         """The rules changed."""
         self.policies = policies
 
+    async def policies_obeyed(self) -> None:
+        """Nothing has to be waited for."""
+
     # -- publishing ---
 
     def publish(self, entry: Entry) -> None:

@@ -92,7 +92,7 @@ class TopicPolicies:
     allow_auto_subscription_creation: bool
     subscription_expiration_minutes: int
     deduplication: bool
-    deduplication_snapshot_entries: int
+    deduplication_snapshot_seconds: int
     encryption_required: bool
     schema_compatibility_strategy: SchemaCompatibilityStrategy
     is_allow_auto_update_schema: bool
@@ -162,7 +162,7 @@ def effective(
         ],
         subscription_expiration_minutes=given("subscription_expiration_time_minutes"),
         deduplication=given("deduplicationEnabled"),
-        deduplication_snapshot_entries=given("deduplicationSnapshotIntervalSeconds"),
+        deduplication_snapshot_seconds=given("deduplicationSnapshotIntervalSeconds"),
         encryption_required=settings.encryptionRequireOnProducer or given("encryption_required"),
         schema_compatibility_strategy=_defined(given("schema_compatibility_strategy")),
         is_allow_auto_update_schema=given("is_allow_auto_update_schema"),
@@ -247,7 +247,7 @@ _BROKER: dict[str, Callable[[Settings], Any]] = {
     },
     "subscription_expiration_time_minutes": lambda s: s.subscriptionExpirationTimeMinutes,
     "deduplicationEnabled": lambda s: s.brokerDeduplicationEnabled,
-    "deduplicationSnapshotIntervalSeconds": lambda s: s.brokerDeduplicationEntriesInterval,
+    "deduplicationSnapshotIntervalSeconds": lambda s: s.brokerDeduplicationSnapshotIntervalSeconds,
     "encryption_required": lambda _: False,
     "schema_compatibility_strategy": lambda s: s.schemaCompatibilityStrategy,
     "is_allow_auto_update_schema": lambda s: s.isAllowAutoUpdateSchemaEnabled,

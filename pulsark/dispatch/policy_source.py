@@ -66,10 +66,11 @@ class PolicySource:
                 return
             if seen == self._changes:
                 break
-        for topic in self._broker.served_topics():
-            if topic.name.namespace_name == namespace:
-                own = with_own.get(topic.name.base, {})
-                topic.set_policies(effective(self._broker.settings, found.policies, own))
+        topics = [t for t in self._broker.served_topics() if t.name.namespace_name == namespace]
+        for topic in topics:
+            own = with_own.get(topic.name.base, {})
+            topic.set_policies(effective(self._broker.settings, found.policies, own))
+        await asyncio.gather(*(topic.policies_obeyed() for topic in topics))
 
     async def refresh_topic(self, base: TopicName) -> None:
         """Bring a topic, or its partitions, up to date as far as they are loaded."""
@@ -78,6 +79,7 @@ class PolicySource:
         for name in (base, *map(base.with_partition, partitions)):
             if (topic := self._broker.served_topic(name)) is not None:
                 topic.set_policies(await self.current(name))
+                await topic.policies_obeyed()
 
     def _namespace_changed(self, path: str) -> None:
         name = path.removeprefix(f"{POLICIES_PATH}/")

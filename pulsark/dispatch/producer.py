@@ -25,6 +25,7 @@ class Producer:
         "connection",
         "decide",
         "drained",
+        "encrypted",
         "epoch",
         "last_published",
         "messages_dropped",
@@ -53,6 +54,7 @@ class Producer:
         connected_since_ms: int,
         access_mode: AccessMode = AccessMode.Shared,
         topic_epoch: int | None = None,
+        encrypted: bool = False,
         decide: Callable[[Exception | None], None] = lambda _: None,
     ) -> None:
         self.topic = topic
@@ -64,6 +66,8 @@ class Producer:
         self.metadata = metadata
         self.schema_version = schema_version
         self.connected_since_ms = connected_since_ms
+        self.encrypted = encrypted
+        """Whether it said that it encrypts; then all its messages are."""
         self.access_mode = access_mode
         self.topic_epoch = topic_epoch
         """Of the topic: what the client asked with, and once it is ready what it has."""

@@ -97,6 +97,10 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.policies_changed()
 
+    async def policies_obeyed(self) -> None:
+        """Return once everything is as the policies say, or could not be made so now."""
+        await self.deduplication_switch.settled()
+
     # -- publishing ---
 
     def publish(self, entry: Entry) -> None:

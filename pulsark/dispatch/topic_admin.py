@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TRANSACTION_COORDINATORS = TopicName.parse(
+    "persistent://pulsar/system/transaction_coordinator_assign"
+)
+"""Clients take its partitions for coordinators: without any, transactions are not enabled."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
@@ -63,6 +68,8 @@ class TopicAdmin:
 
     async def partition_count(self, name: TopicName, *, create: bool) -> int:
         """Partitions of a topic; 0 if it has none, or is missing and may be created."""
+        if name == _TRANSACTION_COORDINATORS:
+            return 0
         self._broker.check_enabled(name)
         namespace = await self._broker.ownership.namespace(name)
         found = await self._resources.partitioned_topics.get(name)

@@ -88,7 +88,10 @@ class AnyTopic(Protocol):
         """Whether a producer or a consumer is connected."""
 
     def set_policies(self, policies: TopicPolicies) -> None:
-        """The rules changed; what depends on them follows at once."""
+        """The rules changed; what depends on them follows at once, or in tasks."""
+
+    async def policies_obeyed(self) -> None:
+        """Return once those tasks have ended."""
 
     def publish(self, entry: Entry) -> None:
         """Take an entry; its producer gets the receipt when it is due."""

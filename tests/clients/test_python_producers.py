@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -9,7 +11,10 @@ from itertools import count
 import pulsar
 import pytest
 
+from pulsark.cli.admin_client import AdminClient
+from pulsark.errors import ServerError
 from tests.support.standalone import Standalone
+from tests.support.wire_client import Refused, WireClient
 
 WAIT_MS = 10_000
 Mode = pulsar.ProducerAccessMode
@@ -83,3 +88,188 @@ def test_exclusive_with_fencing(
     assert [reader.read_next(WAIT_MS).data() for _ in range(2)] == [b"first", b"second"]
     assert not reader.has_message_available()
     former.close()
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+def test_a_name_belongs_to_one_producer(client: pulsar.Client, topic: str) -> None:
+    named = client.create_producer(topic, producer_name="me")
+    with pytest.raises(pulsar.ProducerBusy):
+        client.create_producer(topic, producer_name="me")
+    generated = {client.create_producer(topic).producer_name() for _ in range(5)}
+    assert len(generated) == 5
+    assert all(name.startswith("standalone-") for name in generated)
+    named.close()
+    assert client.create_producer(topic, producer_name="me").producer_name() == "me"
+
+
+# -- deduplication -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def namespace(shared_standalone: Standalone) -> str:
+    name = f"public/producers-{next(_numbers)}"
+    AdminClient(shared_standalone.web_url).call("PUT", f"/namespaces/{name}")
+    return name
+
+
+@pytest.mark.feature("F54", "F55")
+@pytest.mark.parametrize("level", ["namespaces", "persistent"])
+def test_deduplication_is_switched_by_policies(
+    client: pulsar.Client, shared_standalone: Standalone, namespace: str, level: str
+) -> None:
+    admin = AdminClient(shared_standalone.web_url)
+    topic = f"persistent://{namespace}/t"
+    producer = client.create_producer(topic, producer_name="me")
+    if level == "namespaces":
+        admin.call("POST", f"/namespaces/{namespace}/deduplication", True)
+    else:
+        admin.call("POST", f"/persistent/{namespace}/t/deduplicationEnabled", True)
+    stats = admin.call("GET", f"/persistent/{namespace}/t/stats")
+    assert stats["deduplicationStatus"] == "Enabled"
+    assert not stats["subscriptions"]
+    producer.send(b"first", sequence_id=10)
+    producer.send(b"again", sequence_id=10)
+    producer.send(b"old", sequence_id=3)
+    producer.send(b"second", sequence_id=11)
+    assert admin.call("GET", f"/persistent/{namespace}/t/subscriptions") == []
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert [reader.read_next(WAIT_MS).data() for _ in range(2)] == [b"first", b"second"]
+    assert not reader.has_message_available()
+
+
+@pytest.mark.feature("F56")
+def test_a_producer_goes_on_where_it_was(
+    client: pulsar.Client, shared_standalone: Standalone, namespace: str
+) -> None:
+    AdminClient(shared_standalone.web_url).call(
+        "POST", f"/namespaces/{namespace}/deduplication", True
+    )
+    topic = f"persistent://{namespace}/t"
+    for first in (0, 100):
+        producer = client.create_producer(
+            topic,
+            producer_name="me",
+            batching_enabled=True,
+            batching_max_messages=30,
+            batching_max_publish_delay_ms=100,
+        )
+        assert producer.last_sequence_id() == first - 1
+        for number in range(first + 100):  # from the beginning of its source
+            if number > producer.last_sequence_id():
+                producer.send_async(b"%d" % number, lambda *_: None, sequence_id=number)
+        producer.flush()
+        producer.close()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert [int(reader.read_next(WAIT_MS).data()) for _ in range(200)] == list(range(200))
+    assert not reader.has_message_available()
+
+
+@pytest.mark.feature("F54")
+def test_a_large_message_in_pieces_is_stored_once(
+    client: pulsar.Client, shared_standalone: Standalone, namespace: str
+) -> None:
+    admin = AdminClient(shared_standalone.web_url)
+    admin.call("POST", f"/namespaces/{namespace}/deduplication", True)
+    topic = f"persistent://{namespace}/t"
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, producer_name="me", chunking_enabled=True)
+    payload = os.urandom(11 << 20)
+    for _ in range(2):
+        producer.send(payload, sequence_id=5)
+    producer.send(b"next", sequence_id=6)
+    assert consumer.receive(WAIT_MS).data() == payload
+    assert consumer.receive(WAIT_MS).data() == b"next"
+    assert admin.call("GET", f"/persistent/{namespace}/t/stats")["msgInCounter"] == 4
+
+
+# -- encryption, compression, pieces -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> pulsar.CryptoKeyReader:
+    """A key reader over a fresh pair of RSA keys."""
+    folder = tmp_path_factory.mktemp("keys")
+    private, public = str(folder / "private.pem"), str(folder / "public.pem")
+    make = ["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]
+    subprocess.run([*make, "-out", private], check=True, capture_output=True)
+    show = ["openssl", "pkey", "-in", private, "-pubout", "-out", public]
+    subprocess.run(show, check=True, capture_output=True)
+    return pulsar.CryptoKeyReader(public, private)
+
+
+ENCRYPTED = [
+    {"batching_enabled": True, "batching_max_messages": 10},
+    {"compression_type": pulsar.CompressionType.ZSTD},
+    {"chunking_enabled": True, "compression_type": pulsar.CompressionType.LZ4},
+]
+
+
+@pytest.mark.parametrize("options", ENCRYPTED, ids=["batched", "compressed", "in pieces"])
+def test_encrypted_messages_pass_through(
+    client: pulsar.Client,
+    shared_standalone: Standalone,
+    topic: str,
+    keys: pulsar.CryptoKeyReader,
+    options: dict[str, object],
+) -> None:
+    large = "chunking_enabled" in options
+    payloads = [os.urandom(7 << 20)] if large else [b"secret %d" % n for n in range(20)]
+    consumer = client.subscribe(topic, "s", crypto_key_reader=keys)
+    producer = client.create_producer(topic, encryption_key="k", crypto_key_reader=keys, **options)
+    for payload in payloads:
+        producer.send_async(payload, lambda *_: None)
+    producer.flush()
+    assert [consumer.receive(WAIT_MS).data() for _ in payloads] == payloads
+    with WireClient(shared_standalone.broker_port) as stranger:
+        stranger.subscribe(topic, "stranger")
+        received = stranger.message()
+        assert received.metadata.encryption_keys[0].key == "k"
+        assert payloads[0][:1000] not in received.entry
+
+
+def test_where_encryption_is_required_nothing_else_is_taken(
+    client: pulsar.Client,
+    shared_standalone: Standalone,
+    namespace: str,
+    keys: pulsar.CryptoKeyReader,
+) -> None:
+    admin = AdminClient(shared_standalone.web_url)
+    admin.call("POST", f"/namespaces/{namespace}/encryptionRequired", True)
+    topic = f"persistent://{namespace}/t"
+    with WireClient(shared_standalone.broker_port) as plain, pytest.raises(Refused) as refused:
+        plain.producer(topic)
+    assert refused.value.code == ServerError.MetadataError
+    producer = client.create_producer(topic, encryption_key="k", crypto_key_reader=keys)
+    producer.send(b"secret")
+    consumer = client.subscribe(
+        topic,
+        "s",
+        initial_position=pulsar.InitialPosition.Earliest,
+        crypto_key_reader=keys,
+    )
+    assert consumer.receive(WAIT_MS).data() == b"secret"
+
+
+@pytest.mark.feature("F7")
+@pytest.mark.parametrize("compression", ["LZ4", "ZLib", "ZSTD", "SNAPPY"])
+def test_compressed_messages_in_pieces(client: pulsar.Client, topic: str, compression: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(
+        topic,
+        chunking_enabled=True,
+        compression_type=getattr(pulsar.CompressionType, compression),
+    )
+    payload = os.urandom(6 << 20) + bytes(6 << 20)
+    producer.send(payload)
+    assert consumer.receive(WAIT_MS).data() == payload
+
+
+def test_a_message_above_the_limit_is_refused_by_the_client(
+    client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(topic)
+    with pytest.raises(pulsar.MessageTooBig):
+        producer.send(bytes(6 << 20))
+    producer.send(b"small")

@@ -65,6 +65,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
         metadata={m.key: m.value for m in request.metadata},
         schema_version=schema_version,
         connected_since_ms=connection.broker.clock.now_ms(),
+        encrypted=request.encrypted,
         access_mode=AccessMode(request.producer_access_mode),
         topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
     )

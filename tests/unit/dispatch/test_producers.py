@@ -1,0 +1,216 @@
+"""Producers: what is checked when they come, and of each message they send."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from pulsark.errors import ServerError
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.frames import send_frame
+from pulsark.wire.topic_name import TopicName
+from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+from tests.support.wire_frames import entry_of, publish, send_command
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+WAIT = pb.ProducerAccessMode.WaitForExclusive
+FENCING = pb.ProducerAccessMode.ExclusiveWithFencing
+
+
+def names(broker: BrokerInMemory) -> list[str]:
+    topic = broker.broker.loaded_topic(NAME)
+    assert topic is not None
+    return sorted(topic.producers)
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+@scenario()
+async def test_generated_names_are_never_used_twice(broker) -> None:
+    client = Client(broker)
+    found = [await client.open_producer(TOPIC, "", number) for number in range(3)]
+    broker.broker._instance_id = None  # as in the next process of the same cluster
+    broker.broker._next_producer = 0
+    found += [await client.open_producer(TOPIC, "", number) for number in range(3, 6)]
+    assert len({answer.producer_name for answer in found}) == 6
+    assert {name.rsplit("-", 2)[0] for name in names(broker)} == {"standalone"}
+
+
+@scenario()
+async def test_a_client_that_comes_back_keeps_its_generated_name(broker) -> None:
+    client = Client(broker)
+    given = await client.open_producer(TOPIC, "")
+    await broker.broker.unload_topic(NAME)
+    await client.take(Command.CLOSE_PRODUCER)
+    again = await client.open_producer(
+        TOPIC, given.producer_name, epoch=1, user_provided_producer_name=False
+    )
+    assert again.producer_name == given.producer_name
+
+
+@scenario()
+async def test_the_next_epoch_of_a_producer_takes_its_place(broker) -> None:
+    """Without being asked whether it is alive: it is the same client."""
+    client = Client(broker)
+    await client.open_producer(TOPIC, "p", epoch=0)
+    client.mute = True
+    client.connection.producers.clear()  # the connection forgot it before the topic did
+    assert (await client.open_producer(TOPIC, "p", epoch=1)).producer_ready
+    assert await client.publish(0) >= (0, 0)
+    assert names(broker) == ["p"]
+
+
+# -- limits --------------------------------------------------------------------------------------
+
+
+@scenario(maxProducersPerTopic=2)
+async def test_a_topic_has_no_more_producers_than_it_may(broker) -> None:
+    await Client(broker).open_producer(TOPIC, "first")
+    clients = [Client(broker) for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.send(client.producer_command(TOPIC, str(number)))
+    kinds = (Command.PRODUCER_SUCCESS, Command.ERROR)
+    answers = [await client.take(*kinds) for client in clients]
+    codes = [a.error.error for a in answers if a.type == Command.ERROR]
+    assert codes == [ServerError.ProducerBusy] * 2
+    assert len(names(broker)) == 2
+    # One that waits is none yet, and one that takes the topic replaces the others.
+    waiting, taking = Client(broker), Client(broker)
+    told = await waiting.open_producer(TOPIC, "w", producer_access_mode=WAIT)
+    assert not told.producer_ready
+    assert (await taking.open_producer(TOPIC, "t", producer_access_mode=FENCING)).producer_ready
+    assert names(broker) == ["t"]
+
+
+# -- initial subscription ------------------------------------------------------------------------
+
+
+@scenario()
+async def test_an_initial_subscription_gets_the_first_message(broker) -> None:
+    client = Client(broker)
+    await client.open_producer(TOPIC, "p", initial_subscription_name="s")
+    first = await client.publish(0)
+    await broker.broker.unload_topic(NAME)
+    assert await client.subscribe(TOPIC, initialPosition=pb.CommandSubscribe.Latest) == 0
+    assert await client.received(1) == [first]
+
+
+@scenario(allowAutoSubscriptionCreation=False)
+async def test_an_initial_subscription_may_not_be_allowed(broker) -> None:
+    client = Client(broker)
+    answer = await client.open_producer(TOPIC, "p", initial_subscription_name="s")
+    assert answer == ServerError.NotAllowedError
+    assert (await client.open_producer(TOPIC, "p")).producer_ready
+
+
+# -- encryption ----------------------------------------------------------------------------------
+
+
+@scenario(encryptionRequireOnProducer=True)
+async def test_where_encryption_is_required_a_producer_says_that_it_encrypts(broker) -> None:
+    client = Client(broker)
+    assert await client.open_producer(TOPIC, "p") == ServerError.MetadataError
+    assert (await client.open_producer(TOPIC, "p", encrypted=True)).producer_ready
+
+
+@pytest.mark.command("SEND_ERROR")
+@scenario()
+async def test_a_producer_that_encrypts_sends_nothing_else(broker) -> None:
+    client = Client(broker)
+    await client.open_producer(TOPIC, "p", encrypted=True)
+    client.send_bytes(publish(1, 0, b"plain"))
+    refused = (await client.take(Command.SEND_ERROR)).send_error
+    assert (refused.sequence_id, refused.error) == (0, ServerError.MetadataError)
+    keys = [pb.EncryptionKeys(key="k", value=b"wrapped")]
+    client.send_bytes(publish(1, 1, b"secret", encryption_keys=keys))
+    receipt = (await client.take(Command.SEND_RECEIPT)).send_receipt
+    assert (receipt.sequence_id, receipt.message_id.entryId) == (1, 0)
+
+
+# -- transactions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("txn", [(0, 0), (1, 7)])
+def test_a_message_in_a_transaction_is_refused_alone(txn: tuple[int, int]) -> None:
+    @scenario()
+    async def run(broker) -> None:
+        client = Client(broker)
+        await client.open_producer(TOPIC, "p")
+        command = send_command(1, 5)
+        command.send.txnid_most_bits, command.send.txnid_least_bits = txn
+        client.send_bytes(send_frame(command, entry_of(b"x", 5)))
+        refused = (await client.take(Command.SEND_ERROR)).send_error
+        assert (refused.sequence_id, refused.error) == (5, ServerError.NotAllowedError)
+        await client.publish(6)
+        assert broker.broker.loaded_topic(NAME).entries_in == 1
+
+    run()
+
+
+@pytest.mark.command("ACK", "ACK_RESPONSE")
+@pytest.mark.parametrize("cumulative", [False, True])
+def test_an_acknowledgement_in_a_transaction_is_refused(cumulative: bool) -> None:
+    @scenario()
+    async def run(broker) -> None:
+        client = Client(broker)
+        (position,) = await client.produce(TOPIC, 1)
+        assert await client.subscribe(TOPIC) == 0
+        await client.received(1)
+        command = client.ack_command(position, cumulative=cumulative)
+        command.ack.txnid_most_bits = command.ack.txnid_least_bits = 0
+        client.send(command)
+        answer = (await client.take(Command.ACK_RESPONSE)).ackResponse
+        assert answer.request_id == command.ack.request_id
+        assert answer.error == ServerError.NotAllowedError
+        assert answer.message
+        command.ack.ClearField("request_id")
+        client.send(command)
+        await asyncio.sleep(0.1)
+        assert not client.has(Command.ACK_RESPONSE)
+        assert broker.broker.loaded_topic(NAME).subscriptions["s"].backlog == 1
+
+    run()
+
+
+@pytest.mark.parametrize("kind", ["non-partitioned", "partitioned"])
+@pytest.mark.parametrize("create", [True, False])
+def test_the_topic_of_the_coordinators_has_no_partitions(kind: str, create: bool) -> None:
+    """From their number clients learn whether transactions are enabled."""
+
+    @scenario(allowAutoTopicCreationType=kind)
+    async def run(broker) -> None:
+        client = Client(broker)
+        command = Command(type=Command.PARTITIONED_METADATA)
+        request = command.partitionMetadata
+        request.topic = "persistent://pulsar/system/transaction_coordinator_assign"
+        request.request_id, request.metadata_auto_creation_enabled = 1, create
+        client.send(command)
+        answer = (
+            await client.take(Command.PARTITIONED_METADATA_RESPONSE)
+        ).partitionMetadataResponse
+        assert answer.response == pb.CommandPartitionedTopicMetadataResponse.Success
+        assert answer.partitions == 0
+
+    run()
+
+
+# -- what is stored ------------------------------------------------------------------------------
+
+
+@scenario()
+async def test_a_message_above_the_limit_ends_the_connection_and_no_other(broker) -> None:
+    client, other = Client(broker), Client(broker)
+    await client.open_producer(TOPIC, "p")
+    await other.open_producer(TOPIC, "q")
+    limit = broker.broker.settings.maxMessageSize
+    client.send_bytes(publish(1, 0, bytes(limit)))
+    await client.take(Command.SEND_RECEIPT)
+    client.send_bytes(publish(1, 1, bytes(limit + 20 * 1024)))
+    await asyncio.sleep(0.01)
+    assert client.transport.closed
+    ids = [await other.publish(number) for number in range(2)]
+    assert all(before < after for before, after in pairwise(ids))
