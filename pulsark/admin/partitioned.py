@@ -87,7 +87,7 @@ async def update_partitions(topic: AnyTopicOf, request: Request, broker: BrokerO
     partitions = _partition_count(wanted, broker)
     if partitions <= found.partitions:
         raise fail(422, f"The number of partitions must be more than {found.partitions}")
-    await broker.resources.partitioned_topics.update(topic, partitions)
+    await broker.topic_admin.add_partitions(topic, partitions)
     return done()
 
 

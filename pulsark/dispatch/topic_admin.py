@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from pulsark.dispatch.policies import auto_topic_creation
+from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.resources import AlreadyExistsError, InUseError
 from pulsark.storage.managed_ledger import delete_managed_ledger, read_record
+from pulsark.storage.position import LATEST
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import topics_hash
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName, parse_namespace
@@ -121,6 +123,29 @@ class TopicAdmin:
         if await self.exists(name):
             raise AlreadyExistsError(f"Topic {name} already exists")
         await self._resources.partitioned_topics.create(name, partitions, properties)
+
+    async def add_partitions(self, name: TopicName, partitions: int) -> None:
+        """Raise a topic's number of partitions. The new ones have its durable subscriptions.
+
+        Those come first: once producers see a partition, nobody may miss what is in it. They are
+        taken from the first partition. ``InvalidResourceError`` unless there are to be more.
+        """
+        found = await self._resources.partitioned_topics.get(name)
+        if found is not None and name.is_persistent:
+            first = await self._broker.topic(name.with_partition(0), create=True)
+            kept = [one for one in first.subscriptions.values() if one.durable]
+            for index in range(found.partitions, partitions) if kept else ():
+                topic = await self._broker.topic(name.with_partition(index), create=True)
+                for one in kept:
+                    if one.name != COMPACTION_SUBSCRIPTION:
+                        await topic.create_subscription(
+                            one.name,
+                            LATEST,
+                            dict(one.properties),
+                            durable=True,
+                            replicated=one.replicated,
+                        )
+        await self._resources.partitioned_topics.update(name, partitions)
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete one topic or partition with its data and subscriptions."""

@@ -153,6 +153,21 @@ def test_a_partitioned_topic_comes_grows_and_goes(api: AdminApi) -> None:
     assert api.get(NAMESPACE).json == []
 
 
+@pytest.mark.feature("F38")
+def test_new_partitions_have_the_subscriptions_of_the_old(api: AdminApi) -> None:
+    path = f"{NAMESPACE}/p/partitions"
+    api.put(path, 1)
+    start = {"ledgerId": LARGEST, "entryId": LARGEST, "properties": {"a": "1"}}
+    assert api.put(subscription_path("p", "s") + "?replicated=true", start).status == 204
+    assert api.post(path, 3).status == 204
+    api.publish("p-partition-2", b"before any consumer knows of this partition")
+    for partition, backlog_there in [("p-partition-1", 0), ("p-partition-2", 1)]:
+        made = api.get(f"{NAMESPACE}/{partition}/stats").json["subscriptions"]["s"]
+        assert made["msgBacklog"] == backlog_there
+        assert made["subscriptionProperties"] == {"a": "1"}
+        assert made["isReplicated"]
+
+
 def test_partitions_with_properties(api: AdminApi) -> None:
     raw = b'{"partitions": 2, "properties": {"k": "v"}}'
     path = f"{NAMESPACE}/p/partitions"
