@@ -400,13 +400,14 @@ class Settings:
         False, "", "Producers must encrypt, whatever the namespace says"
     )
     delayedDeliveryEnabled: bool = setting(
-        True, "", "Messages may be delivered at a later time", planned=True
+        True, "", "Shared and Key_Shared subscriptions deliver delayed messages when they are due"
     )
-    delayedDeliveryTickTimeMillis: int = setting(
-        1000, "ms", "Accuracy of delayed delivery", ge=1, planned=True
+    delayedDeliveryTickTimeMillis: int = setting(1000, "ms", "Accuracy of delayed delivery", ge=1)
+    isDelayedDeliveryDeliverAtTimeStrict: bool = setting(
+        False, "", "A delayed message never comes early; else up to a tick, which saves work"
     )
     delayedDeliveryMaxDelayInMillis: int = setting(
-        0, "ms", "Longest delay of a message; 0: no limit", ge=0, planned=True
+        0, "ms", "A message with a longer delay is refused; 0: no limit", ge=0
     )
     brokerServiceCompactionThresholdInBytes: int = setting(
         0, "bytes", "A topic with so much uncompacted data is compacted; 0: never", ge=0

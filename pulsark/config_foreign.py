@@ -199,7 +199,6 @@ httpServerThreadPoolQueueSize=8192
 indexDirectories
 inflightSaslContextExpiryMs=30000
 internalListenerName
-isDelayedDeliveryDeliverAtTimeStrict=false
 isForceGCAllowWhenNoSpace=true
 isRunningStandalone
 journalAdaptiveGroupWrites=true

@@ -106,6 +106,7 @@ def _topic_sums(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> d
         "in_bytes_total": found["bytesInCounter"],
         "in_messages_total": found["msgInCounter"],
         "average_msg_size": found["averageMsgSize"],
+        "delayed_message_index_size_bytes": found["delayedMessageIndexSizeInBytes"],
     }
 
 

@@ -23,7 +23,7 @@ from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.sealing import Sealing
 from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
-from pulsark.dispatch.topic_admin import TopicAdmin, ledger_path
+from pulsark.dispatch.topic_admin import TopicAdmin, buckets_path, ledger_path
 from pulsark.dispatch.topic_watchers import TopicWatchers
 from pulsark.dispatch.upkeep import Upkeep
 from pulsark.errors import (
@@ -34,6 +34,7 @@ from pulsark.metadata.resources import Resources
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
+from pulsark.storage.delayed_buckets import DelayedBuckets
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.managed_ledger import (
     ManagedLedger,
@@ -293,7 +294,10 @@ class Broker:
             self.runtime,
             topic,
         )
-        await topic.attach(ledger, cursors, self.runtime)
+        delayed = DelayedBuckets(
+            buckets_path(name), ledger.topic_id, self.ledgers, self.metadata, topic.ledger_config
+        )
+        await topic.attach(ledger, cursors, delayed, self.runtime)
         try:
             topic.set_policies(await self.policy_source.current(name))
             while not topic.deduplication_switch.follows:

@@ -521,10 +521,21 @@ class Connection(asyncio.BufferedProtocol):
         if producer.encrypted and not entry_metadata(data).encryption_keys:
             self._refuse_send(send, ServerError.MetadataError, "Messages must be encrypted")
             return
-        messages, batched, marker = counts
+        messages, batched, marker, deliver_at = counts
+        if deliver_at:
+            limit_ms = producer.topic.policies.delayed_delivery.limit_ms
+            if limit_ms and deliver_at - entry_metadata(data).publish_time > limit_ms:
+                self._refuse_send(
+                    send,
+                    ServerError.NotAllowedError,
+                    f"Exceeds max allowed delivery delay of {limit_ms} milliseconds",
+                )
+                return
         # Absent and 0 are the same to the client that reads the receipt.
         highest = send.highest_sequence_id or None
-        entry = Entry(data, messages, batched, marker, producer, send.sequence_id, highest)
+        entry = Entry(
+            data, messages, batched, marker, producer, send.sequence_id, highest, deliver_at
+        )
         producer.pending += 1
         self._pending_publishes += 1
         self._pending_bytes += len(data)

@@ -6,7 +6,8 @@ is not in memory is read from storage by a task that calls the pump again.
 
 Invariants:
 * every entry above the cursor is in exactly one place: pending at a consumer, waiting to be
-  delivered again (both known to the type), or at or after the read position;
+  delivered again (both known to the type), held back until its time comes, or at or after the
+  read position;
 * at most one read from storage is under way, and a rewind makes its result void.
 """
 
@@ -18,9 +19,12 @@ from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pulsark.dispatch.delayed import NEVER_MS
+from pulsark.dispatch.held_back import HeldBack
 from pulsark.errors import PulsarkError
 from pulsark.limits import PUT_ASIDE_BYTES_MAX
 from pulsark.storage.position import Position
+from pulsark.storage.position_set import PositionSet
 
 if TYPE_CHECKING:
     from pulsark.dispatch.compactor import CompactedView
@@ -35,6 +39,7 @@ READ_BYTES = 4 << 20
 ROUNDS_PER_TURN = 4
 """Batches a subscription may send before other work of the event loop gets its turn."""
 READ_RETRY_SECONDS = 1.0
+NOTHING = PositionSet()
 
 
 class Dispatcher:
@@ -45,6 +50,7 @@ class Dispatcher:
         self._topic = subscription.topic
         self._cursor = subscription.cursor
         self.read_position = Position(-1, 0)
+        self.held_back = HeldBack()
         self._redeliveries: dict[Position, int] = {}
         self._ahead: list[Entry] = []
         """Entries from the read position on that were read from storage."""
@@ -97,6 +103,16 @@ class Dispatcher:
         if self._aside:
             self._drop(position)
 
+    def release(self, positions: PositionSet) -> None:
+        """Entries are due, of which some may be held back here."""
+        if self.held_back.release(positions):
+            self.schedule_pump()
+
+    def release_all(self) -> None:
+        """Nothing needs to be held back any more."""
+        self.held_back.release_all()
+        self.schedule_pump()
+
     def pass_over(self, through: Position) -> None:
         """All entries up to there are acknowledged, without a word for each: go on behind."""
         for position in {*self._redeliveries, *self._aside}:
@@ -114,6 +130,7 @@ class Dispatcher:
         self._ahead = []
         self._aside.clear()
         self._aside_bytes = 0
+        self.held_back.clear()
         self._subscription.type.clear()
         mark_delete = self._cursor.state.mark_delete
         ledger, view = self._topic.ledger, self._compacted_view
@@ -160,6 +177,7 @@ class Dispatcher:
             or self._held
             or subscription.blocked_on_unacked
             or subscription.type.next_replay() is not None
+            or self.held_back.due
         ):
             self.pump()
         elif subscription.type.room():
@@ -177,9 +195,13 @@ class Dispatcher:
             room = type_.room()
             if not room:
                 return
+            if self.held_back.due:
+                self.replay(self.held_back.due.pop_lowest(min(room, READ_ENTRIES)))
+                continue
             entries: list[Entry] | None = self._ahead
             if not entries:
-                room = min(room, READ_ENTRIES)
+                self._skip()
+                room = READ_ENTRIES if self.held_back else min(room, READ_ENTRIES)
                 entries = self._source.read_cached(self.read_position, room, READ_BYTES)
                 if entries is None:
                     if not self._skip_gap():
@@ -199,6 +221,7 @@ class Dispatcher:
         deliver = subscription.deliver
         state = self._cursor.state
         subscription.dispatching_ms = self._topic.clock.now_ms()
+        cutoff_ms = self._cutoff_ms()
         first = entries[0]
         holes = state.has_holes or state.mark_delete >= (first.ledger_id, first.entry_id)
         for index, entry in enumerate(entries):
@@ -211,6 +234,9 @@ class Dispatcher:
                 if state.is_acked(position):
                     continue
                 ack_set = state.ack_set_of(position)
+            if entry.deliver_at > cutoff_ms:
+                self._hold_back(entry)
+                continue
             consumer = None if subscription.blocked_on_unacked else choose(entry)
             if consumer is not None:
                 deliver(consumer, entry, 0, ack_set)
@@ -233,6 +259,7 @@ class Dispatcher:
             return True
         subscription.dispatching_ms = self._topic.clock.now_ms()
         state = self._cursor.state
+        cutoff_ms = self._cutoff_ms()
         for _ in range(READ_ENTRIES):
             position = type_.next_replay()
             if position is None:
@@ -244,6 +271,11 @@ class Dispatcher:
             if entry is None:
                 self._read(self._fill_aside(position))
                 return False
+            if entry.deliver_at > cutoff_ms:
+                type_.forget(position)
+                self._drop(position)
+                self._hold_back(entry)
+                continue
             consumer = type_.choose(entry)
             if consumer is not None:
                 if self._aside:
@@ -256,6 +288,30 @@ class Dispatcher:
                 return False
         self.schedule_pump()
         return False
+
+    # -- entries that are too early ---
+
+    def _cutoff_ms(self) -> int:
+        """Entries with a later deliver-at time are held back; only some types do that."""
+        if not self._subscription.type.tracks_pending:
+            return NEVER_MS
+        return self._topic.delayed.cutoff_ms()
+
+    def _hold_back(self, entry: Entry) -> None:
+        self.held_back.waiting.add(entry.position)
+        self._topic.delayed.add(entry.deliver_at, entry.position)
+
+    def _skip(self) -> None:
+        """Move the read position over entries that need not be read."""
+        if self._compacted_view is not None:
+            return
+        owns = self._subscription.type.tracks_pending
+        early = self._topic.delayed.tracker.positions if owns else NOTHING
+        while True:
+            place = self.held_back.skip(self.read_position, self._cursor.state, early)
+            if place == self.read_position:
+                return
+            self.read_position = self._topic.ledger.valid_position_at_or_after(place)
 
     # -- entries at hand ---
 

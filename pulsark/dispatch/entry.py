@@ -18,7 +18,8 @@ class Entry:
     One object serves an entry from the socket to the last consumer. Until it is confirmed,
     ``producer`` waits for the receipt and the ids are -1; afterwards the ids are final and
     nothing else changes. ``messages`` is the number of messages inside (at least 1);
-    ``batched`` says whether the entry is a batch, even of one; a ``marker`` is never delivered.
+    ``batched`` says whether the entry is a batch, even of one; a ``marker`` is never delivered;
+    ``deliver_at`` is the time (ms since the epoch) that a delayed one should wait for, or 0.
     """
 
     __slots__ = (
@@ -26,6 +27,7 @@ class Entry:
         "_position",
         "batched",
         "data",
+        "deliver_at",
         "entry_id",
         "highest_sequence_id",
         "ledger_id",
@@ -44,6 +46,7 @@ class Entry:
         producer: Producer | None = None,
         sequence_id: int = 0,
         highest_sequence_id: int | None = None,
+        deliver_at: int = 0,
         ledger_id: int = -1,
         entry_id: int = -1,
     ) -> None:
@@ -56,6 +59,7 @@ class Entry:
         self.highest_sequence_id = highest_sequence_id
         self.ledger_id = ledger_id
         self.entry_id = entry_id
+        self.deliver_at = deliver_at
         self._position: Position | None = None
         self._key_hash = -1
 
@@ -79,7 +83,13 @@ class Entry:
 
 def stored_entry(place: Position, data: bytes) -> Entry:
     """An entry as it comes back from storage."""
-    messages, batched, marker = message_counts(data)
+    messages, batched, marker, deliver_at = message_counts(data)
     return Entry(
-        data, messages, batched, marker, ledger_id=place.ledger_id, entry_id=place.entry_id
+        data,
+        messages,
+        batched,
+        marker,
+        deliver_at=deliver_at,
+        ledger_id=place.ledger_id,
+        entry_id=place.entry_id,
     )

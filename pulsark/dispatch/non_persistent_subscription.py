@@ -33,6 +33,8 @@ class NonPersistentSubscription:
     backlog = 0
     backlog_size = 0
     replay_count = 0
+    delayed_count = 0
+    delayed_index_bytes = 0
     entries_expired = 0
     last_expire_ms = 0
     acked_range_count = 0

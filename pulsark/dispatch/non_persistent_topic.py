@@ -33,6 +33,7 @@ class NonPersistentTopic:
     stored = None
     total_size = 0
     deduplication_status = "Disabled"
+    delayed_index_bytes = 0
 
     def __init__(
         self, name: TopicName, settings: Settings, policies: TopicPolicies, clock: Clock

@@ -53,6 +53,11 @@ class DelayedDelivery:
     tick_ms: int
     max_delay_ms: int
 
+    @property
+    def limit_ms(self) -> int:
+        """The longest delay with which a message may be published; 0: any."""
+        return self.max_delay_ms if self.active else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Quorums:

@@ -116,7 +116,7 @@ class Stats:
                 s["nonContiguousDeletedMessagesRanges"] for s in parts
             ),
             "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-            "delayedMessageIndexSizeInBytes": 0,
+            "delayedMessageIndexSizeInBytes": topic.delayed_index_bytes,
             "compaction": {
                 "lastCompactionRemovedEventCount": topic.compaction.removed_events,
                 "lastCompactionSucceedTimestamp": topic.compaction.succeeded_ms,
@@ -173,7 +173,7 @@ class Stats:
     def subscription(self, subscription: AnySubscription, *, with_consumers: bool = True) -> Json:
         """SubscriptionStats."""
         rate = self.rates.subscription(subscription)
-        backlog = subscription.backlog
+        backlog, delayed = subscription.backlog, subscription.delayed_count
         stats: Json = {
             **_drop_rate(subscription.topic, rate.dropped),
             "msgRateOut": rate.messages,
@@ -186,9 +186,9 @@ class Stats:
             "backlogSize": subscription.backlog_size,
             "earliestMsgPublishTimeInBacklog": 0,
             "msgBacklog": backlog,
-            "msgBacklogNoDelayed": backlog,
+            "msgBacklogNoDelayed": max(backlog - delayed, 0),
             "blockedSubscriptionOnUnackedMsgs": subscription.blocked_on_unacked,
-            "msgDelayed": 0,
+            "msgDelayed": delayed,
             "msgInReplay": subscription.replay_count,
             "unackedMessages": sum(c.unacked for c in subscription.consumers),
             "type": "None" if subscription.spec is None else subscription.spec.sub_type.name,
@@ -211,7 +211,7 @@ class Stats:
             "drainingHashesUnackedMessages": 0,
             "nonContiguousDeletedMessagesRanges": subscription.acked_range_count,
             "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-            "delayedMessageIndexSizeInBytes": 0,
+            "delayedMessageIndexSizeInBytes": subscription.delayed_index_bytes,
             "subscriptionProperties": dict(subscription.properties),
             "filterProcessedMsgCount": 0,
             "filterAcceptedMsgCount": 0,

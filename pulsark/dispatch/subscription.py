@@ -144,6 +144,16 @@ class Subscription:
         return self.topic.ledger.is_terminated and self.backlog == 0
 
     @property
+    def delayed_count(self) -> int:
+        """Unacknowledged entries that are held back because they are not due."""
+        return self.dispatcher.held_back.count(self.cursor.state)
+
+    @property
+    def delayed_index_bytes(self) -> int:
+        """Memory for knowing which."""
+        return self.dispatcher.held_back.memory_bytes
+
+    @property
     def replay_count(self) -> int:
         """Entries that wait to be delivered again."""
         return self.type.replay_count

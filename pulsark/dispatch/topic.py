@@ -16,6 +16,7 @@ from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.compactor import CompactedView, Compactor
 from pulsark.dispatch.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.deduplication_switch import DeduplicationSwitch
+from pulsark.dispatch.delayed_delivery import DelayedDelivery
 from pulsark.dispatch.entry import Entry, stored_entry
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
@@ -28,6 +29,8 @@ from pulsark.errors import ClientError, ServerError, StorageFullError
 from pulsark.runtime import Clock, Runtime
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_log import CursorLog
+from pulsark.storage.delayed_buckets import DelayedBuckets
+from pulsark.storage.ledger import LedgerConfig
 from pulsark.storage.managed_ledger import ManagedLedger
 from pulsark.storage.position import EARLIEST, Position
 
@@ -69,6 +72,7 @@ class Topic:
         self._cache = TopicCache(budget)
         self.backlog = Backlog(self)
         self.retention = TopicRetention(self)
+        self.delayed = DelayedDelivery(self)
         self._creating = asyncio.Lock()
         self.deduplication: Deduplication | None = None
         """Set while it is on, by ``deduplication_switch``."""
@@ -77,9 +81,16 @@ class Topic:
         self.compacted_view: CompactedView | None = None
         """How consumers with ``read_compacted`` see the topic, once it was compacted."""
 
-    async def attach(self, ledger: ManagedLedger, cursors: CursorLog, runtime: Runtime) -> None:
+    async def attach(
+        self,
+        ledger: ManagedLedger,
+        cursors: CursorLog,
+        delayed: DelayedBuckets,
+        runtime: Runtime,
+    ) -> None:
         """Complete the construction: the ledger needs its listener first."""
         self.ledger = ledger
+        await self.delayed.load(delayed)
         self.compactor = Compactor(self, runtime)
         self.show_compacted()
         self._cursors = cursors
@@ -94,12 +105,18 @@ class Topic:
         self.deduplication_switch.follow_soon()
         quorums = policies.quorums
         self.ledger.set_quorums(quorums.ensemble, quorums.write, quorums.ack)
+        self.delayed.policies_changed()
         for subscription in self.subscriptions.values():
             subscription.policies_changed()
 
     async def policies_obeyed(self) -> None:
         """Return once everything is as the policies say, or could not be made so now."""
         await self.deduplication_switch.settled()
+
+    def ledger_config(self, owner: str) -> LedgerConfig:
+        """How a ledger is stored that is created now; ``owner`` lists it."""
+        quorums = self.policies.quorums
+        return LedgerConfig(quorums.ensemble, quorums.write, quorums.ack, owner=owner)
 
     # -- publishing ---
 
@@ -171,6 +188,7 @@ class Topic:
         """Ledgers are gone: nobody gets their entries any more."""
         through = self.ledger.trimmed
         self._cache.trim(through.ledger_id)
+        self.delayed.trimmed()
         for subscription in self.subscriptions.values():
             subscription.trimmed(through)
 
@@ -455,6 +473,12 @@ class Topic:
         return self.ledger.total_size
 
     @property
+    def delayed_index_bytes(self) -> int:
+        """Memory for knowing when delayed messages are due, and for whom."""
+        held_back = sum(s.delayed_index_bytes for s in self.subscriptions.values())
+        return self.delayed.tracker.memory_bytes + held_back
+
+    @property
     def is_used(self) -> bool:
         """Whether a producer or a consumer is connected."""
         return self._admission.any or any(s.consumers for s in self.subscriptions.values())
@@ -471,6 +495,7 @@ class Topic:
         """Unload: durable state is on disk when this returns."""
         self.disconnect()
         await self.compactor.close()
+        await self.delayed.close()
         await self.ledger.close()
         self.deduplication_switch.close()
         async with self._creating:  # a cursor made after this would not be unloaded
@@ -482,6 +507,7 @@ class Topic:
         self.disconnect()
         await self.compactor.close()
         self.deduplication_switch.close()
+        await self.delayed.delete()
         self.subscriptions.clear()
         async with self._creating:
             await self._cursors.delete_topic(self.ledger.topic_id)

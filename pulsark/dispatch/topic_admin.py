@@ -279,4 +279,13 @@ def is_system(topic: str) -> bool:
 
 def ledger_path(name: TopicName) -> str:
     """Where a topic's managed-ledger record is in the metadata store."""
-    return f"/managed-ledgers/{name.namespace_name}/{name.domain}/{quote(name.local, safe='')}"
+    return f"/managed-ledgers/{_place(name)}"
+
+
+def buckets_path(name: TopicName) -> str:
+    """Where it says which buckets of delayed messages a topic has."""
+    return f"/delayed-buckets/{_place(name)}"
+
+
+def _place(name: TopicName) -> str:
+    return f"{name.namespace_name}/{name.domain}/{quote(name.local, safe='')}"

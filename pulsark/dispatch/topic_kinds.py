@@ -84,6 +84,10 @@ class AnyTopic(Protocol):
         """Bytes stored."""
 
     @property
+    def delayed_index_bytes(self) -> int:
+        """Memory for knowing when delayed messages are due."""
+
+    @property
     def is_used(self) -> bool:
         """Whether a producer or a consumer is connected."""
 
@@ -215,6 +219,14 @@ class AnySubscription(Protocol):
     @property
     def backlog_size(self) -> int:
         """Their bytes, as far as they are known."""
+
+    @property
+    def delayed_count(self) -> int:
+        """Unacknowledged entries that are held back because they are not due."""
+
+    @property
+    def delayed_index_bytes(self) -> int:
+        """Memory for knowing which."""
 
     @property
     def replay_count(self) -> int:

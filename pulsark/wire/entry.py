@@ -80,7 +80,12 @@ def parse_entry(entry: bytes) -> EntryHeader:
     )
 
 
-def checked_counts(entry: bytes) -> tuple[int, bool, bool] | None:
+Counts = tuple[int, bool, bool, int]
+"""``messages``, ``batched`` and ``marker`` as in ``EntryHeader``, and the time in milliseconds
+since the epoch before which the message should not be delivered; 0: at once."""
+
+
+def checked_counts(entry: bytes) -> Counts | None:
     """``message_counts`` of an entry that just arrived; ``None`` if its checksum is wrong.
 
     Each publish passes here, so all is done in one go.
@@ -98,13 +103,13 @@ def checked_counts(entry: bytes) -> tuple[int, bool, bool] | None:
     return _counts(entry[10:payload_offset], len(entry) - payload_offset)
 
 
-def message_counts(entry: bytes) -> tuple[int, bool, bool]:
-    """``messages``, ``batched`` and ``marker`` as in ``EntryHeader``."""
+def message_counts(entry: bytes) -> Counts:
+    """What the dispatcher has to know of an entry."""
     start, payload_offset = _bounds(entry)
     return _counts(entry[start:payload_offset], len(entry) - payload_offset)
 
 
-def _counts(head: bytes, payload_size: int) -> tuple[int, bool, bool]:
+def _counts(head: bytes, payload_size: int) -> Counts:
     try:
         metadata = _parse(head)
     except DecodeError:
@@ -118,8 +123,8 @@ def _counts(head: bytes, payload_size: int) -> tuple[int, bool, bool]:
     if has("num_messages_in_batch"):
         messages = metadata.num_messages_in_batch
         _check_batch_size(metadata, messages, payload_size)
-        return messages, True, has("marker_type")
-    return 1, False, has("marker_type")
+        return messages, True, has("marker_type"), metadata.deliver_at_time
+    return 1, False, has("marker_type"), metadata.deliver_at_time
 
 
 def _check_batch_size(metadata: pb.MessageMetadata, messages: int, payload_size: int) -> None:

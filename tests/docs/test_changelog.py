@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -42,13 +41,6 @@ def test_some_policies_of_namespaces_are_not_there(broker: Standalone, policy: s
 
 
 # -- accepted, without effect --------------------------------------------------------------------
-
-
-def test_delayed_messages_come_at_once(client: pulsar.Client) -> None:
-    consumer = subscribe(client, "log-delayed", consumer_type=pulsar.ConsumerType.Shared)
-    producer = client.create_producer("log-delayed")
-    producer.send(b"later", deliver_after=datetime.timedelta(hours=1))
-    assert consumer.receive(WAIT_MILLIS).data() == b"later"
 
 
 def test_the_compacted_topic_is_the_whole_one(client: pulsar.Client) -> None:

@@ -7,6 +7,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pulsar
@@ -41,6 +42,12 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]
         client.subscribe("orders of the day", "kitchen")
         client.create_producer("parted").send(b"one")
         client.create_producer("typed", schema=JsonSchema(Order)).send(Order(what="espresso"))
+        client.subscribe("later", "s", consumer_type=pulsar.ConsumerType.Shared)
+        producer = client.create_producer("later")
+        for _ in range(1000):
+            producer.send_async(b"", None, deliver_after=timedelta(hours=1))
+        producer.flush()
+        admin.call("PUT", "/persistent/public/default/later/unload")
         client.close()
         wait_until_something_is_sealed(data)
         standalone.kill()  # a clean stop would remove what is ephemeral

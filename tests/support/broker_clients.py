@@ -11,7 +11,7 @@ from typing import Any, cast
 from pulsark.config import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection import Connection
-from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.ledger import LedgerManager
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import FrameDecoder, encode_command
@@ -33,14 +33,28 @@ class BrokerInMemory:
         settings = {**quorums, "activeConsumerFailoverDelayTimeMillis": 0, **changed}
         runtime = sim.runtime(SimDisk())
         self.bookie = MemoryBookie()
-        self.metadata = MemoryMetadataStore()
-        tables = None
+        self._tree = MemoryTree()
+        self.metadata = MemoryMetadataStore(self._tree)
+        self._settings = Settings(**settings)
+        self._runtime = runtime
+        self._tables = None
         if settings.get("sealEnabled"):
             from tests.support.inline_table import inline_tables
 
-            tables = inline_tables(["/table"], self.metadata, runtime)
-        ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, runtime, tables)
-        self.broker = Broker(Settings(**settings), runtime, self.metadata, ledgers, tables)
+            self._tables = inline_tables(["/table"], self.metadata, runtime)
+        self.broker = self._new_broker()
+
+    def _new_broker(self) -> Broker:
+        ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, self._runtime, self._tables)
+        return Broker(self._settings, self._runtime, self.metadata, ledgers, self._tables)
+
+    async def restart(self) -> None:
+        """Stop the broker and start another one over the same storage. Connections are lost."""
+        await self.broker.close()
+        await self.metadata.close()
+        self.metadata = MemoryMetadataStore(self._tree)
+        self.broker = self._new_broker()
+        await self.start()
 
     async def start(self) -> None:
         await self.broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
@@ -270,8 +284,10 @@ class Client:
         await self.take(Command.PRODUCER_SUCCESS)
         return [await self.publish(i, producer_id) for i in range(count_)]
 
-    async def publish(self, sequence_id: int = 0, producer_id: int = 1) -> tuple[int, int]:
-        self.send_bytes(publish(producer_id, sequence_id, b"x"))
+    async def publish(
+        self, sequence_id: int = 0, producer_id: int = 1, **metadata: Any
+    ) -> tuple[int, int]:
+        self.send_bytes(publish(producer_id, sequence_id, b"x", **metadata))
         receipt = (await self.take(Command.SEND_RECEIPT)).send_receipt
         return receipt.message_id.ledgerId, receipt.message_id.entryId
 

@@ -10,6 +10,7 @@ from typing import Any
 from pulsark.config import Settings
 from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.consumer import Consumer
+from pulsark.dispatch.delayed_delivery import DelayedDelivery
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.policies import effective
 from pulsark.dispatch.subscription import Subscription
@@ -81,6 +82,7 @@ class FakeTopic:
         self.ledger = FakeLedger()
         self.clock = FakeClock()
         self.cache = TopicCache(CacheBudget(1 << 30))
+        self.delayed = DelayedDelivery(self)
         self.stored: dict[Position, tuple[bytes, int, bool]] = {}
 
     def publish(self, messages: int = 1, marker: bool = False, key: str | None = None) -> Entry:
