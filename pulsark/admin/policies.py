@@ -31,10 +31,14 @@ from pulsark.admin.requests import (
     flag,
     json_body,
     number,
+    string_map,
+    text,
+    unquoted,
     value,
 )
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE, applied
+from pulsark.limits import TOPIC_PROPERTIES_MAX
 from pulsark.metadata.resources import Namespace
 from pulsark.wire.topic_name import TopicName
 
@@ -220,6 +224,45 @@ async def _remove(policy: Policy, place: Place, change: Change) -> None:
         policies.pop(policy.key, None)
 
     await change(edit)
+
+
+# -- properties one by one ---------------------------------------------------------------------
+
+
+@router.get(_NAMESPACE + "/property/{key}")
+async def get_property(name: NamespaceOf, key: str, broker: BrokerOf) -> Response:
+    """The bare text of one property of a namespace."""
+    policies = (await existing_namespace(broker, name)).policies
+    found = policies.get("properties", {}).get(unquoted(key))
+    return empty() if found is None else text(found)
+
+
+@router.put(_NAMESPACE + "/property/{key}/{content}")
+async def set_property(name: NamespaceOf, key: str, content: str, broker: BrokerOf) -> Response:
+    """Add one property to a namespace."""
+    await existing_namespace(broker, name)
+
+    def edit(policies: Json) -> None:
+        properties = {**policies.get("properties", {}), unquoted(key): unquoted(content)}
+        policies["properties"] = string_map(properties, "properties", TOPIC_PROPERTIES_MAX)
+
+    await _of_namespace(broker, name)(edit)
+    return done()
+
+
+@router.delete(_NAMESPACE + "/property/{key}")
+async def remove_property(name: NamespaceOf, key: str, broker: BrokerOf) -> Response:
+    """Remove one property of a namespace; answers what it was."""
+    before = (await existing_namespace(broker, name)).policies.get("properties", {})
+
+    def edit(policies: Json) -> None:
+        rest = {k: v for k, v in policies.pop("properties", {}).items() if k != unquoted(key)}
+        if rest:
+            policies["properties"] = rest
+
+    await _of_namespace(broker, name)(edit)
+    found = before.get(unquoted(key))
+    return empty() if found is None else text(found)
 
 
 # -- backlog quotas: two policies under one name -----------------------------------------------

@@ -95,6 +95,11 @@ def text(content: str) -> Response:
 # -- the path ----------------------------------------------------------------------------------
 
 
+def unquoted(segment: str) -> str:
+    """A segment that may be any text: percent-decoded once."""
+    return _decoded(unquote, segment)
+
+
 def name_part(kind: str, segment: str) -> str:
     """The name of a tenant, namespace or cluster from its segment."""
     return check_name_part(kind, _decoded(unquote, segment))

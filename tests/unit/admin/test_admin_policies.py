@@ -328,3 +328,18 @@ def test_automatic_creation_of_topics_is_a_policy(api: AdminApi) -> None:
     assert api.get(ask).status == 404
     api.post(f"{NS}/autoTopicCreation", AUTO_TOPICS)
     assert api.get(ask).json["partitions"] == 3
+
+
+def test_properties_one_by_one(api: AdminApi) -> None:
+    assert api.put(f"{NS}/property/a%2Fb/c%20d+").status == 204
+    assert api.put(f"{NS}/property/e/f").status == 204
+    assert api.get(f"{NS}/properties").json == {"a/b": "c d+", "e": "f"}
+    assert api.get(f"{NS}/property/a%2Fb").body == b"c d+"
+    removed = api.delete(f"{NS}/property/a%2Fb")
+    assert (removed.status, removed.body) == (200, b"c d+")
+    assert api.delete(f"{NS}/property/e").body == b"f"
+    gone = api.get(f"{NS}/property/e")
+    assert (gone.status, gone.body) == (200, b"")
+    assert api.delete(f"{NS}/property/e").status == 200
+    assert api.get(f"{NS}/properties").json == {}
+    assert api.put("/admin/v2/namespaces/public/none/property/a/b").status == 404

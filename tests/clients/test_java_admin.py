@@ -1,0 +1,29 @@
+"""Pulsar's admin client for Java, with which operators and tools set policies."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.load import compile_java
+from benchmarks.maven import CACHE, class_path, java
+from tests.support.standalone import Standalone
+
+FOLDER = Path(__file__).parent / "java"
+LOCK = FOLDER / "pulsar-client-admin-4.0.7.lock"
+PROGRAM_SECONDS = 120
+
+
+@pytest.mark.feature("F27", "F80")
+def test_policies(shared_standalone: Standalone) -> None:
+    path = compile_java(FOLDER / "Policies.java", class_path(LOCK), CACHE / "classes" / "policies")
+    done = subprocess.run(
+        [java(), "-Xmx256m", "-cp", path, "Policies", shared_standalone.web_url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PROGRAM_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
