@@ -12,6 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pulsark.dispatch.key_shared_stats import (
+    NOT_DRAINING,
+    key_shared_of_consumers,
+    key_shared_of_subscription,
+)
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.storage.position import Position
 
@@ -174,6 +179,8 @@ class Stats:
         """SubscriptionStats."""
         rate = self.rates.subscription(subscription)
         backlog, delayed = subscription.backlog, subscription.delayed_count
+        slots = key_shared_of_consumers(subscription)
+        consumers = [self.consumer(c) | slots.get(c, {}) for c in subscription.consumers]
         stats: Json = {
             **_drop_rate(subscription.topic, rate.dropped),
             "msgRateOut": rate.messages,
@@ -199,16 +206,13 @@ class Stats:
             "lastConsumedTimestamp": subscription.last_consumed_ms,
             "lastAckedTimestamp": subscription.last_acked_ms,
             "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_delete_ms,
-            "consumers": [self.consumer(c) for c in subscription.consumers] * with_consumers,
+            "consumers": consumers if with_consumers else [],
             "isDurable": subscription.durable,
             "durable": subscription.durable,
             "isReplicated": subscription.replicated,
             "replicated": subscription.replicated,
-            "allowOutOfOrderDelivery": False,
+            **key_shared_of_subscription(subscription, consumers),
             "consumersAfterMarkDeletePosition": {},
-            "drainingHashesCount": 0,
-            "drainingHashesClearedTotal": 0,
-            "drainingHashesUnackedMessages": 0,
             "nonContiguousDeletedMessagesRanges": subscription.acked_range_count,
             "nonContiguousDeletedMessagesRangesSerializedSize": 0,
             "delayedMessageIndexSizeInBytes": subscription.delayed_index_bytes,
@@ -258,9 +262,7 @@ class Stats:
             "lastAckedTime": iso(consumer.last_acked_ms),
             "lastConsumedTime": iso(consumer.last_consumed_ms),
             "metadata": dict(consumer.metadata),
-            "drainingHashesCount": 0,
-            "drainingHashesClearedTotal": 0,
-            "drainingHashesUnackedMessages": 0,
+            **NOT_DRAINING,
         }
 
     # -- partitioned topics ------------------------------------------------------------------
@@ -371,6 +373,8 @@ _OF_ONE_CLIENT = frozenset(
         "clientVersion",
         "lastAckedTime",
         "lastConsumedTime",
+        "drainingHashes",
+        "keyHashRangeArrays",
     }
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -249,6 +250,50 @@ def test_a_topic_that_was_loaded_again_does_not_run_backwards(busy: AdminApi) ->
     busy.put(f"{NAMESPACE}/t/unload")
     busy.publish("t", b"x")
     assert busy.get(f"{NAMESPACE}/t/stats").json["msgRateIn"] == 1.0
+
+
+# -- Key_Shared ----------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("F33")
+def test_key_shared_shows_slots_and_what_drains(api: AdminApi) -> None:
+    first = api.connect_consumer("t", "s", sub_type=3)
+    api.publish("t", b"a")
+    first.subscription.flow(first, 9, api.clock.now_ms())
+    shown = api.get(f"{NAMESPACE}/t/stats").json["subscriptions"]["s"]
+    check(shown, SUBSCRIPTION | {"keySharedMode": str})
+    assert shown["keySharedMode"] == "AUTO_SPLIT"
+    (consumer,) = shown["consumers"]
+    check(consumer, CONSUMER | {"keyHashRangeArrays": list, "drainingHashes": list})
+    assert consumer["keyHashRangeArrays"] == [[1, 65535]]
+
+    type_ = first.subscription.type
+    others = []
+    while not type_.draining():  # until one takes a slot of what is pending
+        others.append(api.connect_consumer("t", "s", sub_type=3))
+    (slot, _), *_ = type_.draining()[first]
+    shown = api.get(f"{NAMESPACE}/t/stats").json["subscriptions"]["s"]
+    consumer = shown["consumers"][0]
+    assert consumer["drainingHashes"][0] == {"hash": slot, "unackMsgs": 1, "blockedAttempts": 0}
+    for number in ("drainingHashesCount", "drainingHashesUnackedMessages"):
+        assert shown[number] == consumer[number] == 1
+    everything = sorted(r for c in shown["consumers"] for r in c["keyHashRangeArrays"])
+    assert everything[0][0] == 1
+    assert everything[-1][1] == 65535
+    assert all(low == high + 1 for (_, high), (low, _) in pairwise(everything))
+    api.ack(first, *((position, None, None) for position in list(first.pending)))
+    shown = api.get(f"{NAMESPACE}/t/stats").json["subscriptions"]["s"]
+    assert shown["drainingHashesCount"] == 0
+    assert shown["drainingHashesClearedTotal"] == 1
+
+
+def test_key_shared_of_several_partitions_is_summed_up(api: AdminApi) -> None:
+    api.put(f"{NAMESPACE}/p/partitions", 2)
+    for number in range(2):
+        api.connect_consumer(f"p-partition-{number}", "s", sub_type=3)
+    shown = api.get(f"{NAMESPACE}/p/partitioned-stats").json["subscriptions"]["s"]
+    assert shown["keySharedMode"] == "AUTO_SPLIT"
+    assert "keyHashRangeArrays" not in shown["consumers"][0]
 
 
 # -- partitioned ---------------------------------------------------------------------------------
