@@ -165,6 +165,9 @@ DECOMPRESSED_BYTES_MAX = 256 << 20
 READER_GRACE_SECONDS = 60.0
 """A reader that was told to connect anew and stays away this long loses its subscription."""
 
+CHUNKED_MESSAGES_MAX = 10_000
+"""Large messages of a Shared subscription whose pieces are on their way to one consumer."""
+
 LOOK_AHEAD_ENTRIES_MAX = 200_000
 """Entries of a Key_Shared subscription that may wait where no setting limits them."""
 

@@ -95,6 +95,10 @@ class Consumer:
         self.blocked = False
         self.closed = False
 
+    def can_continue(self) -> bool:
+        """Whether it can be sent more of a message that it has begun to receive."""
+        return self.connection.writable
+
     def can_receive(self) -> bool:
         """Whether an entry may be sent now: permits, unacked limit and socket allow it."""
         return self.permits > 0 and not self.blocked and self.connection.writable

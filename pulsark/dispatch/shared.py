@@ -7,14 +7,17 @@ from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.replay import ReplaySet
 from pulsark.dispatch.rota import Rota
 from pulsark.dispatch.subscription_type import SubType
+from pulsark.limits import CHUNKED_MESSAGES_MAX
 from pulsark.storage.position import Position
+from pulsark.wire.entry import Chunk, chunk_of
 
 
 class Shared:
     """Lower levels receive only while no consumer of a better level can.
 
     A consumer takes up to ``turn_entries`` entries in a row, so that its socket is not written
-    for each, and is then last of its level.
+    for each, and is then last of its level. All chunks of a message go to one consumer, which
+    gets them whether it has permits or not, as if they were a batch.
     """
 
     sub_type = SubType.Shared
@@ -27,6 +30,8 @@ class Shared:
         self._levels: dict[int, Rota] = {}
         """By priority, best first."""
         self._replay = ReplaySet()
+        self._chunked: dict[str, Consumer] = {}
+        """Who gets the rest of the large messages that are delivered in part."""
         self._turn: Consumer | None = None
         self._turn_left = 0
 
@@ -54,6 +59,7 @@ class Shared:
         level.remove(consumer)
         if not level:
             del self._levels[consumer.priority]
+        self._chunked = {uuid: c for uuid, c in self._chunked.items() if c is not consumer}
         self._turn = None
 
     def wake(self, consumer: Consumer) -> None:
@@ -65,6 +71,28 @@ class Shared:
         return sum(level.room() for level in self._levels.values())
 
     def choose(self, entry: Entry) -> Consumer | None:
+        chunk = None if entry.batched else chunk_of(entry.data)
+        consumer = self._take_turn() if chunk is None else self._receiver_of(chunk)
+        if consumer is not None and self._replay:
+            self._replay.discard(entry.position)
+        return consumer
+
+    def _receiver_of(self, chunk: Chunk) -> Consumer | None:
+        begun = self._chunked
+        consumer = begun.get(chunk.uuid)
+        if consumer is None:
+            consumer = self._take_turn()
+        elif not consumer.can_continue():
+            return None
+        if consumer is None or chunk.is_last:
+            begun.pop(chunk.uuid, None)
+            return consumer
+        begun[chunk.uuid] = consumer
+        if len(begun) > CHUNKED_MESSAGES_MAX:
+            del begun[next(iter(begun))]
+        return consumer
+
+    def _take_turn(self) -> Consumer | None:
         consumer = self._turn
         if consumer is None or not self._turn_left or not consumer.can_receive():
             consumer = self._turn = self._next()
@@ -72,8 +100,6 @@ class Shared:
                 return None
             self._turn_left = self._turn_entries
         self._turn_left -= 1
-        if self._replay:
-            self._replay.discard(entry.position)
         return consumer
 
     def _next(self) -> Consumer | None:
@@ -86,7 +112,7 @@ class Shared:
     # -- entries that wait ---
 
     def put_aside(self, entry: Entry) -> bool:
-        return False  # nobody has room for it, so nobody has for a later one
+        return False  # nobody has room; or a chunk's receiver does not read, which ends soon
 
     def give_back(self, position: Position) -> None:
         self._replay.add(position)
@@ -105,3 +131,4 @@ class Shared:
 
     def clear(self) -> None:
         self._replay.clear()
+        self._chunked.clear()

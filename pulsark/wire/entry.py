@@ -35,7 +35,15 @@ _SINGLE_MESSAGE_BYTES_MIN = 6  # its size, and metadata with nothing but the pay
 _metadata_size = struct.Struct(">I")
 _head = struct.Struct(">HII")  # magic, checksum, metadata size
 _MAGIC_NUMBER = 0x0E01
+_CHUNKS_TAG = b"\xd8\x01"  # num_chunks_from_msg, where it is present
 _parse = pb.MessageMetadata.FromString
+
+
+class Chunk(NamedTuple):
+    """One piece of a large message: the message's id, and whether this is its last piece."""
+
+    uuid: str
+    is_last: bool
 
 
 class EntryHeader(NamedTuple):
@@ -143,6 +151,18 @@ def entry_metadata(entry: bytes) -> pb.MessageMetadata:
 def entry_payload(entry: bytes) -> bytes:
     """The payload of an entry: maybe a batch, compressed, encrypted."""
     return entry[_bounds(entry)[1] :]
+
+
+def chunk_of(entry: bytes) -> Chunk | None:
+    """What an entry says of itself if it is a piece of a large message, else ``None``."""
+    start, end = _bounds(entry)
+    if entry.find(_CHUNKS_TAG, start, end) < 0:
+        return None
+    metadata = _parse_metadata(entry[start:end])
+    if not all(map(metadata.HasField, ("uuid", "chunk_id", "num_chunks_from_msg"))):
+        return None
+    is_last = metadata.chunk_id >= metadata.num_chunks_from_msg - 1
+    return Chunk(as_text(metadata.uuid), is_last)
 
 
 def _bounds(entry: bytes) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -120,6 +121,30 @@ def test_shared(client: pulsar.Client, topic: str) -> None:
             consumer.acknowledge(message)
     assert sorted(found[0] + found[1]) == list(range(100))
     assert min(map(len, found)) > 10
+
+
+@pytest.mark.feature("F32")
+def test_shared_consumers_get_large_messages_whole(client: pulsar.Client, topic: str) -> None:
+    consumers = [client.subscribe(topic, "s", pulsar.ConsumerType.Shared) for _ in range(2)]
+    producers = [
+        client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+        for _ in range(2)
+    ]
+    wanted = [bytes([number]) * (6 << 20) for number in range(4)]
+    for number, content in enumerate(wanted):  # the pieces of two messages mix
+        producers[number % 2].send_async(content, None)
+    for producer in producers:
+        producer.flush()
+    found: list[bytes] = []
+    for _ in range(100):
+        for consumer in consumers:
+            with contextlib.suppress(pulsar.Timeout):
+                message = consumer.receive(50)
+                consumer.acknowledge(message)
+                found.append(message.data())
+        if len(found) == len(wanted):
+            break
+    assert sorted(found) == wanted
 
 
 @pytest.mark.feature("F31")

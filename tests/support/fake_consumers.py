@@ -18,6 +18,9 @@ class FakeConsumer:
     def can_receive(self) -> bool:
         return self.permits > 0
 
+    def can_continue(self) -> bool:
+        return True
+
 
 def take(type_: Any, *entries: Any) -> list[str]:
     """Names of the consumers that take entries, each costing one permit; "-" if one waits."""

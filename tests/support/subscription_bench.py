@@ -90,7 +90,7 @@ class FakeTopic:
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
         if key is not None:
             metadata.partition_key = key
-        data = build_entry(metadata, b"") if key is not None else b""
+        data = build_entry(metadata, b"")
         position = self.ledger.append()
         self.stored[position] = (data, messages, marker)
         entry = self._entry(position)

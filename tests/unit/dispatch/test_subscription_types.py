@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from pulsark.dispatch import shared
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.exclusive import Exclusive
 from pulsark.dispatch.failover import Failover, pick_active
 from pulsark.dispatch.shared import Shared
 from pulsark.errors import ClientError, ServerError
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.entry import build_entry
 from tests.support.fake_consumers import FakeConsumer
 from tests.support.fake_consumers import take as take_entries
 
-ENTRY = Entry(b"", 1, False, False)
+METADATA = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+ENTRY = Entry(build_entry(METADATA, b""), 1, False, False)
 
 
 def take(policy, count: int) -> list[str]:
@@ -142,3 +146,62 @@ def test_a_consumer_without_room_is_asked_again_only_after_it_was_woken() -> Non
     full.permits = 1
     policy.wake(full)
     assert "full" in take(policy, 2)
+
+
+def chunk(uuid: str, chunk_id: int, chunks: int = 3) -> Entry:
+    metadata = pb.MessageMetadata()
+    metadata.CopyFrom(METADATA)
+    metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = uuid, chunk_id, chunks
+    return Entry(build_entry(metadata, b"x"), 1, False, False, ledger_id=1, entry_id=chunk_id)
+
+
+@pytest.mark.feature("F32")
+def test_all_chunks_of_a_message_go_to_one_consumer_even_beyond_its_permits() -> None:
+    policy = Shared()
+    for name, permits in (("a", 1), ("b", 99)):
+        policy.add(FakeConsumer(name, permits=permits))
+    sent = [chunk("m", 0), ENTRY, chunk("m", 1), chunk("m", 2), chunk("n", 0), ENTRY, chunk("n", 1)]
+    assert take_entries(policy, *sent) == ["a", "b", "a", "a", "b", "b", "b"]
+
+
+def test_the_next_message_with_chunks_is_anybodys() -> None:
+    policy = Shared()
+    for name in "ab":
+        policy.add(FakeConsumer(name, permits=9))
+    whole = [chunk("m", i) for i in range(3)]
+    assert take_entries(policy, *whole) == ["a"] * 3
+    assert take_entries(policy, *whole) == ["b"] * 3
+
+
+def test_chunks_whose_receiver_left_go_to_another_one_from_the_first_on() -> None:
+    policy = Shared()
+    gone, stays = FakeConsumer("a", permits=9), FakeConsumer("b", permits=9)
+    policy.add(gone)
+    policy.add(stays)
+    pieces = [chunk("m", i) for i in range(3)]
+    assert take_entries(policy, *pieces[:2]) == ["a", "a"]
+    policy.remove(gone)
+    for piece in pieces[:2]:
+        policy.give_back(piece.position)
+    assert policy.next_replay() == pieces[0].position
+    assert take_entries(policy, *pieces) == ["b"] * 3
+
+
+def test_chunks_wait_for_a_receiver_that_does_not_read() -> None:
+    policy = Shared()
+    reader = FakeConsumer("a", permits=9)
+    policy.add(reader)
+    policy.add(FakeConsumer("b", permits=9))
+    assert take_entries(policy, chunk("m", 0)) == ["a"]
+    reader.can_continue = lambda: False  # type: ignore[method-assign]
+    assert take_entries(policy, chunk("m", 1)) == ["-"]
+    assert not policy.put_aside(chunk("m", 1))
+
+
+def test_messages_that_never_come_to_an_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "CHUNKED_MESSAGES_MAX", 3)
+    policy = Shared()
+    policy.add(FakeConsumer("a", permits=99))
+    for number in range(9):
+        take_entries(policy, chunk(f"m{number}", 0))
+    assert list(policy._chunked) == ["m6", "m7", "m8"]
