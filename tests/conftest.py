@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
 
+import pulsar
 import pytest
 from hypothesis import settings
 
+from pulsark.cli.admin_client import AdminClient
+from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
 # A shell starts background jobs with SIGINT ignored, and processes inherit that. Tests send it.
@@ -20,6 +25,8 @@ settings.register_profile("quick", max_examples=100, deadline=None, derandomize=
 settings.register_profile("long", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+_numbers = count()
+
 
 @pytest.fixture(scope="session")
 def shared_standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
@@ -29,7 +36,34 @@ def shared_standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stan
 
 
 @pytest.fixture
-def standalone(tmp_path) -> Iterator[Standalone]:  # type: ignore[no-untyped-def]
+def standalone(tmp_path: Path) -> Iterator[Standalone]:
     """A standalone of the test's own."""
     with Standalone(tmp_path / "data") as process:
         yield process
+
+
+@pytest.fixture
+def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
+    """The official client, connected to the standalone of all tests."""
+    with connected(shared_standalone) as client:
+        yield client
+
+
+@pytest.fixture
+def admin(shared_standalone: Standalone) -> AdminClient:
+    """The admin API of the standalone of all tests."""
+    return AdminClient(shared_standalone.web_url)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """The name of a topic that no other test uses."""
+    return f"persistent://public/default/{request.function.__name__}-{next(_numbers)}"
+
+
+@pytest.fixture
+def namespace(admin: AdminClient) -> str:
+    """A namespace of the test's own."""
+    name = f"public/namespace-{next(_numbers)}"
+    admin.call("PUT", f"/namespaces/{name}")
+    return name

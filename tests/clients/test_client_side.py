@@ -13,7 +13,6 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 import pulsar
@@ -21,6 +20,7 @@ import pulsar.asyncio
 import pytest
 
 from tests.support.client_programs import create_partitioned_topic
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 WAIT_MS = 10_000
@@ -28,27 +28,6 @@ LONG_MS = 60_000
 """A batch ends when it is full or flushed, never by its delay."""
 
 EARLIEST = pulsar.InitialPosition.Earliest
-_numbers = count()
-
-
-def connect(standalone: Standalone) -> pulsar.Client:
-    return pulsar.Client(
-        standalone.service_url,
-        operation_timeout_seconds=10,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-
-
-@pytest.fixture
-def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
-    client = connect(shared_standalone)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/side-{next(_numbers)}"
 
 
 @contextmanager
@@ -193,8 +172,8 @@ def test_batches_by_key_have_one_key_each(client: pulsar.Client, topic: str) -> 
 
 
 @pytest.fixture
-def partitioned(shared_standalone: Standalone) -> str:
-    return create_partitioned_topic(shared_standalone, f"side-routed-{next(_numbers)}", 3)
+def partitioned(shared_standalone: Standalone, topic: str) -> str:
+    return create_partitioned_topic(shared_standalone, topic.rsplit("/", 1)[1], 3)
 
 
 def partitions(consumer: pulsar.Consumer, number: int) -> dict[str, int]:

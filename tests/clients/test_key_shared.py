@@ -12,34 +12,24 @@ import pulsar
 import pytest
 
 from pulsark.wire.hashes import murmur3_32
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 WAIT_SECONDS = 60
-_numbers = count()
 
 
 @pytest.fixture
 def new_client(shared_standalone: Standalone) -> Iterator[Callable[[], pulsar.Client]]:
     clients = []
 
-    def connect() -> pulsar.Client:
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        clients.append(
-            pulsar.Client(
-                shared_standalone.service_url, operation_timeout_seconds=10, logger=logger
-            )
-        )
+    def new() -> pulsar.Client:
+        clients.append(connect(shared_standalone))
         return clients[-1]
 
-    yield connect
+    yield new
     for client in clients:
         client.close()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/keys-{next(_numbers)}"
 
 
 class Record:

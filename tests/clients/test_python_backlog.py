@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import count
 
 import pulsar
 import pytest
 
 from pulsark.cli.admin_client import AdminClient
+from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
 WAIT_MS = 10_000
 SETTINGS = ("--set", "backlogQuotaCheckIntervalInSeconds=1")
-_numbers = count()
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +29,8 @@ def admin(broker: Standalone) -> AdminClient:
 
 @pytest.fixture
 def client(broker: Standalone) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
-        broker.service_url,
-        operation_timeout_seconds=3,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def namespace(admin: AdminClient) -> str:
-    name = f"public/n{next(_numbers)}"
-    admin.call("PUT", f"/namespaces/{name}")
-    return name
+    with connected(broker, operation_timeout_seconds=3) as client:
+        yield client
 
 
 def fill(client: pulsar.Client, topic: str) -> pulsar.Producer:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
-from itertools import count
 
 import _pulsar
 import pulsar
@@ -17,23 +15,6 @@ from tests.support.client_programs import create_partitioned_topic
 from tests.support.standalone import Standalone
 
 WAIT_MS = 10_000
-_numbers = count()
-
-
-@pytest.fixture
-def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
-        shared_standalone.service_url,
-        operation_timeout_seconds=10,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/python-{next(_numbers)}"
 
 
 def publish(producer: pulsar.Producer, number: int, first: int = 0) -> list[pulsar.MessageId]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import _pulsar
@@ -13,6 +11,7 @@ import pulsar
 import pytest
 
 from pulsark.cli.admin_client import AdminClient
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 from tests.support.wire_client import WireClient
 from tests.support.wire_frames import publish
@@ -20,28 +19,11 @@ from tests.support.wire_frames import publish
 WAIT_MS = 10_000
 NAMESPACE = "/non-persistent/public/default"
 DROPPED = (2**64 - 1, 2**64 - 1)
-_numbers = count()
 
 
 @pytest.fixture
-def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
-        shared_standalone.service_url,
-        operation_timeout_seconds=10,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def admin(shared_standalone: Standalone) -> AdminClient:
-    return AdminClient(shared_standalone.web_url)
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"non-persistent://public/default/python-{next(_numbers)}"
+def topic(topic: str) -> str:
+    return f"non-{topic}"
 
 
 def local(topic: str) -> str:
@@ -216,9 +198,7 @@ def test_beyond_the_limit_of_a_connection(
 @pytest.mark.feature("F44")
 def test_a_kill_loses_what_was_there_and_clients_go_on(standalone: Standalone) -> None:
     topic = "non-persistent://public/default/killed"
-    client = pulsar.Client(
-        standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
+    client = connect(standalone)
     admin = AdminClient(standalone.web_url)
     producer = client.create_producer(topic, batching_enabled=False)
     consumer = client.subscribe(topic, "s")

@@ -5,40 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
-from itertools import count
 
 import pulsar
 import pytest
 
 from pulsark.cli.admin_client import AdminClient
 from pulsark.errors import ServerError
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 from tests.support.wire_client import Refused, WireClient
 
 WAIT_MS = 10_000
 Mode = pulsar.ProducerAccessMode
-_numbers = count()
-
-
-@pytest.fixture
-def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
-    client = new_client(shared_standalone)
-    yield client
-    client.close()
-
-
-def new_client(broker: Standalone) -> pulsar.Client:
-    return pulsar.Client(
-        broker.service_url,
-        operation_timeout_seconds=10,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/producers-{next(_numbers)}"
 
 
 # -- access modes --------------------------------------------------------------------------------
@@ -77,7 +55,7 @@ def test_wait_for_exclusive(client: pulsar.Client, topic: str) -> None:
 def test_exclusive_with_fencing(
     client: pulsar.Client, shared_standalone: Standalone, topic: str
 ) -> None:
-    former = new_client(shared_standalone)
+    former = connect(shared_standalone)
     fenced = former.create_producer(topic, access_mode=Mode.Exclusive)
     fenced.send(b"first")
     producer = client.create_producer(topic, access_mode=Mode.ExclusiveWithFencing)
@@ -107,19 +85,11 @@ def test_a_name_belongs_to_one_producer(client: pulsar.Client, topic: str) -> No
 # -- deduplication -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def namespace(shared_standalone: Standalone) -> str:
-    name = f"public/producers-{next(_numbers)}"
-    AdminClient(shared_standalone.web_url).call("PUT", f"/namespaces/{name}")
-    return name
-
-
 @pytest.mark.feature("F54", "F55")
 @pytest.mark.parametrize("level", ["namespaces", "persistent"])
 def test_deduplication_is_switched_by_policies(
-    client: pulsar.Client, shared_standalone: Standalone, namespace: str, level: str
+    client: pulsar.Client, admin: AdminClient, namespace: str, level: str
 ) -> None:
-    admin = AdminClient(shared_standalone.web_url)
     topic = f"persistent://{namespace}/t"
     producer = client.create_producer(topic, producer_name="me")
     if level == "namespaces":
@@ -141,11 +111,9 @@ def test_deduplication_is_switched_by_policies(
 
 @pytest.mark.feature("F56")
 def test_a_producer_goes_on_where_it_was(
-    client: pulsar.Client, shared_standalone: Standalone, namespace: str
+    client: pulsar.Client, admin: AdminClient, namespace: str
 ) -> None:
-    AdminClient(shared_standalone.web_url).call(
-        "POST", f"/namespaces/{namespace}/deduplication", True
-    )
+    admin.call("POST", f"/namespaces/{namespace}/deduplication", True)
     topic = f"persistent://{namespace}/t"
     for first in (0, 100):
         producer = client.create_producer(
@@ -168,9 +136,8 @@ def test_a_producer_goes_on_where_it_was(
 
 @pytest.mark.feature("F54")
 def test_a_large_message_in_pieces_is_stored_once(
-    client: pulsar.Client, shared_standalone: Standalone, namespace: str
+    client: pulsar.Client, admin: AdminClient, namespace: str
 ) -> None:
-    admin = AdminClient(shared_standalone.web_url)
     admin.call("POST", f"/namespaces/{namespace}/deduplication", True)
     topic = f"persistent://{namespace}/t"
     consumer = client.subscribe(topic, "s")
@@ -232,10 +199,10 @@ def test_encrypted_messages_pass_through(
 def test_where_encryption_is_required_nothing_else_is_taken(
     client: pulsar.Client,
     shared_standalone: Standalone,
+    admin: AdminClient,
     namespace: str,
     keys: pulsar.CryptoKeyReader,
 ) -> None:
-    admin = AdminClient(shared_standalone.web_url)
     admin.call("POST", f"/namespaces/{namespace}/encryptionRequired", True)
     topic = f"persistent://{namespace}/t"
     with WireClient(shared_standalone.broker_port) as plain, pytest.raises(Refused) as refused:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,11 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, Schema, String, StringSchema
 
 from pulsark.cli.admin_client import AdminClient
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 WAIT_MS = 10_000
 EARLIEST = pulsar.InitialPosition.Earliest
-_numbers = count()
 
 
 class Flight(Record):  # type: ignore[misc]
@@ -50,26 +48,6 @@ class JsonFlight(JsonSchema):  # type: ignore[misc]
     def __init__(self, record: type[Record]) -> None:
         super().__init__(record)
         Schema.__init__(self, record, _pulsar.SchemaType.JSON, named_flight(record), "JSON")
-
-
-def connect(standalone: Standalone) -> pulsar.Client:
-    return pulsar.Client(
-        standalone.service_url,
-        operation_timeout_seconds=10,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-
-
-@pytest.fixture
-def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
-    client = connect(shared_standalone)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/python-schemas-{next(_numbers)}"
 
 
 def versions(standalone: Standalone, topic: str) -> list[int]:
@@ -128,20 +106,19 @@ def test_the_schema_of_the_first_consumer_binds_producers(
 
 
 def test_an_operator_uploads_and_deletes(
-    client: pulsar.Client, topic: str, shared_standalone: Standalone
+    client: pulsar.Client, topic: str, admin: AdminClient
 ) -> None:
-    api = AdminClient(shared_standalone.web_url)
     path = f"/schemas/public/default/{topic.rpartition('/')[2]}/schema"
-    assert api.call("POST", path, {"type": "STRING", "schema": "", "properties": {}}) == {
+    assert admin.call("POST", path, {"type": "STRING", "schema": "", "properties": {}}) == {
         "version": {"version": 0}
     }
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic, schema=avro(Flight))
-    assert api.call("DELETE", path) == {"version": 1}
+    assert admin.call("DELETE", path) == {"version": 1}
     producer = client.create_producer(topic, schema=avro(Flight))
     producer.send({"carrier": "UA"})
-    assert api.get(path)["version"] == 2
-    assert api.get(path)["type"] == "AVRO"
+    assert admin.get(path)["version"] == 2
+    assert admin.get(path)["type"] == "AVRO"
 
 
 @pytest.mark.feature("F91")

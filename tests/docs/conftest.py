@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pulsar
 import pytest
 
 import pulsark
 from tests.docs.reader import Reader
+from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """The standalone that all documents talk to; topic ``orders`` has messages."""
     with Standalone(tmp_path_factory.mktemp("standalone") / "data") as standalone:
-        client = pulsar.Client(
-            standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
-        producer = client.create_producer("orders")
-        for table in ("table-7", "table-8", "table-7"):
-            producer.send(b"one espresso", partition_key=table)
-        client.close()
+        with connected(standalone) as client:
+            producer = client.create_producer("orders")
+            for table in ("table-7", "table-8", "table-7"):
+                producer.send(b"one espresso", partition_key=table)
         # Before the JVM starts: Python processes of Spark inherit its environment.
         os.environ["PULSARK_SERVICE_URL"] = standalone.service_url
         os.environ["PULSARK_ADMIN_URL"] = standalone.web_url

@@ -10,6 +10,7 @@ import pulsar
 import pytest
 
 from pulsark.config import Settings
+from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
 WAIT_MILLIS = 5000
@@ -17,10 +18,8 @@ WAIT_MILLIS = 5000
 
 @pytest.fixture(scope="module")
 def client(broker: Standalone) -> Iterator[pulsar.Client]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(broker.service_url, operation_timeout_seconds=5, logger=logger)
-    yield client
-    client.close()
+    with connected(broker, operation_timeout_seconds=5) as client:
+        yield client
 
 
 def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Consumer:

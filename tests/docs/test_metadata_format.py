@@ -17,6 +17,7 @@ from pulsar.schema import JsonSchema, Record, String
 from pulsark.cli.admin_client import AdminClient
 from tests.docs.reader import ROOT
 from tests.docs.snippets import Snippet, snippets
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 FORMATS = ROOT / "docs" / "formats"
@@ -36,9 +37,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]
         admin = AdminClient(standalone.web_url)
         admin.call("PUT", "/persistent/public/default/parted/partitions", 2)
         admin.call("POST", "/persistent/public/default/parted/maxProducers", 3)
-        client = pulsar.Client(
-            standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
+        client = connect(standalone)
         client.subscribe("orders of the day", "kitchen")
         client.create_producer("parted").send(b"one")
         client.create_producer("typed", schema=JsonSchema(Order)).send(Order(what="espresso"))

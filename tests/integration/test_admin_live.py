@@ -19,26 +19,18 @@ import pytest
 
 from pulsark.cli.admin_client import AdminClient
 from pulsark.cli.errors import CommandError
+from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
 NAMESPACE = "/persistent/public/default"
 
 
 @pytest.fixture
-def admin(shared_standalone: Standalone) -> AdminClient:
-    return AdminClient(shared_standalone.web_url)
-
-
-@pytest.fixture
 def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
     """The official client with an HTTP address: its lookups go through the admin port."""
-    client = pulsar.Client(
-        shared_standalone.web_url,
-        operation_timeout_seconds=10,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-    yield client
-    client.close()
+    url = shared_standalone.web_url
+    with connected(shared_standalone, url=url) as client:
+        yield client
 
 
 def pulsark(

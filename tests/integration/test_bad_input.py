@@ -11,7 +11,6 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from itertools import count
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,12 +23,6 @@ from tests.support.wire_frames import entry_of, publish, send_command
 
 Command = pb.BaseCommand
 CLOSE_SECONDS = 5.0
-_numbers = count()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/bad-{next(_numbers)}"
 
 
 @pytest.fixture(autouse=True)

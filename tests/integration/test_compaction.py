@@ -8,6 +8,7 @@ import sys
 import pulsar
 import pytest
 
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 WAIT_MS = 10_000
@@ -45,7 +46,7 @@ def test_readers_choose_between_all_messages_and_the_latest(
 ) -> None:
     topic = "persistent://public/default/prices"
     sent = [("a", b"1"), ("b", b"1"), ("a", b"2"), ("c", b"1"), ("b", b"")]
-    client = pulsar.Client(standalone.service_url)
+    client = connect(standalone)
     publish(client, topic, *sent, batch=batch)
     compact(standalone, topic)
     assert read_all(client, topic, compacted=True) == [("a", b"2"), ("c", b"1")]
@@ -57,7 +58,7 @@ def test_readers_choose_between_all_messages_and_the_latest(
 
     standalone.kill()
     standalone.start()
-    client = pulsar.Client(standalone.service_url)
+    client = connect(standalone)
     assert read_all(client, topic, compacted=True) == latest
     compact(standalone, topic)
     assert read_all(client, topic, compacted=True) == [("a", b"2"), ("c", b"2"), ("d", b"1")]
@@ -70,7 +71,7 @@ def test_readers_choose_between_all_messages_and_the_latest(
 @pytest.mark.feature("F91")
 def test_a_table_view_follows_a_compacted_topic(standalone: Standalone) -> None:
     topic = "persistent://public/default/table"
-    client = pulsar.Client(standalone.service_url)
+    client = connect(standalone)
     publish(client, topic, ("a", b"1"), ("b", b"1"), ("a", b"2"), batch=False)
     compact(standalone, topic)
     publish(client, topic, ("c", b"3"), batch=False)

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pulsar
 import pytest
 
+from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
 TOPIC = "persistent://public/default/once"
@@ -23,16 +23,6 @@ SETTINGS = {
     "PULSARK_brokerDeduplicationEnabled": "true",
     "PULSARK_brokerDeduplicationEntriesInterval": "300",
 }
-
-
-@contextmanager
-def official_client(broker: Standalone) -> Iterator[pulsar.Client]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(broker.service_url, logger=logger, operation_timeout_seconds=30)
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -57,7 +47,7 @@ def stored(client: pulsar.Client, topic: str) -> list[tuple[str, int]]:
 @pytest.mark.slow
 @pytest.mark.feature("F54", "F55")
 def test_what_clients_send_again_after_kills_is_stored_once(tmp_path: Path) -> None:
-    with Standalone(tmp_path / "data", env=SETTINGS) as broker, official_client(broker) as client:
+    with Standalone(tmp_path / "data", env=SETTINGS) as broker, connected(broker) as client:
         confirmed: dict[str, set[int]] = {"single": set(), "batched": set()}
 
         def publish(name: str) -> None:
@@ -127,7 +117,7 @@ def test_an_application_that_goes_on_where_it_was_writes_everything_once(tmp_pat
         return subprocess.Popen(args, stdout=subprocess.PIPE, text=True)
 
     begun = []
-    with Standalone(tmp_path / "data", env=SETTINGS) as broker, official_client(broker) as client:
+    with Standalone(tmp_path / "data", env=SETTINGS) as broker, connected(broker) as client:
         for kill in range(6):
             application = start(broker)
             assert application.stdout is not None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-import pulsar
 import pyarrow.flight as fl
 import pytest
 
 from pulsark.wire.batch import read_messages
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 TOPIC = "persistent://public/default/flight"
@@ -18,8 +18,7 @@ TOPIC = "persistent://public/default/flight"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     with Standalone(tmp_path_factory.mktemp("flight") / "data") as standalone:
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        client = pulsar.Client(standalone.service_url, logger=logger)
+        client = connect(standalone)
         producer = client.create_producer("flight", batching_enabled=False)
         for i in range(20):
             producer.send(b"message-%d" % i)

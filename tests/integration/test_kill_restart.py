@@ -6,8 +6,7 @@ import json
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from pulsark.wire import pulsar_pb2 as pb
 from tests.support.history import Delivery, History, Id, Payload, Subscription, violations
+from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 from tests.support.wire_client import Closed, Refused, WireClient
 from tests.support.wire_frames import Received
@@ -163,16 +163,6 @@ def identify(id_: pulsar.MessageId, partition: int) -> Id:
     return Id(partition, id_.ledger_id(), id_.entry_id(), id_.batch_index())
 
 
-@contextmanager
-def official_client(broker: Standalone) -> Iterator[pulsar.Client]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(broker.service_url, logger=logger, operation_timeout_seconds=30)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 def create_topic(broker: Standalone) -> None:
     path = "/admin/v2/" + TOPIC.replace("://", "/") + "/partitions"
     request = urllib.request.Request(
@@ -240,7 +230,7 @@ def kill_while_publishing(standalone: Standalone) -> None:
     prefix = Acknowledger(standalone, PREFIX, cumulative=True)
     for consumer in (holes, prefix):
         consumer.start()
-    with official_client(standalone) as client:
+    with connected(standalone) as client:
         half = MESSAGES // 2
         publishers = [
             Publisher(client, "batched", half, batching=True),

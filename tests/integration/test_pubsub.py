@@ -7,30 +7,19 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import chain
 
 import pulsar
 import pytest
 
+from tests.support.python_client import connect, connected
 from tests.support.standalone import Standalone
-
-_numbers = count()
 
 
 @pytest.fixture
 def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
-        shared_standalone.service_url,
-        operation_timeout_seconds=3,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/topic-{next(_numbers)}"
+    with connected(shared_standalone, operation_timeout_seconds=3) as client:
+        yield client
 
 
 def admin(standalone: Standalone, method: str, path: str, body: object = None):
@@ -366,12 +355,7 @@ def test_slow_consumer_does_not_stop_a_fast_one(client, topic) -> None:
 def test_everything_survives_a_kill(standalone: Standalone) -> None:
     topic = "persistent://public/default/kept"
 
-    def connect() -> pulsar.Client:
-        return pulsar.Client(
-            standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
-
-    client = connect()
+    client = connect(standalone)
     consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
     for name in names(10):
@@ -381,7 +365,7 @@ def test_everything_survives_a_kill(standalone: Standalone) -> None:
     standalone.kill()
     client.shutdown()
     standalone.start()
-    client = connect()
+    client = connect(standalone)
     consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
     assert sorted(texts(consumer, 6)) == names(10)[4:]
     client.create_producer(topic).send(b"more")
@@ -394,7 +378,7 @@ def test_three_bookies_survive_the_loss_of_one(tmp_path) -> None:
     import shutil
 
     standalone = Standalone(tmp_path / "data", "--bookies", "3").start()
-    client = pulsar.Client(standalone.service_url)
+    client = connect(standalone)
     producer = client.create_producer("t")
     for name in names(50):
         producer.send(name.encode())
@@ -402,7 +386,7 @@ def test_three_bookies_survive_the_loss_of_one(tmp_path) -> None:
     standalone.stop()
     shutil.rmtree(tmp_path / "data" / "bookies" / "bookie-2")
     standalone.start()
-    client = pulsar.Client(standalone.service_url)
+    client = connect(standalone)
     consumer = client.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)
     assert texts(consumer, 50) == names(50)
     client.create_producer("t").send(b"more")

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pulsar
 import pytest
 
 from pulsark.cli.admin_client import AdminClient
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 SETTINGS = {
@@ -51,8 +51,7 @@ def test_acknowledged_messages_leave_the_disk(tmp_path: Path) -> None:
     with Standalone(data, *settings) as standalone:
         admin = AdminClient(standalone.web_url)
         admin.call("PUT", f"/namespaces/{NAMESPACE}")
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        client = pulsar.Client(standalone.service_url, logger=logger)
+        client = connect(standalone)
         consumer = client.subscribe(TOPIC, "s")
         producer = client.create_producer(TOPIC, block_if_queue_full=True)
         for number in range(MESSAGES):
@@ -74,7 +73,7 @@ def test_acknowledged_messages_leave_the_disk(tmp_path: Path) -> None:
         client.close()
         standalone.kill()
         standalone.start()
-        client = pulsar.Client(standalone.service_url, logger=logger)
+        client = connect(standalone)
         consumer = client.subscribe(TOPIC, "s")
         for number in range(half, MESSAGES):
             message = consumer.receive(10_000)

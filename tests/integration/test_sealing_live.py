@@ -13,6 +13,7 @@ import pulsar
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 SETTINGS = {
@@ -32,13 +33,8 @@ def standalone(tmp_path: Path) -> Iterator[Standalone]:
         yield process
 
 
-def connected(standalone: Standalone) -> pulsar.Client:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    return pulsar.Client(standalone.service_url, logger=logger)
-
-
 def publish(standalone: Standalone, topic: str, first: int, count: int, *, batched: bool) -> None:
-    client = connected(standalone)
+    client = connect(standalone)
     producer = client.create_producer(
         topic,
         batching_enabled=batched,
@@ -62,7 +58,7 @@ def publish(standalone: Standalone, topic: str, first: int, count: int, *, batch
 
 def consumed(standalone: Standalone, topic: str, name: str, count: int) -> list[Any]:
     """All that a consumer can see of each message, from Earliest, by id."""
-    client = connected(standalone)
+    client = connect(standalone)
     consumer = client.subscribe(
         topic, name, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=100
     )

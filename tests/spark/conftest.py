@@ -11,6 +11,7 @@ import pulsar
 import pytest
 
 import pulsark
+from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
@@ -56,10 +57,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def client(broker: Standalone) -> Iterator[pulsar.Client]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(broker.service_url, logger=logger)
-    yield client
-    client.close()
+    with connected(broker) as client:
+        yield client
 
 
 @pytest.fixture

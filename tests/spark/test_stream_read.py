@@ -18,6 +18,7 @@ import pulsar
 import pytest
 from pyspark.errors import PySparkException
 
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ def test_a_running_query_follows_the_topic_and_more_partitions(
 
 
 def test_a_query_outlives_the_broker(spark: SparkSession, topic: str, tmp_path: Path) -> None:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with Standalone(tmp_path / "data") as broker:
         reading = {
             "serviceUrl": broker.service_url,
@@ -148,7 +148,7 @@ def test_a_query_outlives_the_broker(spark: SparkSession, topic: str, tmp_path: 
             "topic": topic,
             "subscription": "job",
         }
-        client = pulsar.Client(broker.service_url, logger=logger)
+        client = connect(broker)
         publish(client, topic, range(500))
         query = (
             stream(spark, reading)

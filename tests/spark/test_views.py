@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 import pulsark
 from pulsark.datasource.views import VIEWS
+from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def test_which_messages_has_a_subscription_not_acknowledged(
 ) -> None:
     topic = f"unacked-{batching}"
     reading = {"serviceUrl": exact.service_url, "adminUrl": exact.web_url, "topic": topic}
-    client = pulsar.Client(exact.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = connect(exact)
     consumer = client.subscribe(
         topic,
         "billing",

@@ -1,0 +1,33 @@
+"""The official Python client, connected to a standalone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pulsar
+
+from tests.support.standalone import Standalone
+
+
+def connect(
+    standalone: Standalone, *, url: str | None = None, operation_timeout_seconds: int = 10
+) -> pulsar.Client:
+    """A client that logs errors only. Whoever asks for it closes it."""
+    return pulsar.Client(
+        url or standalone.service_url,
+        operation_timeout_seconds=operation_timeout_seconds,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+
+
+@contextmanager
+def connected(
+    standalone: Standalone, *, url: str | None = None, operation_timeout_seconds: int = 10
+) -> Iterator[pulsar.Client]:
+    """A client that is closed at the end."""
+    client = connect(standalone, url=url, operation_timeout_seconds=operation_timeout_seconds)
+    try:
+        yield client
+    finally:
+        client.close()
