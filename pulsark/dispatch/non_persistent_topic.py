@@ -62,6 +62,7 @@ class NonPersistentTopic:
     def set_policies(self, policies: TopicPolicies) -> None:
         """The rules changed."""
         self.policies = policies
+        self._admission.policies_changed()
 
     async def policies_obeyed(self) -> None:
         """Nothing has to be waited for."""

@@ -106,6 +106,7 @@ class Topic:
         quorums = policies.quorums
         self.ledger.set_quorums(quorums.ensemble, quorums.write, quorums.ack)
         self.delayed.policies_changed()
+        self._admission.policies_changed()
         for subscription in self.subscriptions.values():
             subscription.policies_changed()
 

@@ -13,6 +13,7 @@ from pulsark.errors import ClientError, PulsarkError, ServerError
 if TYPE_CHECKING:
     from pulsark.dispatch.policies import TopicPolicies
     from pulsark.dispatch.producer import Producer
+    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 class Admitting(Protocol):
     """The topic, as its producers see it."""
 
+    name: TopicName
     closed: bool
     policies: TopicPolicies
 
@@ -145,6 +147,7 @@ class TopicProducers:
             self._topic.check_writable()
             if producer.closed:
                 raise _taken()
+            check_encryption(self._topic, encrypted=producer.encrypted)
         except BaseException:
             self.remove(producer)
             raise
@@ -152,6 +155,16 @@ class TopicProducers:
     def _check_holds(self, producer: Producer) -> None:
         if self._holder is not producer:
             raise _taken()
+
+    def policies_changed(self) -> None:
+        """Those who would not be admitted any more leave; when they come back they hear why."""
+        if not self._topic.policies.encryption_required:
+            return
+        for producer in [p for p in self.by_name.values() if not p.encrypted]:
+            producer.connection.close_producer(producer)
+        for producer in [p for p in self.waiting if not p.encrypted]:
+            self.remove(producer)
+            producer.decide(_unencrypted(self._topic))
 
     def remove(self, producer: Producer) -> None:
         """Forget a producer that left, wherever it was."""
@@ -185,6 +198,16 @@ class TopicProducers:
                 producer.decide(error)
         else:
             producer.decide(None)
+
+
+def check_encryption(topic: Admitting, *, encrypted: bool) -> None:
+    """Refuse a producer that does not encrypt where that is required."""
+    if topic.policies.encryption_required and not encrypted:
+        raise _unencrypted(topic)
+
+
+def _unencrypted(topic: Admitting) -> ClientError:
+    return ClientError(ServerError.MetadataError, f"Encryption is required in {topic.name}")
 
 
 def _taken() -> ClientError:

@@ -93,6 +93,8 @@ class ManagedLedger(LedgerView):
         self._appends = AppendQueue(listener)
         self._scheduled = False
         self._writer: LedgerWriter | None = None
+        self._newest: LedgerWriter | None = None
+        """The writer, or the last one there was: it knows its ledger's bytes until the record does."""
         self._created_ms = 0
         self._held = False
         """Appends wait although there is a writer: it is being closed."""
@@ -318,7 +320,7 @@ class ManagedLedger(LedgerView):
             await delete_ledgers([writer.ledger_id], self._manager)
             raise
         # After another error the record may list the ledger: it stays, perhaps for nobody.
-        self._writer = writer
+        self._writer = self._newest = writer
         self._created_ms = now
         if len(record.ledgers) > 0:
             self._listener.ledger_closed()
@@ -545,14 +547,17 @@ class ManagedLedger(LedgerView):
     def ledgers(self, first: int = 0) -> list[LedgerInfo]:
         """The ledgers from an id on, oldest first; of the open one, what is confirmed."""
         infos = super().ledgers(first)
-        if self._writer is not None and infos and infos[-1].open:
-            infos[-1] = infos[-1]._replace(size=self._writer.length)
+        if infos and infos[-1].open:
+            infos[-1] = infos[-1]._replace(size=self.open_bytes)
         return infos
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the ledger that is being written."""
-        return self._writer.length if self._writer is not None else 0
+        """Confirmed bytes of the ledger that the record shows as open."""
+        newest, ledgers = self._newest, self._record.ledgers
+        if newest is None or not ledgers or not ledgers[-1].open:
+            return 0
+        return newest.length if ledgers[-1].ledger_id == newest.ledger_id else 0
 
     @property
     def compacted_to(self) -> CompactedTo | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.producer import Producer
 from pulsark.dispatch.producer_access import AccessMode
 from pulsark.dispatch.schemas import from_wire
+from pulsark.dispatch.topic_producers import check_encryption
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PRODUCER_NAME_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
@@ -16,7 +17,6 @@ from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
-    from pulsark.dispatch.topic_kinds import AnyTopic
 
 Command = pb.BaseCommand
 
@@ -45,7 +45,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
         )
     topic = await connection.broker.topic_for_clients(name)
     topic.check_writable()
-    _check_policies(topic, request)
+    check_encryption(topic, encrypted=request.encrypted)
     schema = from_wire(request.schema) if request.HasField("schema") else None
     schema_version = await connection.broker.schema_admission.of_producer(
         name, topic.policies, schema
@@ -79,12 +79,6 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     else:
         connection.waiting_producers[producer.producer_id] = producer
         connection.send(_success(producer, request.request_id, ready=False))
-
-
-def _check_policies(topic: AnyTopic, request: pb.CommandProducer) -> None:
-    """Refuse a producer that does not encrypt where that is required."""
-    if topic.policies.encryption_required and not request.encrypted:
-        raise ClientError(ServerError.MetadataError, f"Encryption is required in {topic.name}")
 
 
 def _decided(

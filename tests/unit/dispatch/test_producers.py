@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -129,6 +130,57 @@ async def test_a_producer_that_encrypts_sends_nothing_else(broker) -> None:
     client.send_bytes(publish(1, 1, b"secret", encryption_keys=keys))
     receipt = (await client.take(Command.SEND_RECEIPT)).send_receipt
     assert (receipt.sequence_id, receipt.message_id.entryId) == (1, 0)
+
+
+ENCRYPTED = {"encryption_required": True}
+
+
+@pytest.mark.parametrize("topic", [TOPIC, f"non-{TOPIC}"])
+def test_where_encryption_becomes_required_producers_that_do_not_encrypt_leave(topic: str) -> None:
+    @scenario()
+    async def run(broker) -> None:
+        client = Client(broker)
+        await client.open_producer(topic, "plain", 1)
+        await client.open_producer(topic, "secret", 2, encrypted=True)
+        policies = broker.broker.policy_source
+        await broker.broker.resources.namespaces.update(
+            "public/default", lambda old: replace(old, policies=ENCRYPTED)
+        )
+        await policies.refresh_namespace("public/default")
+        assert (await client.take(Command.CLOSE_PRODUCER)).close_producer.producer_id == 1
+        assert not client.has(Command.CLOSE_PRODUCER)
+        assert list(broker.broker.served_topic(TopicName.parse(topic)).producers) == ["secret"]
+        assert await client.open_producer(topic, "plain", 1) == ServerError.MetadataError
+
+    run()
+
+
+@scenario()
+async def test_where_encryption_becomes_required_nobody_waits_who_does_not_encrypt(broker) -> None:
+    first, plain, secret = Client(broker), Client(broker), Client(broker)
+    await first.open_producer(TOPIC, "first", encrypted=True)
+    wait = {"producer_access_mode": WAIT}
+    assert not (await plain.open_producer(TOPIC, "plain", **wait)).producer_ready
+    assert not (await secret.open_producer(TOPIC, "secret", encrypted=True, **wait)).producer_ready
+    topic = broker.broker.loaded_topic(NAME)
+    topic.set_policies(replace(topic.policies, encryption_required=True))
+    assert (await plain.take(Command.ERROR)).error.error == ServerError.MetadataError
+    assert plain.connection.waiting_producers == {}
+    first.hang_up()
+    assert (await secret.take(Command.PRODUCER_SUCCESS)).producer_success.producer_ready
+
+
+@scenario()
+async def test_encryption_that_becomes_required_while_a_producer_comes_counts(broker) -> None:
+    client, other = Client(broker), Client(broker)
+    await other.open_producer(TOPIC, "p")
+    topic = broker.broker.loaded_topic(NAME)
+    other.mute = True  # whether it is alive is asked now, and takes a while to find out
+    client.send(client.producer_command(TOPIC, "p"))
+    await asyncio.sleep(0.1)
+    topic.set_policies(replace(topic.policies, encryption_required=True))
+    assert (await client.take(Command.ERROR, seconds=10)).error.error == ServerError.MetadataError
+    assert names(broker) == []
 
 
 # -- transactions --------------------------------------------------------------------------------

@@ -192,6 +192,42 @@ def test_when_a_ledger_is_full(
     simulate(main)
 
 
+def test_while_a_ledger_rolls_over_its_bytes_are_counted() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        managed = await cluster.open(appends, QUICK)
+        await put(managed, *range(4))
+        managed.append(b"4", 4)
+        seen = set()
+        for _ in range(60):
+            await asyncio.sleep(0)
+            seen.add((managed.total_size, sum(size for _, _, size, _ in shape(managed))))
+        assert len(managed.ledgers()) == 2, "it rolled over"
+        assert seen == {(4, 4), (5, 5)}
+
+    simulate(main)
+
+
+def test_the_bytes_of_a_ledger_that_failed_are_counted_while_it_is_recovered() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        managed = await cluster.open(appends)
+        await put(managed, 0, 1)
+        bookie = cluster.all[0]
+        bookie.down = True
+        managed.append(b"2", 2)
+        for _ in range(60):
+            await asyncio.sleep(0)
+            assert managed.total_size == 2
+        assert [context for context, _ in appends.failed] == [2]
+        bookie.down = False
+        await settle(managed)
+        assert shape(managed) == [(0, 2, 2, False)]
+        assert managed.total_size == 2
+
+    simulate(main)
+
+
 def test_a_roll_over_that_cannot_happen_disturbs_nobody() -> None:
     async def main(sim: Simulation) -> None:
         cluster, appends = Cluster(sim), Appends()
