@@ -25,7 +25,7 @@ from pulsark.dispatch.sequences import NONE, ProducerSequences, SequenceTable, V
 from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError, StorageError
 from pulsark.limits import DEDUPLICATION_WAIT_SECONDS
 from pulsark.wire.entry import parse_entry
-from pulsark.wire.sequence_ids import batch_sequence_ids, completes_message
+from pulsark.wire.sequence_ids import completes_message, last_sequence_id
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -141,7 +141,7 @@ class Deduplication:
                 verdict = known.check(first, last)
                 mark = known, last
             else:
-                verdict = known.judge(first, last)
+                verdict = known.judge(first)
             if verdict is not Verdict.NEW:
                 self._refuse(entry, producer, verdict)
                 return False
@@ -150,14 +150,14 @@ class Deduplication:
         return True
 
     def _ids_of(self, entry: Entry, producer: Producer) -> tuple[str, int, int] | None:
-        """Producer name, first and last sequence id; ``None`` if the entry does not count."""
+        """Producer name, sequence id, and the last one in it; ``None`` if it does not count."""
         if entry.marker:
             return None
         name = producer.name
         if name.startswith(_SPECIAL_PREFIXES):
             return self._ids_in_metadata(entry)
         first = entry.sequence_id
-        return name, *self._span(entry, first, entry.highest_sequence_id or first)
+        return name, first, self._last(entry, first, entry.highest_sequence_id or first)
 
     def _ids_in_metadata(self, entry: Entry) -> tuple[str, int, int] | None:
         try:
@@ -167,14 +167,12 @@ class Deduplication:
         if header.marker or header.producer_name.startswith(BULK_PREFIX):
             return None
         first, highest = header.sequence_id, header.metadata.highest_sequence_id
-        return header.producer_name, *self._span(entry, first, highest)
+        return header.producer_name, first, self._last(entry, first, highest)
 
-    def _span(self, entry: Entry, first: int, highest: int) -> tuple[int, int]:
+    def _last(self, entry: Entry, first: int, highest: int) -> int:
         if entry.messages > 1 and highest <= first:
-            found = batch_sequence_ids(entry.data, self._batch_bytes_max)
-            if found is not None:
-                return min(first, found[0]), max(first, found[1])
-        return first, max(first, highest)
+            highest = last_sequence_id(entry.data, self._batch_bytes_max)
+        return max(first, highest)
 
     def _refuse(self, entry: Entry, producer: Producer, verdict: Verdict) -> None:
         if verdict is Verdict.STORED:
@@ -184,13 +182,12 @@ class Deduplication:
             else:
                 send_receipts([entry], successive=False)
             return
-        if verdict is Verdict.UNDECIDED:
-            code, message = ServerError.PersistenceError, "is being stored: send it again later"
-        else:
-            code, message = ServerError.NotAllowedError, "is a batch of which a part is stored"
         entry.producer = None
         producer.connection.send_publish_error(
-            producer, entry, code, f"Message {entry.sequence_id} of {producer.name} {message}"
+            producer,
+            entry,
+            ServerError.PersistenceError,
+            f"Message {entry.sequence_id} of {producer.name} is being stored: send it again later",
         )
 
     def confirmed(self, entries: list[Entry]) -> None:

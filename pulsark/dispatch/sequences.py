@@ -25,8 +25,6 @@ class Verdict(Enum):
     """It is there: confirm it, and do not store it again."""
     UNDECIDED = "undecided"
     """It was sent before, and may yet be stored or fail: have it sent again later."""
-    OVERLAPPING = "overlapping"
-    """A batch of which only the first messages are there: neither is right."""
 
 
 class ProducerSequences:
@@ -46,19 +44,17 @@ class ProducerSequences:
         return self.pushed == self.stored
 
     def check(self, first: int, last: int) -> Verdict:
-        """Judge an entry with these sequence ids, and count it as pushed if it is new."""
-        if first > self.pushed:
+        """Judge an entry by its first sequence id; if it is new, count its last as pushed."""
+        verdict = self.judge(first)
+        if verdict is Verdict.NEW:
             self.pushed = last
-            return Verdict.NEW
-        return self.judge(first, last)
+        return verdict
 
-    def judge(self, first: int, last: int) -> Verdict:
+    def judge(self, first: int) -> Verdict:
         """The same for a piece of a message, whose last piece alone counts."""
         if first > self.pushed:
             return Verdict.NEW
-        if last <= self.stored:
-            return Verdict.STORED
-        return Verdict.OVERLAPPING if first <= self.stored else Verdict.UNDECIDED
+        return Verdict.STORED if first <= self.stored else Verdict.UNDECIDED
 
     def store(self, last: int) -> None:
         """Everything up to ``last`` is stored."""

@@ -147,7 +147,7 @@ class TopicProducers:
             self._topic.check_writable()
             if producer.closed:
                 raise _taken()
-            check_encryption(self._topic, encrypted=producer.encrypted)
+            check_encryption(self._topic.name, self._topic.policies, encrypted=producer.encrypted)
         except BaseException:
             self.remove(producer)
             raise
@@ -164,7 +164,7 @@ class TopicProducers:
             producer.connection.close_producer(producer)
         for producer in [p for p in self.waiting if not p.encrypted]:
             self.remove(producer)
-            producer.decide(_unencrypted(self._topic))
+            producer.decide(_unencrypted(self._topic.name))
 
     def remove(self, producer: Producer) -> None:
         """Forget a producer that left, wherever it was."""
@@ -200,14 +200,14 @@ class TopicProducers:
             producer.decide(None)
 
 
-def check_encryption(topic: Admitting, *, encrypted: bool) -> None:
+def check_encryption(name: TopicName, policies: TopicPolicies, *, encrypted: bool) -> None:
     """Refuse a producer that does not encrypt where that is required."""
-    if topic.policies.encryption_required and not encrypted:
-        raise _unencrypted(topic)
+    if policies.encryption_required and not encrypted:
+        raise _unencrypted(name)
 
 
-def _unencrypted(topic: Admitting) -> ClientError:
-    return ClientError(ServerError.MetadataError, f"Encryption is required in {topic.name}")
+def _unencrypted(topic: TopicName) -> ClientError:
+    return ClientError(ServerError.MetadataError, f"Encryption is required in {topic}")
 
 
 def _taken() -> ClientError:

@@ -94,7 +94,7 @@ class ManagedLedger(LedgerView):
         self._scheduled = False
         self._writer: LedgerWriter | None = None
         self._newest: LedgerWriter | None = None
-        """The writer, or the last one there was: it knows its ledger's bytes until the record does."""
+        """The writer or the last one: it knows the bytes of its ledger until the record does."""
         self._created_ms = 0
         self._held = False
         """Appends wait although there is a writer: it is being closed."""

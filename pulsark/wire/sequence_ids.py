@@ -24,18 +24,18 @@ def completes_message(entry: bytes) -> bool:
     )
 
 
-def batch_sequence_ids(entry: bytes, limit: int) -> tuple[int, int] | None:
-    """The lowest and the highest sequence id in a batch.
+def last_sequence_id(batch: bytes, limit: int) -> int:
+    """The highest sequence id in a batch.
 
-    ``None`` if its messages do not tell theirs, or cannot be read: encrypted, damaged, or larger
-    than ``limit`` bytes.
+    -1 if its messages do not tell theirs, or cannot be read: encrypted, damaged, or larger than
+    ``limit`` bytes.
     """
     try:
         ids = [
             message.sequence_id
-            for message, _ in read_messages(entry, limit)
+            for message, _ in read_messages(batch, limit)
             if message is not None and message.HasField("sequence_id")
         ]
     except ProtocolError:
-        return None
-    return (min(ids), max(ids)) if ids else None
+        return -1
+    return max(ids, default=-1)

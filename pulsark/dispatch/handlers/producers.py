@@ -45,7 +45,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
         )
     topic = await connection.broker.topic_for_clients(name)
     topic.check_writable()
-    check_encryption(topic, encrypted=request.encrypted)
+    check_encryption(name, topic.policies, encrypted=request.encrypted)
     schema = from_wire(request.schema) if request.HasField("schema") else None
     schema_version = await connection.broker.schema_admission.of_producer(
         name, topic.policies, schema

@@ -254,16 +254,22 @@ def test_a_batch_counts_with_its_last_message(in_command, highest, compression) 
 
 
 @scenario(**ON)
-async def test_a_batch_that_is_stored_in_part_is_an_error(broker) -> None:
-    """To confirm it would lose its last messages, to store it would repeat its first."""
+async def test_a_batch_that_was_cut_anew_goes_by_the_id_in_its_send(broker) -> None:
+    """As in Pulsar, for a batch of which the first messages are stored already."""
     client = await opened(broker)
     await send(client, 5)
-    client.send_bytes(send_batch(4, range(4, 8), highest=7))
-    assert await outcome(client) == ServerError.NotAllowedError
-    assert client.connection.is_open
-    client.send_bytes(send_batch(6, range(6, 8), highest=7))
-    assert await outcome(client) != DUPLICATE
+    for highest in (7, 0):
+        client.send_bytes(send_batch(4, range(4, 8), highest=highest))
+        assert await outcome(client) == DUPLICATE
     assert await last_of(broker, "q") == -1
+    assert len(await stored(broker)) == 1
+    client.send_bytes(send_batch(7, range(4, 8)))  # a client that sends the last id
+    assert await outcome(client) != DUPLICATE
+    assert await send(client, 7) == DUPLICATE
+    with held(broker):
+        client.send_bytes(send_batch(8, range(8, 10), highest=9))
+        client.send_bytes(send_batch(9, range(9, 12), highest=11))
+        assert await outcome(client) == ServerError.PersistenceError
 
 
 @scenario(**ON)

@@ -61,20 +61,25 @@ def test_a_failed_entry_that_exists_after_all_is_not_new() -> None:
     assert known.check(0, 0) is Verdict.STORED
 
 
-def test_a_batch_that_is_there_in_part_is_neither_new_nor_stored() -> None:
+def test_a_batch_is_judged_by_its_first_id_and_counts_with_its_last() -> None:
     known = ProducerSequences()
     known.store(5)
-    assert known.check(4, 8) is Verdict.OVERLAPPING
+    assert known.check(4, 8) is Verdict.STORED
+    assert known.pushed == 5
     assert known.check(6, 8) is Verdict.NEW
+    assert [known.check(7, 9), known.check(8, 8)] == [Verdict.UNDECIDED] * 2
+    known.store(8)
+    assert known.check(7, 9) is Verdict.STORED
+    assert known.check(9, 9) is Verdict.NEW
 
 
 def test_pieces_of_a_message_are_judged_but_do_not_count() -> None:
     known = ProducerSequences()
-    assert [known.judge(3, 3), known.judge(3, 3)] == [Verdict.NEW] * 2
+    assert [known.judge(3), known.judge(3)] == [Verdict.NEW] * 2
     assert known.check(3, 3) is Verdict.NEW
-    assert known.judge(3, 3) is Verdict.UNDECIDED
+    assert known.judge(3) is Verdict.UNDECIDED
     known.store(3)
-    assert known.judge(3, 3) is Verdict.STORED
+    assert known.judge(3) is Verdict.STORED
 
 
 @given(
