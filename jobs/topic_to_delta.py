@@ -4,7 +4,8 @@
         --topic orders --table /lake/orders --checkpoint /lake/_checkpoints/orders
 """
 
-from pulsark.datasource.topic_to_delta import main
+from pulsark.jobs.runner import main
+from pulsark.jobs.topic_to_delta import JOB
 
 if __name__ == "__main__":
-    main()
+    main(JOB)

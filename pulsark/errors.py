@@ -13,6 +13,7 @@ Anything else that escapes is a bug and is not caught to keep going.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -108,3 +109,11 @@ class CorruptEntryError(StorageError):
 
 class StorageFullError(StorageError):
     """The disk is at its reserve: nothing was written, and nothing is lost."""
+
+
+def near_miss(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """`` (did you mean X?)`` for a name that is nearly a known one; else nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {prefix}{near[0]}?)" if near else ""

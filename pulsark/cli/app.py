@@ -27,6 +27,8 @@ policies = typer.Typer(
     help="Show, set and remove the policies of namespaces and topics.", no_args_is_help=True
 )
 app.add_typer(policies, name="policies")
+jobs = typer.Typer(help="List jobs, and run one here.", no_args_is_help=True)
+app.add_typer(jobs, name="jobs")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AdminUrl = Annotated[
@@ -378,6 +380,32 @@ def schemas_delete(
     from pulsark.cli.schemas import delete_schema
 
     delete_schema(admin_url, topic, force=force, as_json=json)
+
+
+@jobs.command("list")
+def jobs_list(json: Json = False) -> None:
+    """List the jobs."""
+    from pulsark.cli.jobs import list_jobs
+
+    list_jobs(as_json=json)
+
+
+@jobs.command(
+    "run",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": [],
+    },
+)
+def jobs_run(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+) -> None:
+    """Run a job, as jobs/NAME.py does under spark-submit; NAME --help lists its flags."""
+    from pulsark.cli.jobs import run_job
+
+    raise typer.Exit(run_job(name, context.args))
 
 
 @app.command()

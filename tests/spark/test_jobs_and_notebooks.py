@@ -13,7 +13,9 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from pulsark.datasource.topic_to_delta import arguments, run
+from pulsark.jobs.job import Context
+from pulsark.jobs.runner import run_program
+from pulsark.jobs.topic_to_delta import JOB
 from tests.support.standalone import Standalone
 
 ROOT = Path(__file__).parents[2]
@@ -33,17 +35,27 @@ def numbers(spark: SparkSession, table: str) -> list[int]:
 
 
 def test_topic_to_delta_copies_each_message_once(
-    spark: SparkSession, broker: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+    spark: SparkSession,
+    broker: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     table = str(tmp_path / "table")
+
+    def copied() -> int:
+        assert run_program(JOB, words, Context(JOB.name, given_spark=spark)) == 0
+        return int(json.loads(capsys.readouterr().out.splitlines()[-1])["rows"])
+
     words = ["--topic", topic, "--table", table, "--checkpoint", str(tmp_path / "checkpoint")]
     words += ["--service-url", broker.service_url, "--admin-url", broker.web_url]
     publish(client, topic, 0, 50)
-    assert run(spark, arguments(words))["rows"] == 50
+    assert copied() == 50
     assert numbers(spark, table) == list(range(50))
     publish(client, topic, 50, 30)
-    assert run(spark, arguments(words))["rows"] == 30
-    assert run(spark, arguments(words))["rows"] == 0
+    assert copied() == 30
+    assert copied() == 0
     assert numbers(spark, table) == list(range(80))
 
 
@@ -73,11 +85,18 @@ def test_topic_to_delta_under_spark_submit(
     assert json.loads(done.stdout.splitlines()[-1])["rows"] == 10
 
 
-def test_a_job_without_its_flags_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        arguments(["--topic", "t"])
-    assert ended.value.code == 2
-    assert "--table" in capsys.readouterr().err
+def test_a_job_that_fails_in_spark_says_why_in_one_line(
+    spark: SparkSession, broker: Standalone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--topic", "nobody-made-it", "--table", str(tmp_path / "table")]
+    words += ["--checkpoint", str(tmp_path / "checkpoint")]
+    words += ["--service-url", broker.service_url, "--admin-url", broker.web_url]
+    assert run_program(JOB, words, Context(JOB.name, given_spark=spark)) == 1
+    said = capsys.readouterr()
+    summary = json.loads(said.out.splitlines()[-1])
+    assert summary["status"] == "failed"
+    assert "nobody-made-it does not exist" in summary["error"]
+    assert "Traceback" not in said.err
 
 
 def test_the_quickstart_notebook_runs(
