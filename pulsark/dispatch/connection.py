@@ -12,21 +12,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from pulsark import __version__
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.error_codes import error_code
 from pulsark.dispatch.handlers import HANDLERS
-from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError
+from pulsark.dispatch.keep_alive import KeepAlive
+from pulsark.dispatch.requests import Requests
+from pulsark.errors import ProtocolError, ServerError
 from pulsark.limits import (
     FRAME_OVERHEAD_BYTES,
     HANDSHAKE_FRAME_BYTES_MAX,
-    HANDSHAKE_SECONDS,
     PENDING_PUBLISH_BYTES_MAX,
-    PROBE_TIMEOUT_SECONDS,
     RECENTLY_CLOSED_PRODUCERS_MAX,
     REQUESTS_UNDER_WAY_MAX,
     UNREAD_OUTPUT_BYTES_MAX,
@@ -95,12 +95,9 @@ class Connection(asyncio.BufferedProtocol):
         self._pending_publishes = 0
         self._pending_bytes = 0
         self._reading_paused = False
-        self._opening: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._recently_closed: dict[int, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ping_sent = False
-        self._keep_alive: asyncio.TimerHandle | None = None
-        self._probe: asyncio.Future[bool] | None = None
+        self.requests = Requests(self, self._request_ended)
+        self.keep_alive = KeepAlive(self)
         self._listing = asyncio.Lock()
         self._drained: asyncio.Future[None] | None = None
 
@@ -111,6 +108,16 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the handshake is done and the socket is not closed."""
         return self.state is State.CONNECTED
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing of this client counts any more."""
+        return self.state is State.CLOSED
+
+    @property
+    def may_have_answered(self) -> bool:
+        """Whether an answer may be among what is not read, because too much waits here."""
+        return self._reading_paused and self._takes_answers()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
         self._transport = cast(asyncio.Transport, transport)
@@ -118,7 +125,6 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "/local"
         self.broker.connections.add(self)
-        self._arm_keep_alive(min(HANDSHAKE_SECONDS, self.settings.keepAliveIntervalSeconds))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes of this connection go."""
@@ -142,15 +148,12 @@ class Connection(asyncio.BufferedProtocol):
             # A bug in the handling of one command: nobody knows what this client's state is
             # now, so it has to begin anew. All others go on.
             log.exception("%s: failed, closing", self.address)
-            self._abort()
+            self.abort()
             return
         if self._published_to:
             self._store()
         self._hold_back()
-        self._ping_sent = False
-        if self._probe is not None:
-            self._probe.set_result(True)
-            self._probe = None
+        self.keep_alive.heard()
 
     def _store(self) -> None:
         """Let the journal have what one read brought, before the next read keeps the loop busy.
@@ -169,8 +172,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        if self._keep_alive is not None:
-            self._keep_alive.cancel()
+        self.keep_alive.stop()
         self._leave()
         self._out.clear()
 
@@ -179,11 +181,8 @@ class Connection(asyncio.BufferedProtocol):
         self.state = State.CLOSED
         self.writable = False
         self.broker.connections.discard(self)
-        if self._probe is not None:
-            self._probe.set_result(False)
-            self._probe = None
-        for task in self._tasks:
-            task.cancel()
+        self.keep_alive.gone()
+        self.requests.cancel()
         producers = [*self.producers.values(), *self.waiting_producers.values()]
         self.producers.clear()
         self.waiting_producers.clear()
@@ -216,10 +215,10 @@ class Connection(asyncio.BufferedProtocol):
         """Close after what was written has been sent."""
         if self.state is not State.CLOSED:
             self._leave()
-            self._flush()
+            self.flush()
             self._transport.close()
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         """Close at once: what was not sent is dropped."""
         self._leave()
         self._out.clear()
@@ -232,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out.append(data)
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
     def send(self, command: Command) -> None:
         """Queue a command."""
@@ -301,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
                     ]
                 )
             self._out.append(receipts)
-            self._flush()
+            self.flush()
 
     def send_publish_error(
         self, producer: Producer, entry: Entry, code: ServerError, message: str
@@ -315,6 +314,12 @@ class Connection(asyncio.BufferedProtocol):
                 code,
                 message,
             )
+
+    def send_ping(self) -> None:
+        """Ask for a sign of life."""
+        command = Command(type=Command.PING)
+        command.ping.SetInParent()
+        self.send(command)
 
     def send_active_change(self, consumer: Consumer, is_active: bool) -> None:
         """Tell a Failover consumer whether it is the active one."""
@@ -333,9 +338,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Give the socket what is queued, without waiting for the end of this turn."""
-        self._flush()
-
-    def _flush(self) -> None:
         self._flush_scheduled = False
         if self._out:
             out, self._out = self._out, []
@@ -385,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._reading_paused and (
             self._pending_publishes >= self.settings.maxPendingPublishRequestsPerConnection
             or self._pending_bytes >= PENDING_PUBLISH_BYTES_MAX
-            or len(self._tasks) >= REQUESTS_UNDER_WAY_MAX
+            or len(self.requests) >= REQUESTS_UNDER_WAY_MAX
             or not (self._socket_open or self._takes_answers())
         ):
             self._reading_paused = True
@@ -401,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
         """Around a request whose answer may be large: the next one waits until it was read."""
         async with self._listing:
             yield
-            self._flush()
+            self.flush()
             if not self._socket_open and self.state is State.CONNECTED:
                 self._drained = self._loop.create_future()
                 await self._drained
@@ -416,57 +418,20 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused:
             self._go_on_reading()
 
+    def _request_ended(self) -> None:
+        if self._reading_paused:
+            self._go_on_reading()
+
     def _go_on_reading(self) -> None:
         if (
             self._pending_publishes <= self.settings.maxPendingPublishRequestsPerConnection // 2
             and self._pending_bytes <= PENDING_PUBLISH_BYTES_MAX // 2
-            and len(self._tasks) <= REQUESTS_UNDER_WAY_MAX // 2
+            and len(self.requests) <= REQUESTS_UNDER_WAY_MAX // 2
             and (self._socket_open or self._takes_answers())
             and self.state is State.CONNECTED
         ):
             self._reading_paused = False
             self._transport.resume_reading()
-
-    # -- keep-alive --------------------------------------------------------------------------------
-
-    def _arm_keep_alive(self, seconds: float) -> None:
-        self._keep_alive = self._loop.call_later(seconds, self._on_keep_alive)
-
-    def _on_keep_alive(self) -> None:
-        if self.state is State.CONNECTING:
-            log.info("%s: no handshake in time, closing", self.address)
-            self.close()
-            return
-        if self.state is State.CLOSED:
-            self._transport.abort()  # it does not read what is left for it
-            return
-        if self._ping_sent and not (self._reading_paused and self._takes_answers()):
-            log.info("%s: no answer to a ping, closing", self.address)
-            self._abort()
-            return
-        self._ping()
-        self._arm_keep_alive(self.settings.keepAliveIntervalSeconds)
-
-    def _ping(self) -> None:
-        command = Command(type=Command.PING)
-        command.ping.SetInParent()
-        self._ping_sent = True
-        self.send(command)
-
-    async def probe(self) -> bool:
-        """Whether the client still answers; if not, the connection is closed."""
-        if self.state is not State.CONNECTED:
-            return False
-        if self._probe is None:
-            self._probe = self._loop.create_future()
-            self._ping()
-        done, _ = await asyncio.wait([self._probe], timeout=PROBE_TIMEOUT_SECONDS)
-        if done:
-            return done.pop().result()
-        if self._reading_paused and self._takes_answers():
-            return True  # its answer may be among what is not read yet
-        self._abort()
-        return False
 
     # -- commands ---
 
@@ -591,61 +556,3 @@ class Connection(asyncio.BufferedProtocol):
         command.close_consumer.consumer_id = consumer.consumer_id
         command.close_consumer.request_id = _NO_REQUEST
         self.send(command)
-
-    # -- tasks ---
-
-    def open(
-        self, kind: str, client_id: int, request_id: int, work: Coroutine[Any, Any, None]
-    ) -> None:
-        """Run the creation of a producer or consumer; a second attempt has to wait for it."""
-        key = (kind, client_id)
-        current = self._opening.get(key)
-        if current is not None and not current.done():
-            work.close()
-            self.send_request_error(
-                request_id,
-                ClientError(ServerError.ServiceNotReady, f"This {kind} is already being created"),
-            )
-            return
-        task = self.run(work, request_id)
-        self._opening[key] = task
-        task.add_done_callback(lambda _: self._opened(key, task))
-
-    def _opened(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
-        if self._opening.get(key) is task:
-            del self._opening[key]
-
-    def abandon(self, kind: str, client_id: int) -> None:
-        """The client closes a producer or consumer, which may still be in creation."""
-        task = self._opening.pop((kind, client_id), None)
-        if task is not None:
-            task.cancel()
-
-    def run(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
-        """Run a request that awaits; its failure is the request's answer."""
-
-        async def guarded() -> None:
-            try:
-                await work
-            except PulsarkError as error:
-                self.send_request_error(request_id, error)
-            except Exception as error:
-                # A bug: the client gets an answer, the log gets the trace.
-                log.exception("%s: request %d failed", self.address, request_id)
-                self.send_request_error(
-                    request_id,
-                    ClientError(
-                        ServerError.UnknownError, f"Internal error: {type(error).__name__}"
-                    ),
-                )
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            work.close()  # if it was cancelled before it began
-            if self._reading_paused:
-                self._go_on_reading()
-
-        task = self._loop.create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(ended)
-        return task

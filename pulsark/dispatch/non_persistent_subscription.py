@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.entry import Entry
-from pulsark.dispatch.exclusive import Exclusive
-from pulsark.dispatch.subscription_type import SubscriptionType, SubType, TypeSpec
-from pulsark.dispatch.subscription_types import check_change, new_type
+from pulsark.dispatch.subscribers import Subscribers
+from pulsark.dispatch.subscription_type import TypeSpec
 from pulsark.runtime import Done
 from pulsark.storage.cursor import Ack
 from pulsark.storage.position import EARLIEST, Position
@@ -27,7 +26,7 @@ _POSITION = Position(0, 0)
 """Where every message is, for clients."""
 
 
-class NonPersistentSubscription:
+class NonPersistentSubscription(Subscribers):
     """One named subscription of one non-persistent topic."""
 
     backlog = 0
@@ -35,8 +34,6 @@ class NonPersistentSubscription:
     replay_count = 0
     delayed_count = 0
     delayed_index_bytes = 0
-    entries_expired = 0
-    last_expire_ms = 0
     acked_range_count = 0
     last_mark_delete_ms = 0
     blocked_on_unacked = False
@@ -47,53 +44,27 @@ class NonPersistentSubscription:
     def __init__(
         self, topic: NonPersistentTopic, name: str, properties: Mapping[str, str], *, durable: bool
     ) -> None:
+        super().__init__(name)
         self.topic = topic
-        self.name = name
         self.properties = properties
         self.durable = durable
         """What the first consumer asked for; it changes nothing."""
-        self.type: SubscriptionType = Exclusive()
-        self.spec: TypeSpec | None = None
-        self.changing = asyncio.Lock()
-        self.messages_out = 0
-        self.entries_out = 0
-        self.bytes_out = 0
-        self.messages_dropped = 0
-        self.messages_redelivered = 0
-        self.messages_acked = 0
-        self.last_flow_ms = 0
-        self.last_consumed_ms = 0
-        self.last_acked_ms = 0
 
     # -- consumers ---
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Connected consumers."""
-        return self.type.consumers
 
     def check_joinable(self, *, durable: bool) -> None:
         """Anybody may join."""
 
     def use_type(self, spec: TypeSpec) -> None:
         """Adopt a type; with consumers connected it must be theirs."""
-        if self.spec == spec:
-            return
-        if self.spec is not None:
-            check_change(self.name, self.type, self.spec, spec)
-        self.type = new_type(spec, self.topic.name, self.topic.settings)
-        self.spec = spec
+        self.adopt_type(spec, self.topic.name, self.topic.settings)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
         before = self.type.active
         self.type.add(consumer)
-        self._announce_change(before, consumer)
-
-    def announce_active(self, newcomer: Consumer) -> None:
-        """Tell a new Failover consumer whether it is the active one."""
-        if self.type.sub_type == SubType.Failover:
-            newcomer.connection.send_active_change(newcomer, newcomer is self.type.active)
+        if self.type.active is not before:
+            self.announce_change(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget a consumer that left."""
@@ -102,27 +73,14 @@ class NonPersistentSubscription:
         consumer.closed = True
         before = self.type.active
         self.type.remove(consumer)
-        self._announce_change(before)
+        if self.type.active is not before:
+            self.announce_change(None)
         self.drop_if_abandoned()
 
     def drop_if_abandoned(self) -> None:
         """Without consumers there is nothing to keep."""
         if not self.consumers and not self.changing.locked():
             self.topic.forget_subscription(self)
-
-    def _announce_change(self, before: Consumer | None, newcomer: Consumer | None = None) -> None:
-        """Tell Failover consumers; a newcomer gets the answer to its request first."""
-        active = self.type.active
-        if active is before or self.type.sub_type != SubType.Failover:
-            return
-        for consumer in self.consumers:
-            if consumer is not newcomer:
-                consumer.connection.send_active_change(consumer, consumer is active)
-
-    def close_consumers(self) -> None:
-        """Ask all consumers to connect anew: the topic goes away from here."""
-        for consumer in self.consumers:
-            consumer.connection.close_consumer(consumer)
 
     async def delete(self) -> None:
         """Delete the subscription; its consumers connect anew."""

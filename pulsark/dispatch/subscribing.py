@@ -149,7 +149,7 @@ class Subscribing:
                 return
             except PlaceTakenError as error:
                 # The holder's connection may be half dead: ask, and try again if it is.
-                if await error.holder.connection.probe() and not error.holder.closed:
+                if await error.holder.connection.keep_alive.probe() and not error.holder.closed:
                     raise
                 subscription.topic.check_open()
                 subscription.remove_consumer(error.holder)

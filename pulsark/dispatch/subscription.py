@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.dispatcher import Dispatcher
-from pulsark.dispatch.exclusive import Exclusive
+from pulsark.dispatch.subscribers import Subscribers
 from pulsark.dispatch.subscription_properties import (
     cursor_properties,
     given_properties,
     is_replicated,
 )
 from pulsark.dispatch.subscription_type import SubscriptionType, SubType, TypeSpec
-from pulsark.dispatch.subscription_types import check_change, new_type
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import READER_GRACE_SECONDS
 from pulsark.runtime import Done
@@ -33,33 +32,17 @@ HOLDER_QUESTIONS = 64
 """After so many of them one ACK gets an index of who holds what."""
 
 
-class Subscription:
+class Subscription(Subscribers):
     """One named subscription of one topic."""
 
     def __init__(self, topic: Topic, name: str, cursor: Cursor) -> None:
+        super().__init__(name)
         self.topic = topic
-        self.name = name
         self.cursor = cursor
-        self.type: SubscriptionType = Exclusive()
-        self.spec: TypeSpec | None = None
-        """What the last consumers asked for; ``None`` before the first."""
-        self.changing = asyncio.Lock()
-        """Held while consumers are admitted and while a seek moves the cursor."""
-        self.messages_out = 0
-        self.entries_out = 0
-        self.bytes_out = 0
-        self.messages_redelivered = 0
-        self.messages_acked = 0
-        self.messages_dropped = 0
         self.idle_since_ms = 0
         """When it was made or loaded, or when its last consumer left: the topic knows."""
-        self.entries_expired = 0
-        self.last_expire_ms = 0
-        self.last_flow_ms = 0
-        self.last_consumed_ms = 0
         self.dispatching_ms = 0
         """The time of what is being delivered, taken once for many entries."""
-        self.last_acked_ms = 0
         self.unacked = 0
         self.blocked_on_unacked = False
         """Whether dispatch stands still because too much is unacknowledged."""
@@ -70,11 +53,6 @@ class Subscription:
         self.schedule_pump = self.dispatcher.schedule_pump
 
     # -- consumers ---
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Connected consumers."""
-        return self.type.consumers
 
     @property
     def durable(self) -> bool:
@@ -168,13 +146,8 @@ class Subscription:
 
     def use_type(self, spec: TypeSpec) -> None:
         """Adopt a type; with consumers connected it must be theirs."""
-        if self.spec == spec:
-            return
-        if self.spec is not None:
-            check_change(self.name, self.type, self.spec, spec)
-        self.type = new_type(spec, self.topic.name, self.topic.settings)
-        self.spec = spec
-        self.dispatcher.rewind()
+        if self.adopt_type(spec, self.topic.name, self.topic.settings):
+            self.dispatcher.rewind()
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
@@ -182,11 +155,6 @@ class Subscription:
         self.type.add(consumer)
         if not self.type.tracks_pending and self.type.active is not before:
             self._change_active(before, consumer)
-
-    def announce_active(self, newcomer: Consumer) -> None:
-        """Tell a new Failover consumer whether it is the active one."""
-        if self.type.sub_type == SubType.Failover:
-            newcomer.connection.send_active_change(newcomer, newcomer is self.type.active)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer left: what it had not acknowledged goes to the others."""
@@ -217,10 +185,8 @@ class Subscription:
         self.dispatcher.rewind()
         if self.type.sub_type != SubType.Failover:
             return
+        self.announce_change(newcomer)
         active = self.type.active
-        for consumer in self.type.consumers:
-            if consumer is not newcomer:
-                consumer.connection.send_active_change(consumer, consumer is active)
         delay_ms = self.topic.settings.activeConsumerFailoverDelayTimeMillis
         if before is None or active is None or delay_ms == 0:
             self.schedule_pump()
@@ -448,11 +414,6 @@ class Subscription:
             self._settle(consumer, done, [0] * len(done))
         self.topic.acknowledged(self)
         self.schedule_pump()
-
-    def close_consumers(self) -> None:
-        """Ask all consumers to connect anew: the topic goes away from here."""
-        for consumer in self.consumers:
-            consumer.connection.close_consumer(consumer)
 
     # -- deliveries ---
 

@@ -106,7 +106,7 @@ class TopicProducers:
     async def _replace_dead(self, producer: Producer) -> None:
         """Remove who has the name, unless it is alive and another one's."""
         while (other := self.by_name.get(producer.name)) is not None:
-            if not _succeeds(producer, other) and await other.connection.probe():
+            if not _succeeds(producer, other) and await other.connection.keep_alive.probe():
                 if other.closed:
                     continue  # it left meanwhile
                 return

@@ -30,7 +30,7 @@ def subscribe(connection: Connection, command: Command) -> None:
     if known is not None and not known.closed:
         connection.send_success(request.request_id)
         return
-    connection.open(
+    connection.requests.open(
         "consumer", request.consumer_id, request.request_id, _subscribe(connection, request)
     )
 
@@ -160,7 +160,7 @@ def seek(connection: Connection, command: Command) -> None:
             )
         connection.send_success(request.request_id)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def unsubscribe(connection: Connection, command: Command) -> None:
@@ -183,12 +183,12 @@ def unsubscribe(connection: Connection, command: Command) -> None:
         await subscription.delete()
         connection.send_success(request.request_id)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def close_consumer(connection: Connection, command: Command) -> None:
     request = command.close_consumer
-    connection.abandon("consumer", request.consumer_id)
+    connection.requests.abandon("consumer", request.consumer_id)
     consumer = connection.consumers.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumer(consumer)
@@ -214,7 +214,7 @@ def last_message_id(connection: Connection, command: Command) -> None:
             fill_message_id(response.consumer_mark_delete_position, mark_delete, -1)
         connection.send(reply)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def consumer_stats(connection: Connection, command: Command) -> None:

@@ -37,7 +37,7 @@ def partitioned_metadata(connection: Connection, command: Command) -> None:
             response.message = str(error)
         connection.send(reply)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def lookup(connection: Connection, command: Command) -> None:
@@ -61,7 +61,7 @@ def lookup(connection: Connection, command: Command) -> None:
             response.message = str(error)
         connection.send(reply)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def topics_of_namespace(connection: Connection, command: Command) -> None:
@@ -83,7 +83,7 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
                 response.topics.extend(found.topics)
             connection.send(reply)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def _pattern_of(
@@ -118,7 +118,7 @@ def get_schema(connection: Connection, command: Command) -> None:
             response.error_message = str(error)
         connection.send(reply)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def get_or_create_schema(connection: Connection, command: Command) -> None:
@@ -140,7 +140,7 @@ def get_or_create_schema(connection: Connection, command: Command) -> None:
             response.error_message = str(error)
         connection.send(reply)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def watch_topics(connection: Connection, command: Command) -> None:
@@ -185,7 +185,7 @@ def watch_topics(connection: Connection, command: Command) -> None:
                 success.topic.extend(sorted(watcher.topics))
             connection.send(reply)
 
-    connection.run(answer(), request.request_id)
+    connection.requests.run(answer(), request.request_id)
 
 
 def unwatch_topics(connection: Connection, command: Command) -> None:

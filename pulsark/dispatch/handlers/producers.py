@@ -31,7 +31,7 @@ def create_producer(connection: Connection, command: Command) -> None:
         error = ClientError(ServerError.ServiceNotReady, "This producer waits for its turn")
         connection.send_request_error(request.request_id, error)
         return
-    connection.open(
+    connection.requests.open(
         "producer", request.producer_id, request.request_id, _create(connection, request)
     )
 
@@ -112,7 +112,7 @@ def _success(producer: Producer, request_id: int, *, ready: bool) -> pb.BaseComm
 
 def close_producer(connection: Connection, command: Command) -> None:
     request = command.close_producer
-    connection.abandon("producer", request.producer_id)
+    connection.requests.abandon("producer", request.producer_id)
     producer = connection.producers.pop(request.producer_id, None)
     if producer is None:
         waiting = connection.waiting_producers.pop(request.producer_id, None)
@@ -120,7 +120,7 @@ def close_producer(connection: Connection, command: Command) -> None:
             waiting.topic.remove_producer(waiting)
         connection.send_success(request.request_id)
         return
-    connection.run(
+    connection.requests.run(
         _close_when_drained(connection, producer, request.request_id), request.request_id
     )
 

@@ -1,0 +1,75 @@
+"""The consumers of one subscription and what they got: the part that is the same for both kinds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.exclusive import Exclusive
+from pulsark.dispatch.subscription_type import SubscriptionType, SubType, TypeSpec
+from pulsark.dispatch.subscription_types import check_change, new_type
+
+if TYPE_CHECKING:
+    from pulsark.config import Settings
+    from pulsark.dispatch.consumer import Consumer
+    from pulsark.wire.topic_name import TopicName
+
+
+class Subscribers:
+    """Base of a subscription: its type, its connected consumers, and the sums over all of them.
+
+    Who delivers adds to the sums itself, because that happens for every entry.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.type: SubscriptionType = Exclusive()
+        self.spec: TypeSpec | None = None
+        """What the last consumers asked for; ``None`` before the first."""
+        self.changing = asyncio.Lock()
+        """Held while consumers are admitted and while a seek moves the cursor."""
+        self.messages_out = 0
+        self.entries_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+        self.messages_acked = 0
+        self.messages_dropped = 0
+        self.entries_expired = 0
+        self.last_expire_ms = 0
+        self.last_flow_ms = 0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Connected consumers."""
+        return self.type.consumers
+
+    def adopt_type(self, spec: TypeSpec, topic: TopicName, settings: Settings) -> bool:
+        """Become of a type, which must be that of connected consumers. False: it was before."""
+        if self.spec == spec:
+            return False
+        if self.spec is not None:
+            check_change(self.name, self.type, self.spec, spec)
+        self.type = new_type(spec, topic, settings)
+        self.spec = spec
+        return True
+
+    def announce_active(self, newcomer: Consumer) -> None:
+        """Tell a new Failover consumer whether it is the active one."""
+        if self.type.sub_type == SubType.Failover:
+            newcomer.connection.send_active_change(newcomer, newcomer is self.type.active)
+
+    def announce_change(self, newcomer: Consumer | None) -> None:
+        """Tell Failover consumers of a new active one; a newcomer gets its own answer first."""
+        if self.type.sub_type != SubType.Failover:
+            return
+        active = self.type.active
+        for consumer in self.consumers:
+            if consumer is not newcomer:
+                consumer.connection.send_active_change(consumer, consumer is active)
+
+    def close_consumers(self) -> None:
+        """Ask all consumers to connect anew: the topic goes away from here."""
+        for consumer in self.consumers:
+            consumer.connection.close_consumer(consumer)
