@@ -163,7 +163,7 @@ def _rows(split: Split | None, options: Options) -> list[dict[str, Any]]:
 
     if split is None:
         return []
-    batches = SplitReader(options, _SHOWN).read(SplitPartition(split))
+    batches = SplitReader(options, _SHOWN).read(SplitPartition((split,)))
     found = [row for batch in batches for row in batch.to_pylist()]
     for row in found:
         row["properties"] = dict(row["properties"] or ())

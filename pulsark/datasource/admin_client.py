@@ -71,6 +71,15 @@ class AdminClient:
         last = found["last"]
         return found["messages"], Place(last["ledgerId"], last["entryId"], last["batchIndex"])
 
+    def first_since(self, topic: str, ms: int) -> Place:
+        """The first message of a partition published at a time (epoch) or later.
+
+        The place behind the last message if there is none.
+        """
+        status, body = self._call("GET", f"{_path(TopicName.parse(topic))}/messageid/{ms}")
+        found = self._expect(status, body, f"the first message of {topic} since {ms}")
+        return Place(found["ledgerId"], found["entryId"])
+
     def view(self, topic: TopicName, view: str) -> list[dict[str, Any]]:
         """The rows of a view of one topic; ``TopicNotFoundError``."""
         status, body = self._call("GET", f"{_path(topic)}/views/{view}")

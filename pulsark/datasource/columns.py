@@ -7,13 +7,15 @@ because the planning process must not import pyarrow only to tell a schema.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.datasource.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from pulsark.datasource.options import Options
 
 
 class Column(NamedTuple):
@@ -53,7 +55,17 @@ COLUMNS: tuple[Column, ...] = (
 _TYPES = {column.name: column.type for column in COLUMNS}
 
 
-def spark_schema(names: Iterable[str] | None) -> StructType:
+def column_types(options: Options) -> dict[str, str]:
+    """The columns of a query in Spark's types, in order: what may be chosen, and the default."""
+    types = dict(_TYPES)
+    if options.value_format == "string":
+        types["value"] = "string"
+    if not options.include_properties:
+        del types["properties"]
+    return types
+
+
+def spark_schema(names: Iterable[str] | None, types: Mapping[str, str] = _TYPES) -> StructType:
     """The schema of the columns named, in that order; all for ``None``. ``OptionError``."""
     from pyspark.sql.types import (
         BinaryType,
@@ -67,11 +79,11 @@ def spark_schema(names: Iterable[str] | None) -> StructType:
         TimestampType,
     )
 
-    wanted = list(_TYPES if names is None else names)
+    wanted = list(types if names is None else names)
     for name in wanted:
-        if name not in _TYPES:
-            raise OptionError(f"option 'columns': {unknown_column(name, _TYPES)}")
-    types = {
+        if name not in types:
+            raise OptionError(f"option 'columns': {unknown_column(name, types)}")
+    kinds = {
         "string": StringType(),
         "int": IntegerType(),
         "bigint": LongType(),
@@ -80,18 +92,18 @@ def spark_schema(names: Iterable[str] | None) -> StructType:
         "timestamp": TimestampType(),
         "map<string,string>": MapType(StringType(), StringType()),
     }
-    return StructType([StructField(name, types[_TYPES[name]]) for name in wanted])
+    return StructType([StructField(name, kinds[types[name]]) for name in wanted])
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, types: Mapping[str, str] = _TYPES) -> None:
     """``OptionError`` unless a schema that the user gave is a subset of the columns."""
     for field in schema.fields:
-        if field.name not in _TYPES:
-            raise OptionError(f"schema: {unknown_column(field.name, _TYPES)}")
-        expected = spark_schema([field.name])[field.name]
+        if field.name not in types:
+            raise OptionError(f"schema: {unknown_column(field.name, types)}")
+        expected = spark_schema([field.name], types)[field.name]
         if field.dataType != expected.dataType:
             raise OptionError(
-                f"schema: column '{field.name}' is {_TYPES[field.name]}, "
+                f"schema: column '{field.name}' is {types[field.name]}, "
                 f"not {field.dataType.simpleString()}"
             )
         if not field.nullable:

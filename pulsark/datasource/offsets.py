@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -76,9 +76,16 @@ class Place(NamedTuple):
 NOTHING = Place(-1, -1)
 """Nothing was read yet, and the topic had no ledger either."""
 
-Point = Edge | Place
-StartingPoint = Edge | Mapping[str, Mapping[int, Point]]
-"""One end for all, or per topic (as written by the user) and partition (-1: no partitions)."""
+
+class Moment(NamedTuple):
+    """The first message that was published at a time or later."""
+
+    ms: int
+
+
+Point = Edge | Place | Moment
+StartingPoint = Edge | Moment | Mapping[str, Mapping[int, Point]]
+"""One for all, or per topic (as written by the user) and partition (-1: no partitions)."""
 
 
 def parse_point(option: str, text: str) -> StartingPoint:
@@ -95,29 +102,57 @@ def parse_point(option: str, text: str) -> StartingPoint:
             f"option '{option}': '{text}' is neither earliest, latest nor JSON like "
             '{"topic": {"0": "ledger:entry"}}'
         )
-    return {topic: _partitions(option, topic, value) for topic, value in topics.items()}
+    return {
+        topic: _partitions(option, topic, value, _edge_or_place) for topic, value in topics.items()
+    }
 
 
-def _partitions(option: str, topic: str, value: Any) -> dict[int, Point]:
-    if isinstance(value, str):
+def parse_moments(option: str, text: str) -> StartingPoint:
+    """Read ``startingOffsetsByTimestamp``: times in milliseconds in place of ids."""
+    try:
+        topics = json.loads(text)
+    except ValueError:
+        topics = None
+    if not isinstance(topics, dict) or not topics:
+        raise OptionError(
+            f"option '{option}': '{text}' is not JSON like "
+            '{"topic": {"0": 1700000000000}}, in milliseconds'
+        )
+    return {topic: _partitions(option, topic, value, _moment) for topic, value in topics.items()}
+
+
+def _partitions(
+    option: str, topic: str, value: Any, point: Callable[[Any], Point]
+) -> dict[int, Point]:
+    if not isinstance(value, dict):
         value = {"-1": value}
-    if not isinstance(value, dict) or not value:
-        raise OptionError(f"option '{option}': topic '{topic}' needs an object of partitions")
     found: dict[int, Point] = {}
-    for partition, text in value.items():
+    for partition, given in value.items():
         where = f"option '{option}': topic '{topic}', partition '{partition}'"
         if not re.fullmatch(r"-1|\d{1,6}", partition):
             raise OptionError(f"{where}: a partition is a number, or -1 for a topic without any")
-        if not isinstance(text, str):
-            raise OptionError(f'{where}: write the message id as text, "ledger:entry"')
-        if text.lower() in ("earliest", "latest"):
-            found[int(partition)] = Edge(text.lower())
-            continue
         try:
-            found[int(partition)] = Place.parse(text)
+            found[int(partition)] = point(given)
         except ValueError as error:
             raise OptionError(f"{where}: {error}") from None
+    if not found:
+        raise OptionError(f"option '{option}': topic '{topic}' needs an object of partitions")
     return found
+
+
+def _edge_or_place(given: Any) -> Point:
+    if not isinstance(given, str):
+        raise ValueError('write the message id as text, "ledger:entry"')
+    if given.lower() in ("earliest", "latest"):
+        return Edge(given.lower())
+    return Place.parse(given)
+
+
+def _moment(given: Any) -> Point:
+    text = str(given)
+    if isinstance(given, bool) or not re.fullmatch(r"\d{1,18}", text):
+        raise ValueError(f"'{text}' is not a time in milliseconds since 1970")
+    return Moment(int(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ unknown key is an error here: a silently ignored ``startingOfsets`` reads the wr
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import re
@@ -16,120 +17,31 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pulsark.datasource.errors import OptionError
-from pulsark.datasource.offsets import Edge, StartingPoint, parse_point
-
-DEFAULT_SERVICE_URL = "pulsar://localhost:6650"
-DEFAULT_NAMESPACE = "public/default"
-SERVICE_URL_VARIABLE = "PULSARK_SERVICE_URL"
-ADMIN_URL_VARIABLE = "PULSARK_ADMIN_URL"
-
-
-@dataclass(frozen=True, slots=True)
-class OptionDoc:
-    """One option as the documentation and the error messages show it."""
-
-    name: str
-    aliases: tuple[str, ...]
-    default: str
-    meaning: str
-
-
-OPTIONS: tuple[OptionDoc, ...] = (
-    OptionDoc(
-        "serviceUrl",
-        ("service.url",),
-        f"${SERVICE_URL_VARIABLE} or {DEFAULT_SERVICE_URL}",
-        "URL of the broker, pulsar://host:port",
-    ),
-    OptionDoc(
-        "adminUrl",
-        ("admin.url",),
-        f"${ADMIN_URL_VARIABLE} or port 8080 of serviceUrl's host",
-        "URL of the admin API, http://host:port",
-    ),
-    OptionDoc("topic", ("path",), "", "one topic; load(path) sets it too"),
-    OptionDoc("topics", ("paths",), "", "several topics, separated by commas"),
-    OptionDoc(
-        "topicsPattern",
-        (),
-        "",
-        "regular expression for the topic's name, in the namespace that stands in front of it",
-    ),
-    OptionDoc(
-        "view",
-        (),
-        "messages",
-        "what to read: messages, topics, cursors, backlog, schemas, producers, consumers, ledgers",
-    ),
-    OptionDoc(
-        "namespace",
-        (),
-        "public/default",
-        "for views: all topics of this namespace, if no topic is named",
-    ),
-    OptionDoc(
-        "startingOffsets",
-        (),
-        "earliest (batch), latest (stream)",
-        'earliest, latest (stream only) or JSON: {"topic": {"0": "ledger:entry[:batch]"}}, '
-        "the first message to read",
-    ),
-    OptionDoc(
-        "endingOffsets",
-        (),
-        "latest",
-        "latest or JSON as above, the last message to read; batch only",
-    ),
-    OptionDoc(
-        "subscription",
-        ("predefinedSubscription",),
-        "",
-        "durable subscription that follows a stream, so that backlog and retention see it",
-    ),
-    OptionDoc("columns", (), "all", "columns to read, separated by commas"),
-    OptionDoc(
-        "minPartitions", (), "2 x cores of the driver", "least number of splits, if possible"
-    ),
-    OptionDoc(
-        "maxRowsPerTrigger",
-        ("maxOffsetsPerTrigger",),
-        "none",
-        "how many messages a micro-batch reads at most; at least one of each partition",
-    ),
-    OptionDoc(
-        "maxBytesPerTrigger", (), "none", "how much a micro-batch reads, about; 64m, 1g or bytes"
-    ),
-    OptionDoc(
-        "minRowsPerTrigger",
-        ("minOffsetsPerTrigger",),
-        "none",
-        "how many messages a micro-batch waits for, but no longer than maxTriggerDelay",
-    ),
-    OptionDoc(
-        "maxTriggerDelay",
-        (),
-        "15m",
-        "how long after a batch the next one may wait for minRowsPerTrigger; 500ms, 30s, 15m, 1h",
-    ),
-    OptionDoc(
-        "failOnDataLoss", (), "true", "whether messages that are gone before they were read fail"
-    ),
-    OptionDoc(
-        "pollTimeoutMs",
-        ("kafkaConsumer.pollTimeoutMs",),
-        "120000",
-        "how long a read waits for a broker that does not answer, before it fails",
-    ),
+from pulsark.datasource.offsets import Edge, StartingPoint, parse_moments, parse_point
+from pulsark.datasource.option_docs import (
+    ADMIN_URL_VARIABLE,
+    DEFAULT_SERVICE_URL,
+    ELSEWHERE,
+    OPTIONS,
+    SERVICE_URL_VARIABLE,
+)
+from pulsark.datasource.option_values import (
+    boolean,
+    duration,
+    moment,
+    names,
+    one_of,
+    positive,
+    size,
 )
 
+DEFAULT_NAMESPACE = "public/default"
 DEFAULT_POLL_TIMEOUT_MS = 120_000
 
-_NAMES = {key.lower(): doc.name for doc in OPTIONS for key in (doc.name, *doc.aliases)}
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_DURATION = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)", re.IGNORECASE)
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 MESSAGES = "messages"
 VIEWS = ("topics", "cursors", "backlog", "schemas", "producers", "consumers", "ledgers")
+
+_NAMES = {key.lower(): doc.name for doc in OPTIONS for key in (doc.name, *doc.aliases)}
 _OF_VIEWS = (
     "serviceUrl",
     "adminUrl",
@@ -143,23 +55,14 @@ _OF_VIEWS = (
     "pollTimeoutMs",
 )
 _NAMESPACE = re.compile(r"[^/\s]+/[^/\s]+")
-_BATCH_ONLY = ("endingOffsets",)
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY = (
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "minRowsPerTrigger",
     "maxTriggerDelay",
+    "waitForTopic",
 )
-
-ELSEWHERE = {
-    "subscribe": "topics",
-    "assign": "topics",
-    "subscribepattern": "topicsPattern",
-    "kafka.bootstrap.servers": "serviceUrl",
-    "kafka.group.id": "subscription",
-    "maxfilespertrigger": "maxRowsPerTrigger",
-}
-"""Names of other sources that mean something like it, but not the same: named in the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +77,19 @@ class Options:
     namespace: str
     starting: StartingPoint | None
     ending: StartingPoint | None
+    latest_if_none_since: bool
     subscription: str | None
     columns: tuple[str, ...] | None
+    include_properties: bool
+    value_format: str
     min_partitions: int | None
+    max_records_per_partition: int | None
     max_rows_per_trigger: int | None
     max_bytes_per_trigger: int | None
     min_rows_per_trigger: int | None
     max_trigger_delay_s: float
     fail_on_data_loss: bool
+    wait_for_topic: bool
     poll_timeout_s: float
 
     @classmethod
@@ -200,17 +108,25 @@ class Options:
             topics_pattern=pattern,
             view=view,
             namespace=_namespace(given),
-            starting=_point(given, "startingOffsets", streaming),
-            ending=_point(given, "endingOffsets", streaming),
-            subscription=_subscription(given),
-            columns=_optional(given, "columns", _names),
-            min_partitions=_optional(given, "minPartitions", _positive),
-            max_rows_per_trigger=_optional(given, "maxRowsPerTrigger", _positive),
-            max_bytes_per_trigger=_optional(given, "maxBytesPerTrigger", _size),
-            min_rows_per_trigger=_optional(given, "minRowsPerTrigger", _positive),
-            max_trigger_delay_s=_duration("maxTriggerDelay", given.get("maxTriggerDelay", "15m")),
-            fail_on_data_loss=_boolean("failOnDataLoss", given.get("failOnDataLoss", "true")),
-            poll_timeout_s=(_optional(given, "pollTimeoutMs", _positive) or DEFAULT_POLL_TIMEOUT_MS)
+            starting=_starting(given, streaming),
+            ending=_ending(given),
+            latest_if_none_since=_one_of(
+                given, "startingOffsetsByTimestampStrategy", "error", "latest"
+            )
+            == "latest",
+            subscription=_subscription(given, topics, pattern),
+            columns=_optional(given, "columns", names),
+            include_properties=_flag(given, "includeProperties", True),
+            value_format=_one_of(given, "valueFormat", "raw", "string"),
+            min_partitions=_optional(given, "minPartitions", positive),
+            max_records_per_partition=_optional(given, "maxRecordsPerPartition", positive),
+            max_rows_per_trigger=_optional(given, "maxRowsPerTrigger", positive),
+            max_bytes_per_trigger=_optional(given, "maxBytesPerTrigger", size),
+            min_rows_per_trigger=_optional(given, "minRowsPerTrigger", positive),
+            max_trigger_delay_s=duration("maxTriggerDelay", given.get("maxTriggerDelay", "15m")),
+            fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+            wait_for_topic=_flag(given, "waitForTopic", False),
+            poll_timeout_s=(_optional(given, "pollTimeoutMs", positive) or DEFAULT_POLL_TIMEOUT_MS)
             / 1000,
         )
 
@@ -256,7 +172,7 @@ def _check_rows(given: Mapping[str, str]) -> None:
     if "maxTriggerDelay" in given and "minRowsPerTrigger" not in given:
         raise OptionError("option 'maxTriggerDelay' does nothing without 'minRowsPerTrigger'")
     least, most = (
-        _optional(given, name, _positive) for name in ("minRowsPerTrigger", "maxRowsPerTrigger")
+        _optional(given, name, positive) for name in ("minRowsPerTrigger", "maxRowsPerTrigger")
     )
     if least is not None and most is not None and least > most:
         raise OptionError(
@@ -323,7 +239,7 @@ def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
         return (value,), None
     if value.startswith("["):  # what Spark makes of load([a, b])
         return tuple(dict.fromkeys(json.loads(value))), None
-    return _names("topics", value), None
+    return names("topics", value), None
 
 
 def _service_url(given: Mapping[str, str]) -> str:
@@ -349,57 +265,61 @@ def _admin_url(given: Mapping[str, str], service_url: str) -> str:
     return value.rstrip("/")
 
 
-def _point(given: Mapping[str, str], name: str, streaming: bool | None) -> StartingPoint | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    point = parse_point(name, value)
-    if point is Edge.LATEST and name == "startingOffsets" and streaming is False:
-        raise OptionError("option 'startingOffsets': 'latest' is for spark.readStream only")
-    if point is Edge.EARLIEST and name == "endingOffsets":
-        raise OptionError("option 'endingOffsets': 'earliest' would read nothing")
+def _starting(given: Mapping[str, str], streaming: bool | None) -> StartingPoint | None:
+    """Where to start; as with Kafka's source, a time counts more than offsets."""
+    point = _time(given, "startingTimestamp", "startingOffsetsByTimestamp")
+    if point is None and "startingOffsetsByTimestampStrategy" in given:
+        raise OptionError(
+            "option 'startingOffsetsByTimestampStrategy' does nothing without 'startingTimestamp'"
+        )
+    if point is None and "startingOffsets" in given:
+        point = parse_point("startingOffsets", given["startingOffsets"])
+        if point is Edge.LATEST and streaming is False:
+            raise OptionError("option 'startingOffsets': 'latest' is for spark.readStream only")
     return point
 
 
-def _subscription(given: Mapping[str, str]) -> str | None:
-    value = given.get("subscription")
-    if value is not None and not value.strip():
-        raise OptionError("option 'subscription' is empty")
-    return value
+def _ending(given: Mapping[str, str]) -> StartingPoint | None:
+    point = _time(given, "endingTimestamp", "endingOffsetsByTimestamp")
+    if point is None and "endingOffsets" in given:
+        point = parse_point("endingOffsets", given["endingOffsets"])
+        if point is Edge.EARLIEST:
+            raise OptionError("option 'endingOffsets': 'earliest' would read nothing")
+    return point
+
+
+def _time(given: Mapping[str, str], for_all: str, by_partition: str) -> StartingPoint | None:
+    if for_all in given:
+        return moment(for_all, given[for_all])
+    if by_partition in given:
+        return parse_moments(by_partition, given[by_partition])
+    return None
+
+
+def _subscription(
+    given: Mapping[str, str], topics: tuple[str, ...], pattern: str | None
+) -> str | None:
+    value, prefix = given.get("subscription"), given.get("subscriptionPrefix")
+    for name in ("subscription", "subscriptionPrefix"):
+        if name in given and not given[name].strip():
+            raise OptionError(f"option '{name}' is empty")
+    if value is not None and prefix is not None:
+        raise OptionError("set one of 'subscription' and 'subscriptionPrefix'")
+    if prefix is None:
+        return value
+    # The same for every run of the query, so that a restart finds its own.
+    of = hashlib.sha256("\n".join(sorted(topics) or [pattern or ""]).encode()).hexdigest()
+    return f"{prefix}-{of[:12]}"
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    return boolean(name, given[name]) if name in given else default
+
+
+def _one_of(given: Mapping[str, str], name: str, *valid: str) -> str:
+    """One of some words, the first of which is the default."""
+    return one_of(name, given[name], valid) if name in given else valid[0]
 
 
 def _optional(given: Mapping[str, str], name: str, parse: Callable[[str, str], Any]) -> Any:
     return parse(name, given[name]) if name in given else None
-
-
-def _names(name: str, value: str) -> tuple[str, ...]:
-    parts = [part.strip() for part in value.split(",")]
-    if not all(parts):
-        raise OptionError(f"option '{name}': '{value}' has an empty name in it")
-    return tuple(dict.fromkeys(parts))
-
-
-def _positive(name: str, value: str) -> int:
-    if not re.fullmatch(r"\d{1,12}", value.strip()) or int(value) < 1:
-        raise OptionError(f"option '{name}': '{value}' is not a whole number from 1 up")
-    return int(value)
-
-
-def _size(name: str, value: str) -> int:
-    match = _SIZE.fullmatch(value.strip())
-    if match is None or int(match[1]) < 1:
-        raise OptionError(f"option '{name}': '{value}' is not a size like 1048576, 64m or 1g")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
-
-
-def _duration(name: str, value: str) -> float:
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
-        raise OptionError(f"option '{name}': '{value}' is not a time like 500ms, 30s, 15m or 1h")
-    return int(match[1]) * _SECONDS[match[2].lower()]
-
-
-def _boolean(name: str, value: str) -> bool:
-    if value.strip().lower() not in ("true", "false"):
-        raise OptionError(f"option '{name}': '{value}' is neither true nor false")
-    return value.strip().lower() == "true"

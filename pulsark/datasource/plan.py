@@ -5,7 +5,8 @@ A split knows every entry that it must deliver, so that a reader can prove that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -202,6 +203,31 @@ def cut_at_least(ranges: Sequence[Split], wanted: int) -> list[Split]:
         open_for_more = [i for i, item in enumerate(ranges) if parts[i] < item.entries]
         parts[max(open_for_more, key=lambda i: (ranges[i].entries / parts[i], -i))] += 1
     return [part for item, n in zip(ranges, parts, strict=True) for part in _cut(item, n)]
+
+
+def cut_rows(splits: Iterable[Split], rows: Callable[[Split], float], most: int) -> list[Split]:
+    """Cut further, so that no split has more than about ``most`` rows."""
+    return [part for item in splits for part in _cut(item, math.ceil(rows(item) / most))]
+
+
+def group(splits: Sequence[Split], wanted: int) -> list[tuple[Split, ...]]:
+    """Splits that one task reads one after the other: more than ``wanted`` are put together.
+
+    In their order, into about equal sizes, at most twice as many groups as wanted.
+    """
+    if len(splits) <= wanted:
+        return [(item,) for item in splits]
+    share = sum(item.size + 1 for item in splits) / wanted
+    found: list[tuple[Split, ...]] = []
+    collected: list[Split] = []
+    size = 0
+    for item in splits:
+        if collected and size + item.size + 1 > share:
+            found.append(tuple(collected))
+            collected, size = [], 0
+        collected.append(item)
+        size += item.size + 1
+    return [*found, tuple(collected)]
 
 
 def _cut(item: Split, parts: int) -> Iterator[Split]:

@@ -20,6 +20,8 @@ from pulsark.datasource.plan import (
     check_available,
     cut,
     cut_at_least,
+    cut_rows,
+    group,
     range_of,
 )
 from pulsark.datasource.topics import (
@@ -39,12 +41,15 @@ BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
 """An Arrow batch ends at the first of the two; larger ones made Spark slower."""
 
+SAMPLE_MESSAGES = 10_000
+"""So many are counted to know how many there are in all."""
+
 
 @dataclass
 class SplitPartition(InputPartition):
     """What Spark hands from the driver to a task."""
 
-    split: Split
+    splits: tuple[Split, ...]
 
 
 @dataclass(frozen=True)
@@ -55,13 +60,21 @@ class SplitReader:
     columns: tuple[str, ...]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a split as record batches with exactly the query's columns."""
+        """The rows of splits as record batches with exactly the query's columns."""
         if not isinstance(partition, SplitPartition):
             return  # Spark's stand-in for "no partitions"
+        from pulsark.datasource.shape import Shape
+
+        shape = Shape(self.options, self.columns)
+        for split in partition.splits:
+            for batch in self._rows(split):
+                yield shape.apply(batch)
+
+    def _rows(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The columns as they are stored."""
         from pulsark.datasource.entry_stream import read_entries
         from pulsark.storage.rows import RowBuilder
 
-        split = partition.split
         builder = RowBuilder(split.topic, split.partition, self.columns)
         first = (split.segments[0].ledger_id, split.segments[0].first)
         last = (split.segments[-1].ledger_id, split.segments[-1].last)
@@ -107,17 +120,26 @@ class PulsarkReader(DataSourceReader):
         """The splits of everything between the starting and the ending offsets, as of now."""
         admin = AdminClient(self._options.admin_url, self._options.poll_timeout_s)
         try:
-            states = TopicFinder(self._options, admin).states()
+            return self._planned(admin)
         finally:
             admin.close()
-        require_topics(states, self._options)
-        starts = starting_places(states, self._options.starting or Edge.EARLIEST)
-        ends = ending_places(states, self._options.ending or Edge.LATEST)
+
+    def _planned(self, admin: AdminClient) -> list[InputPartition]:
+        options = self._options
+        states = TopicFinder(options, admin).states()
+        require_topics(states, options)
+        starts = starting_places(
+            states,
+            options.starting or Edge.EARLIEST,
+            admin.first_since,
+            latest_if_none=options.latest_if_none_since,
+        )
+        ends = ending_places(states, options.ending or Edge.LATEST, admin.first_since)
         ranges = [
-            available_range(state, starts[name], ends[name], self._options.fail_on_data_loss)
+            available_range(state, starts[name], ends[name], options.fail_on_data_loss)
             for name, state in states.items()
         ]
-        return split_partitions([item for item in ranges if item is not None], self._options)
+        return split_partitions([item for item in ranges if item is not None], options, admin)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
@@ -140,10 +162,38 @@ def available_range(
     return range_of(state, after, through)
 
 
-def split_partitions(ranges: Sequence[Split], options: Options) -> list[InputPartition]:
-    """Ranges cut for Spark: ``minPartitions``, else about two tasks a core of the driver."""
+def split_partitions(
+    ranges: Sequence[Split], options: Options, admin: AdminClient
+) -> list[InputPartition]:
+    """Ranges cut for Spark: ``minPartitions``, else about two tasks a core of the driver.
+
+    Small ones are put together: a query with thousands of topics is not one of thousands of
+    tasks.
+    """
+    most = options.max_records_per_partition
+    wanted = options.min_partitions or 2 * (os.cpu_count() or 1)
     if options.min_partitions is not None:
-        splits = cut_at_least(ranges, options.min_partitions)
+        splits = cut_at_least(ranges, wanted)
     else:
-        splits = cut(ranges, 2 * (os.cpu_count() or 1))
-    return [SplitPartition(split) for split in splits]
+        splits = cut(ranges, wanted)
+    if most is not None:
+        density = {item.name: _messages_per_entry(item, admin) for item in ranges}
+        splits = cut_rows(splits, lambda item: density[item.name] * item.entries, most)
+        return [SplitPartition((item,)) for item in splits]
+    return [SplitPartition(items) for items in group(splits, wanted)]
+
+
+def _messages_per_entry(item: Split, admin: AdminClient) -> float:
+    """About, from the first entries of a range."""
+    first, last = item.segments[0], item.segments[-1]
+    after = Place(first.ledger_id, first.first - 1)
+    through = Place(last.ledger_id, last.last)
+    messages, counted = admin.count_messages(item.name, after, through, SAMPLE_MESSAGES)
+    entries = sum(
+        min(counted.entry_id, segment.last) - segment.first + 1
+        if segment.ledger_id == counted.ledger_id
+        else segment.entries
+        for segment in item.segments
+        if segment.ledger_id <= counted.ledger_id
+    )
+    return messages / max(entries, 1)

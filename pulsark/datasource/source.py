@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from pulsark.datasource.columns import check_schema, spark_schema
+from pulsark.datasource.columns import check_schema, column_types, spark_schema
 from pulsark.datasource.options import MESSAGES, Options
 from pulsark.datasource.views import ViewReader, view_ddl
 
@@ -28,7 +28,7 @@ class PulsarkSource(DataSource):
         options = Options.parse(self.options)
         if options.view != MESSAGES:
             return view_ddl(options.view, options.columns)
-        return spark_schema(options.columns)
+        return spark_schema(options.columns, column_types(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``."""
@@ -37,7 +37,7 @@ class PulsarkSource(DataSource):
         options = Options.parse(self.options, streaming=False)
         if options.view != MESSAGES:
             return ViewReader(options, schema)
-        check_schema(schema)
+        check_schema(schema, column_types(options))
         return PulsarkReader(options, tuple(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -45,5 +45,5 @@ class PulsarkSource(DataSource):
         from pulsark.datasource.stream_reader import PulsarkStreamReader
 
         options = Options.parse(self.options, streaming=True)
-        check_schema(schema)
+        check_schema(schema, column_types(options))
         return PulsarkStreamReader(options, tuple(schema.fieldNames()))

@@ -61,7 +61,12 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts. Spark asks twice; the answer must not move in between."""
         if self._initial is None:
             states = self._states()
-            places = starting_places(states, self._options.starting or Edge.LATEST)
+            places = starting_places(
+                states,
+                self._options.starting or Edge.LATEST,
+                self._client().first_since,
+                latest_if_none=self._options.latest_if_none_since,
+            )
             self._initial = StreamOffset(
                 {name: PartitionOffset(states[name].topic_id, places[name]) for name in states}
             )
@@ -142,7 +147,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             item = self._range(name, states, after, offset)
             if item is not None:
                 ranges.append(item)
-        return split_partitions(ranges, self._options)
+        return split_partitions(ranges, self._options, self._client())
 
     def _range(
         self, name: str, states: States, after: Place, offset: PartitionOffset

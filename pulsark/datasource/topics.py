@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.errors import DataSourceError, OptionError, TopicNotFoundError
-from pulsark.datasource.offsets import NOTHING, Edge, Place, Point, StartingPoint
+from pulsark.datasource.offsets import NOTHING, Edge, Moment, Place, Point, StartingPoint
 from pulsark.datasource.options import DEFAULT_NAMESPACE, Options
 from pulsark.datasource.plan import PartitionState
 from pulsark.errors import ClientError
@@ -22,6 +23,9 @@ _DUTY = 10
 """A poll takes at most about one part in so many of the time."""
 
 States = Mapping[str, PartitionState]
+FirstSince = Callable[[str, int], Place]
+"""Name of a partition, milliseconds: its first message published then or later, or the place
+behind its last one."""
 
 
 class TopicFinder:
@@ -34,6 +38,7 @@ class TopicFinder:
     def __init__(self, options: Options, admin: AdminClient) -> None:
         self._admin = admin
         self._pattern = options.topics_pattern
+        self._optional = self._pattern is not None or options.wait_for_topic
         self._names = [] if self._pattern else topic_names(options.topics)
         self._listed = _Age(_LIST_SECONDS)
         self._known = _Age(_FRESH_SECONDS)
@@ -81,9 +86,9 @@ class TopicFinder:
         try:
             return self._admin.partitions(name, after)
         except TopicNotFoundError:
-            if self._pattern is None:
+            if not self._optional:
                 raise
-            return []  # deleted since it was listed
+            return []  # deleted since it was listed, or not there yet
 
 
 class _Age:
@@ -151,27 +156,55 @@ def topics_matching(
     return [name for name in names if pattern is None or pattern.fullmatch(name.local)]
 
 
-def starting_places(states: States, point: StartingPoint) -> dict[str, Place]:
-    """Per partition, the message before the first one to read."""
-    return {name: _start(states[name], wanted) for name, wanted in _points(states, point).items()}
+def starting_places(
+    states: States, point: StartingPoint, first_since: FirstSince, *, latest_if_none: bool = False
+) -> dict[str, Place]:
+    """Per partition, the message before the first one to read.
+
+    ``OptionError`` for a time that no message is as new as, unless it is to be the latest then.
+    """
+    return {
+        name: _start(states[name], wanted, first_since, latest_if_none)
+        for name, wanted in _points(states, point).items()
+    }
 
 
-def ending_places(states: States, point: StartingPoint) -> dict[str, Place]:
+def ending_places(
+    states: States, point: StartingPoint, first_since: FirstSince
+) -> dict[str, Place]:
     """Per partition, the last message to read; ``OptionError`` if it does not exist yet."""
-    return {name: _end(states[name], wanted) for name, wanted in _points(states, point).items()}
+    return {
+        name: _end(states[name], wanted, first_since)
+        for name, wanted in _points(states, point).items()
+    }
 
 
-def _start(state: PartitionState, wanted: Point) -> Place:
+def _start(
+    state: PartitionState, wanted: Point, first_since: FirstSince, latest_if_none: bool
+) -> Place:
     if wanted in (Edge.EARLIEST, NOTHING):  # -1:-1 is how clients print the earliest id
         return state.earliest()
-    if wanted is Edge.LATEST:
+    if isinstance(wanted, Edge):
         return state.latest()
-    return wanted.before()
+    if isinstance(wanted, Place):
+        return wanted.before()
+    found = first_since(state.name, wanted.ms)
+    if found.position <= state.last.position:
+        return found.before()
+    if latest_if_none:
+        return state.latest()
+    raise OptionError(
+        f"{state.name} has no message published at {_iso(wanted)} or later; set option "
+        "startingOffsetsByTimestampStrategy to latest to start behind its last one"
+    )
 
 
-def _end(state: PartitionState, wanted: Point) -> Place:
+def _end(state: PartitionState, wanted: Point, first_since: FirstSince) -> Place:
     if isinstance(wanted, Edge):
         return state.earliest() if wanted is Edge.EARLIEST else state.latest()
+    if isinstance(wanted, Moment):
+        found = first_since(state.name, wanted.ms)
+        return found.before() if found.position <= state.last.position else state.latest()
     if wanted.position > state.latest().position:
         raise OptionError(
             f"option 'endingOffsets': {wanted} is beyond the last message of {state.name}, "
@@ -180,9 +213,13 @@ def _end(state: PartitionState, wanted: Point) -> Place:
     return wanted
 
 
+def _iso(moment: Moment) -> str:
+    return f"{datetime.fromtimestamp(moment.ms / 1000, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
 def _points(states: States, point: StartingPoint) -> dict[str, Point]:
     """The point of every partition; JSON has to name all of them, and none else."""
-    if isinstance(point, Edge):
+    if isinstance(point, Edge | Moment):
         return dict.fromkeys(states, point)
     named = {str(topic_names([topic])[0]): dict(partitions) for topic, partitions in point.items()}
     found: dict[str, Point] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import pulsar
@@ -174,3 +176,33 @@ def test_wrong_options_say_what_is_valid(spark: SparkSession, reading: dict[str,
 def test_an_unknown_topic_is_named(spark: SparkSession, reading: dict[str, Any]) -> None:
     with pytest.raises(PySparkException, match="topic persistent://public/default/no-such does"):
         load(spark, reading, topic="no-such").count()
+
+
+def test_a_span_of_time_and_values_as_text(
+    spark: SparkSession, client: pulsar.Client, topic: str, reading: dict[str, Any]
+) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    for value in (b"a", b"\xff", b"c", b"d"):
+        producer.send(value)
+        time.sleep(0.005)  # a publish time of its own
+    producer.close()
+    times = [row.publish_time for row in load(spark, reading, columns="publish_time").collect()]
+    start, end = (f"{times[i].astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}" for i in (1, 3))
+    frame = load(
+        spark,
+        reading,
+        startingTimestamp=start,
+        endingTimestamp=end,
+        valueFormat="string",
+        includeProperties="false",
+        maxRecordsPerPartition="1",
+    )
+    assert frame.schema["value"].dataType.simpleString() == "string"
+    assert "properties" not in frame.columns
+    assert frame.rdd.getNumPartitions() == 2
+    assert [bytes(row.v) for row in frame.selectExpr("cast(value as binary) v").collect()] == [
+        b"\xff", b"c",
+    ]  # fmt: skip
+    late = load(spark, reading, startingTimestamp="2100-01-01")
+    with pytest.raises(PySparkException, match="has no message published at 2100-01-01T"):
+        late.count()

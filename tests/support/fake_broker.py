@@ -17,7 +17,7 @@ from pulsark.dispatch.query_claims import QueryClaims
 from pulsark.errors import ClientError, ServerError
 from pulsark.runtime import SystemClock
 from pulsark.storage.position import EARLIEST, Position
-from pulsark.wire.entry import message_counts
+from pulsark.wire.entry import message_counts, parse_entry
 
 
 @dataclass
@@ -169,6 +169,15 @@ class FakeBroker:
                 return {"messages": messages - skipped, "last": _id(place) | {"batchIndex": -1}}
         return {"messages": 0, "last": _id(last) | {"batchIndex": -1}}
 
+    def first_since(self, topic: str, ms: int) -> Position:
+        """The first entry published at a time or later, or the place behind the last one."""
+        held = self.partition(topic)
+        for ledger_id, entries in sorted(held.ledgers.items()):
+            for number, entry in enumerate(entries):
+                if parse_entry(entry).publish_time >= ms:
+                    return Position(ledger_id, number)
+        return Position(held.last.ledger_id, held.last.entry_id + 1)
+
     def plan(self, topic: str, after: list[int]) -> dict[str, Any]:
         """The answer of the ``segments`` endpoint."""
         oldest = itertools.chain(after, itertools.repeat(0))
@@ -260,6 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, fake.plan(name, [int(n) for n in query.get("after", "0").split(",")])
         if parts[3] == "views":
             return 200, [row for row in fake.views[parts[4]] if row["topic"] == name]
+        if parts[3] == "messageid":
+            return 200, _id(fake.first_since(name, int(parts[4])))
         if parts[3] == "messageCount":
             limit = int(query["limit"])
             return 200, fake.count(name, query["after"], query["through"], limit)

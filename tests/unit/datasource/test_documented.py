@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pulsark.datasource.columns import COLUMNS, Column
-from pulsark.datasource.options import OPTIONS, OptionDoc
+from pulsark.datasource.option_docs import OPTIONS, OptionDoc
 from pulsark.datasource.options import VIEWS as VIEW_NAMES
 from pulsark.datasource.views import VIEWS
 

@@ -89,7 +89,7 @@ def test_a_damaged_checkpoint_is_an_error(data: dict[str, object]) -> None:
         ("[]", "neither earliest"),
         ("{}", "neither earliest"),
         ('{"t": {}}', "needs an object of partitions"),
-        ('{"t": 5}', "needs an object of partitions"),
+        ('{"t": 5}', "write the message id as text"),
         ('{"t": {"x": "1:2"}}', "a partition is a number"),
         ('{"t": {"0": 12}}', "write the message id as text"),
         ('{"t": {"0": "1-2"}}', "'1-2' is not a message id"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pulsark.datasource.errors import OptionError
-from pulsark.datasource.offsets import Edge, Place
-from pulsark.datasource.options import OPTIONS, Options
+from pulsark.datasource.offsets import Edge, Moment, Place
+from pulsark.datasource.option_docs import OPTIONS
+from pulsark.datasource.options import Options
 
 
 def parse(streaming: bool | None = None, **raw: str) -> Options:
@@ -35,14 +36,19 @@ def test_defaults() -> None:
         namespace="public/default",
         starting=None,
         ending=None,
+        latest_if_none_since=False,
         subscription=None,
         columns=None,
+        include_properties=True,
+        value_format="raw",
         min_partitions=None,
+        max_records_per_partition=None,
         max_rows_per_trigger=None,
         max_bytes_per_trigger=None,
         min_rows_per_trigger=None,
         max_trigger_delay_s=900,
         fail_on_data_loss=True,
+        wait_for_topic=False,
         poll_timeout_s=120.0,
     )
 
@@ -87,6 +93,14 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
         "view": "topics",
         "namespace": "a/b",
     }
+    valid |= dict.fromkeys(("includeProperties", "includeHeaders"), "false")
+    valid |= dict.fromkeys(("waitForTopic", "waitingForNonExistedTopic"), "true")
+    valid |= dict.fromkeys(
+        ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"), '{"t": {"0": 1}}'
+    )
+    valid |= {"startingOffsetsByTimestampStrategy": "latest", "valueFormat": "string"}
+    if key == "startingOffsetsByTimestampStrategy":
+        other["startingTimestamp"] = "1"
     if key == "maxTriggerDelay":
         other["minRowsPerTrigger"] = "1"
     if key == "namespace":
@@ -174,6 +188,15 @@ def test_durations(text: str, seconds: float) -> None:
         ({"topic": "t", "subscription": ""}, "'subscription' is empty"),
         ({"topic": "t", "endingOffsets": "earliest"}, "would read nothing"),
         ({"topic": "t", "startingOffsets": "now"}, "neither earliest, latest nor JSON"),
+        ({"topic": "t", "startingTimestamp": "yesterday"}, "neither milliseconds since 1970 nor"),
+        ({"topic": "t", "startingOffsetsByTimestamp": "5"}, "is not JSON like"),
+        ({"topic": "t", "endingOffsetsByTimestamp": '{"t": {"0": "x"}}'}, "'x' is not a time in"),
+        (
+            {"topic": "t", "startingOffsetsByTimestampStrategy": "latest"},
+            "nothing without 'startingTimestamp'",
+        ),
+        ({"topic": "t", "valueFormat": "strng"}, "'strng' is unknown; did you mean 'string'?"),
+        ({"topic": "t", "subscription": "a", "subscriptionPrefix": "b"}, "set one of"),
     ],
 )
 def test_bad_values_are_explained(raw: dict[str, str], says: str) -> None:
@@ -186,6 +209,12 @@ def test_options_of_the_other_mode_are_refused() -> None:
     )
     assert "spark.readStream, not for spark.read" in refused(
         False, topic="t", maxBytesPerTrigger="1"
+    )
+    assert "'waitForTopic' is for spark.readStream" in refused(
+        False, topic="t", waitForTopic="true"
+    )
+    assert "'endingTimestamp' is for spark.read, not" in refused(
+        True, topic="t", endingTimestamp="1"
     )
     assert "for spark.readStream only" in refused(False, topic="t", startingOffsets="latest")
 
@@ -201,6 +230,32 @@ def test_offsets_in_json() -> None:
     options = parse(startingOffsets='{"t": {"0": "5:6", "1": "5:6:7", "2": "latest"}}')
     assert options.starting == {"t": {0: Place(5, 6), 1: Place(5, 6, 7), 2: Edge.LATEST}}
     assert parse(startingOffsets='{"t": "5:6:-1:3"}').starting == {"t": {-1: Place(5, 6, 3)}}
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14", 1_699_920_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14 23:13:20+01:00", 1_700_000_000_000),
+        ("1950-01-01", 0),
+    ],
+)
+def test_times_and_that_they_count_more_than_offsets(text: str, ms: int) -> None:
+    options = parse(startingTimestamp=text, startingOffsets="earliest", endingTime=text)
+    assert (options.starting, options.ending) == (Moment(ms), Moment(ms))
+    by_partition = parse(startingOffsetsByTimestamp='{"t": {"0": 5, "1": "6"}}')
+    assert by_partition.starting == {"t": {0: Moment(5), 1: Moment(6)}}
+
+
+def test_a_prefix_names_the_same_subscription_each_time() -> None:
+    name = parse(subscriptionPrefix="job").subscription
+    assert name is not None
+    assert name.startswith("job-")
+    assert parse(subscriptionPrefix="job").subscription == name
+    other = Options.parse({"topic": "u", "subscriptionPrefix": "job"}).subscription
+    assert other != name
 
 
 def test_load_with_several_paths() -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import LongType, StringType, StructType
 
 from pulsark.datasource.admission import Admission
-from pulsark.datasource.columns import COLUMNS, check_schema, spark_schema
+from pulsark.datasource.columns import COLUMNS, check_schema, column_types, spark_schema
 from pulsark.datasource.errors import (
     DataLossError,
     DataSourceError,
@@ -144,12 +144,85 @@ def test_everything_is_read_across_ledgers_and_partitions(broker: FakeBroker) ->
     assert read(broker, minPartitions="4") == ["a", "b", "c", "d", "e"]
 
 
+def at(ms: int, *texts: str) -> bytes:
+    return build_batch(
+        pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=ms),
+        [(pb.SingleMessageMetadata(payload_size=0), _(text)) for text in texts],
+    )
+
+
+def test_start_and_end_by_publish_time(broker: FakeBroker) -> None:
+    topic = broker.create("t", 2)
+    broker.publish(topic, [at(1000, "a", "b"), at(2000, "c"), at(3000, "d")], 0)
+    broker.publish(topic, [at(1500, "e")], 1)
+    late = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert read(broker, startingTimestamp="1500") == ["c", "d", "e"]
+    assert read(broker, startingTime="1001", endingTime="3000") == ["c", "e"]
+    assert read(broker, startingTimestamp="2000", **late) == ["c", "d"]
+    assert read(broker, endingTimestamp="1") == []
+    assert read(broker, endingTimestamp="9000") == ["a", "b", "c", "d", "e"]
+    by_partition = json.dumps({"t": {"0": 2500, "1": 0}})
+    assert read(broker, startingOffsetsByTimestamp=by_partition) == ["d", "e"]
+    with pytest.raises(OptionError, match=r"t-partition-1 has no message published at 1970-01-01"):
+        read(broker, startingTimestamp="2000")
+
+
+def test_a_stream_starts_at_a_time(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [at(1000, "a"), at(2000, "b")])
+    assert Stream(broker, startingTimestamp="2000").next() == ["b"]
+    later = Stream(broker, startingTimestamp="3000", startingOffsetsByTimestampStrategy="latest")
+    assert later.next() == []
+    broker.publish(topic, [at(4000, "c")])
+    assert later.next() == ["c"]
+
+
+def test_a_stream_may_wait_for_its_topic(broker: FakeBroker) -> None:
+    with pytest.raises(TopicNotFoundError):
+        Stream(broker)
+    stream = Stream(broker, waitForTopic="true", subscription="s")
+    assert stream.next() == []
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a")])
+    assert stream.next() == ["a"]
+    assert broker.topics[topic][-1].subscriptions.keys() == {"s"}
+
+
+def test_splits_of_so_many_records(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [batch("a", "b", "c", "d")] * 10)
+    reader = PulsarkReader(options(broker, False, maxRecordsPerPartition="12"), COLUMNS_READ)
+    assert [split.splits[0].entries for split in reader.partitions()] == [2, 3, 2, 3]  # type: ignore[attr-defined]
+    assert read(broker, maxRecordsPerPartition="12") == ["a", "b", "c", "d"] * 10
+
+
+def test_many_small_topics_are_few_tasks(broker: FakeBroker) -> None:
+    for number in range(50):
+        broker.publish(broker.create(f"t-{number:02d}"), [alone(f"{number:02d}")])
+    given = {"topicsPattern": "t-.*", "minPartitions": "4"}
+    reader = PulsarkReader(options(broker, False, **given), COLUMNS_READ)
+    assert 4 <= len(reader.partitions()) <= 8
+    assert read(broker, **given) == [f"{number:02d}" for number in range(50)]
+
+
+def test_values_as_text(broker: FakeBroker) -> None:
+    broker.publish(broker.create("t"), [alone("\u00e4"), batch("b", "c")])
+    given = options(broker, False, valueFormat="string")
+    types = column_types(given)
+    reader = PulsarkReader(given, ("value", "partition"))
+    (found,) = [rows for split in reader.partitions() for rows in reader.read(split)]
+    schema = spark_schema(("value", "partition"), types)
+    assert found.schema == to_arrow_schema(schema, timezone="UTC")
+    assert found.column(0).to_pylist() == ["\u00e4", "b", "c"]
+    assert "properties" not in column_types(options(broker, False, includeHeaders="false"))
+
+
 def test_a_single_partition_gives_several_splits(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [alone(str(i)) for i in range(10)])
     reader = PulsarkReader(options(broker, False, minPartitions="5"), COLUMNS_READ)
     splits = reader.partitions()
-    assert [split.split.entries for split in splits] == [2] * 5  # type: ignore[attr-defined]
+    assert [split.splits[0].entries for split in splits] == [2] * 5  # type: ignore[attr-defined]
     assert values(reader, splits) == [str(i) for i in range(10)]
 
 

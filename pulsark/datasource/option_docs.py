@@ -1,0 +1,171 @@
+"""The names of the options of ``format("pulsark")``, and what they mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_SERVICE_URL = "pulsar://localhost:6650"
+SERVICE_URL_VARIABLE = "PULSARK_SERVICE_URL"
+ADMIN_URL_VARIABLE = "PULSARK_ADMIN_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionDoc:
+    """One option as the documentation and the error messages show it."""
+
+    name: str
+    aliases: tuple[str, ...]
+    default: str
+    meaning: str
+
+
+OPTIONS: tuple[OptionDoc, ...] = (
+    OptionDoc(
+        "serviceUrl",
+        ("service.url",),
+        f"${SERVICE_URL_VARIABLE} or {DEFAULT_SERVICE_URL}",
+        "URL of the broker, pulsar://host:port",
+    ),
+    OptionDoc(
+        "adminUrl",
+        ("admin.url",),
+        f"${ADMIN_URL_VARIABLE} or port 8080 of serviceUrl's host",
+        "URL of the admin API, http://host:port",
+    ),
+    OptionDoc("topic", ("path",), "", "one topic; load(path) sets it too"),
+    OptionDoc("topics", ("paths",), "", "several topics, separated by commas"),
+    OptionDoc(
+        "topicsPattern",
+        (),
+        "",
+        "regular expression for the topic's name, in the namespace that stands in front of it",
+    ),
+    OptionDoc(
+        "view",
+        (),
+        "messages",
+        "what to read: messages, topics, cursors, backlog, schemas, producers, consumers, ledgers",
+    ),
+    OptionDoc(
+        "namespace",
+        (),
+        "public/default",
+        "for views: all topics of this namespace, if no topic is named",
+    ),
+    OptionDoc(
+        "startingOffsets",
+        (),
+        "earliest (batch), latest (stream)",
+        'earliest, latest (stream only) or JSON: {"topic": {"0": "ledger:entry[:batch]"}}, '
+        "the first message to read",
+    ),
+    OptionDoc(
+        "endingOffsets",
+        (),
+        "latest",
+        "latest or JSON as above, the last message to read; batch only",
+    ),
+    OptionDoc(
+        "startingTimestamp",
+        ("startingTime",),
+        "",
+        "the first message published at this time or later: ISO 8601 (UTC) or milliseconds; "
+        "counts more than startingOffsets",
+    ),
+    OptionDoc(
+        "endingTimestamp",
+        ("endingTime",),
+        "",
+        "the last message before the first one published at this time or later; batch only",
+    ),
+    OptionDoc(
+        "startingOffsetsByTimestamp",
+        (),
+        "",
+        'startingTimestamp for each partition: {"topic": {"0": milliseconds}}',
+    ),
+    OptionDoc(
+        "endingOffsetsByTimestamp",
+        (),
+        "",
+        "endingTimestamp for each partition; batch only",
+    ),
+    OptionDoc(
+        "startingOffsetsByTimestampStrategy",
+        (),
+        "error",
+        "error or latest: what to do with a partition that has no message so new",
+    ),
+    OptionDoc(
+        "subscription",
+        ("predefinedSubscription",),
+        "",
+        "durable subscription that follows a stream, so that backlog and retention see it",
+    ),
+    OptionDoc(
+        "subscriptionPrefix",
+        (),
+        "",
+        "the same, under a name made of this and of the topics",
+    ),
+    OptionDoc("columns", (), "all", "columns to read, separated by commas"),
+    OptionDoc(
+        "includeProperties",
+        ("includeHeaders",),
+        "true",
+        "whether properties are a column; the costliest one",
+    ),
+    OptionDoc("valueFormat", (), "raw", "raw (value is binary) or string (value is text)"),
+    OptionDoc(
+        "minPartitions", (), "2 x cores of the driver", "least number of splits, if possible"
+    ),
+    OptionDoc(
+        "maxRecordsPerPartition", (), "none", "most messages of a split, about; it may be more"
+    ),
+    OptionDoc(
+        "maxRowsPerTrigger",
+        ("maxOffsetsPerTrigger",),
+        "none",
+        "how many messages a micro-batch reads at most; at least one of each partition",
+    ),
+    OptionDoc(
+        "maxBytesPerTrigger", (), "none", "how much a micro-batch reads, about; 64m, 1g or bytes"
+    ),
+    OptionDoc(
+        "minRowsPerTrigger",
+        ("minOffsetsPerTrigger",),
+        "none",
+        "how many messages a micro-batch waits for, but no longer than maxTriggerDelay",
+    ),
+    OptionDoc(
+        "maxTriggerDelay",
+        (),
+        "15m",
+        "how long after a batch the next one may wait for minRowsPerTrigger; 500ms, 30s, 15m, 1h",
+    ),
+    OptionDoc(
+        "failOnDataLoss", (), "true", "whether messages that are gone before they were read fail"
+    ),
+    OptionDoc(
+        "waitForTopic",
+        ("waitingForNonExistedTopic",),
+        "false",
+        "whether a stream may start before its topic exists, and reads it from its start then",
+    ),
+    OptionDoc(
+        "pollTimeoutMs",
+        ("kafkaConsumer.pollTimeoutMs",),
+        "120000",
+        "how long a read waits for a broker that does not answer, before it fails",
+    ),
+)
+
+ELSEWHERE = {
+    "subscribe": "topics",
+    "assign": "topics",
+    "subscribepattern": "topicsPattern",
+    "kafka.bootstrap.servers": "serviceUrl",
+    "kafka.group.id": "subscription",
+    "maxfilespertrigger": "maxRowsPerTrigger",
+}
+"""Names of other sources that mean something like it, but not the same: named in the error."""
