@@ -56,9 +56,9 @@ def access(
     if mode is AccessMode.Exclusive and (holder is not None or waiting or connected):
         there = f"an exclusive producer: {holder}" if holder is not None else "other producers"
         raise ClientError(ServerError.ProducerFenced, f"The topic has {there}")
+    check_epoch(asked_epoch, epoch)  # before it waits: epochs only rise, so it would wait in vain
     if mode is AccessMode.WaitForExclusive and (holder is not None or waiting or connected):
         return Access.WAIT
-    check_epoch(asked_epoch, epoch)
     return Access.ALONE
 
 

@@ -54,6 +54,8 @@ class TopicProducers:
         self.waiting: deque[Producer] = deque()
         self._topic = topic
         self._holder: Producer | None = None
+        self._claimed: int | None = None
+        """The epoch of a new holder until it is durable: its predecessors are fenced already."""
         self._granting = asyncio.Lock()
         self._promotions: set[asyncio.Task[None]] = set()
 
@@ -75,7 +77,7 @@ class TopicProducers:
         granted = access(
             producer.access_mode,
             producer.topic_epoch,
-            self._topic.topic_epoch,
+            self._epoch,
             holder=None if self._holder is None else self._holder.name,
             waiting=bool(self.waiting),
             connected=bool(self.by_name),
@@ -99,9 +101,25 @@ class TopicProducers:
             await self._enter(producer)
             return True
         self._clear(_taken())
-        self._holder = producer
+        self._hold(producer)
         await self._grant(producer)
         return True
+
+    @property
+    def _epoch(self) -> int | None:
+        """The epoch of the last holder, whether or not it is durable yet."""
+        known = [e for e in (self._topic.topic_epoch, self._claimed) if e is not None]
+        return max(known, default=None)
+
+    def _hold(self, producer: Producer) -> None:
+        """The topic is a producer's own from now on. Former holders that wait, wait in vain."""
+        self._holder = producer
+        self._claimed = claimed = next_epoch(producer.topic_epoch, self._epoch)
+        for other in list(self.waiting):
+            if other.topic_epoch is not None and other.topic_epoch < claimed:
+                self.waiting.remove(other)
+                other.closed = True
+                other.decide(_taken())
 
     async def _replace_dead(self, producer: Producer) -> None:
         """Remove who has the name, unless it is alive and another one's."""
@@ -133,6 +151,7 @@ class TopicProducers:
                 if following != epoch:
                     await self._topic.set_topic_epoch(following)
             self._check_holds(producer)
+            self._claimed = None
             producer.topic_epoch = following
             await self._enter(producer)
         except BaseException:
@@ -184,9 +203,10 @@ class TopicProducers:
     def _release(self, producer: Producer) -> None:
         """The next one's turn comes once everybody before it has left."""
         if self._holder is producer:
-            self._holder = None
+            self._holder = self._claimed = None
         if self._holder is None and not self.by_name and self.waiting and not self._topic.closed:
-            self._holder = following = self.waiting.popleft()
+            following = self.waiting.popleft()
+            self._hold(following)
             self._promotions.add(task := asyncio.create_task(self._promote(following)))
             task.add_done_callback(self._promotions.discard)
 

@@ -68,6 +68,36 @@ def test_exclusive_with_fencing(
     former.close()
 
 
+@pytest.mark.parametrize("mode", [Mode.Exclusive, Mode.WaitForExclusive, Mode.ExclusiveWithFencing])
+def test_a_fenced_producer_fails_at_once_with_all_it_sent(
+    client: pulsar.Client, shared_standalone: Standalone, topic: str, mode: Mode
+) -> None:
+    former = new_client(shared_standalone)
+    fenced = former.create_producer(topic, access_mode=mode, batching_enabled=True)
+    fenced.send(b"first")
+    outcomes: list[pulsar.Result] = []
+    done = threading.Event()
+    sent = 800  # fewer than the queue of the client holds
+
+    def answered(result: pulsar.Result, _: object) -> None:
+        outcomes.append(result)
+        if len(outcomes) == sent:
+            done.set()
+
+    for number in range(sent // 2):
+        fenced.send_async(b"%d" % number, answered)
+    producer = client.create_producer(topic, access_mode=Mode.ExclusiveWithFencing)
+    for number in range(sent // 2):
+        fenced.send_async(b"%d" % number, answered)
+    assert done.wait(5)
+    failed = {result for result in outcomes if result != pulsar.Result.Ok}
+    assert pulsar.Result.ProducerFenced in failed
+    assert failed <= {pulsar.Result.ProducerFenced, pulsar.Result.AlreadyClosed}
+    assert outcomes[-1] in failed
+    producer.send(b"second")
+    former.close()
+
+
 # -- names ---------------------------------------------------------------------------------------
 
 

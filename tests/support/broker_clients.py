@@ -14,11 +14,12 @@ from pulsark.dispatch.connection import Connection
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.ledger import LedgerManager
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.frames import FrameDecoder, encode_command
+from pulsark.wire.batch import build_batch
+from pulsark.wire.frames import FrameDecoder, encode_command, send_frame
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 from tests.support.memory_bookie import MemoryBookie
-from tests.support.wire_frames import Received, publish, received
+from tests.support.wire_frames import Received, publish, received, send_command
 
 Command = pb.BaseCommand
 MAX_FRAME_BYTES = 16 << 20
@@ -291,6 +292,17 @@ class Client:
         receipt = (await self.take(Command.SEND_RECEIPT)).send_receipt
         return receipt.message_id.ledgerId, receipt.message_id.entryId
 
+    async def publish_batch(
+        self, size: int, sequence_id: int = 0, producer_id: int = 1, **metadata: Any
+    ) -> tuple[int, int]:
+        """Publish a batch of messages with payloads b"0", b"1", ...; its id."""
+        fields = {"producer_name": "p", "sequence_id": sequence_id, "publish_time": 1, **metadata}
+        messages = [(pb.SingleMessageMetadata(), b"%d" % number) for number in range(size)]
+        entry = build_batch(pb.MessageMetadata(**fields), messages)
+        self.send_bytes(send_frame(send_command(producer_id, sequence_id, size), entry))
+        receipt = (await self.take(Command.SEND_RECEIPT)).send_receipt
+        return receipt.message_id.ledgerId, receipt.message_id.entryId
+
     async def received(self, number: int) -> list[tuple[int, int]]:
         """The ids of the next messages."""
         ids = [(await self.take(Command.MESSAGE)).message.message_id for _ in range(number)]
@@ -315,14 +327,45 @@ class Client:
         return command
 
     def ack_command(
-        self, position: tuple[int, int], *, cumulative: bool = False, ack_set: tuple[int, ...] = ()
+        self,
+        *positions: tuple[int, int],
+        cumulative: bool = False,
+        ack_set: tuple[int, ...] = (),
+        consumer_id: int = 1,
     ) -> pb.BaseCommand:
         command = Command(type=Command.ACK)
         request = command.ack
-        request.consumer_id, request.request_id = 1, next(self._ids)
+        request.consumer_id, request.request_id = consumer_id, next(self._ids)
         request.ack_type = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
-        request.message_id.add(ledgerId=position[0], entryId=position[1], ack_set=ack_set)
+        for ledger_id, entry_id in positions:
+            request.message_id.add(ledgerId=ledger_id, entryId=entry_id, ack_set=ack_set)
         return command
+
+    async def ack(self, *positions: tuple[int, int], **fields: Any) -> int:
+        """Acknowledge and wait for the answer: 0, or the code of the error in it."""
+        command = self.ack_command(*positions, **fields)
+        self.send(command)
+        answer = (await self.take(Command.ACK_RESPONSE)).ackResponse
+        assert answer.request_id == command.ack.request_id
+        assert answer.consumer_id == command.ack.consumer_id
+        assert answer.HasField("error") == answer.HasField("message") == bool(answer.message)
+        return answer.error if answer.HasField("error") else 0
+
+    def redeliver(self, *positions: tuple[int, int], consumer_id: int = 1, **fields: Any) -> None:
+        """Ask for messages again; without ids for all."""
+        command = Command(type=Command.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+        request = command.redeliverUnacknowledgedMessages
+        request.consumer_id = consumer_id
+        for ledger_id, entry_id in positions:
+            request.message_ids.add(ledgerId=ledger_id, entryId=entry_id)
+        for name, value in fields.items():
+            setattr(request, name, value)
+        self.send(command)
+
+    async def close(self, kind: str = "consumer", number: int = 1) -> None:
+        """Close a consumer or a producer."""
+        self.send(self.close_command(kind, number))
+        assert await self.outcome() == 0
 
 
 def pong() -> pb.BaseCommand:

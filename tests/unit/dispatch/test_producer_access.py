@@ -12,6 +12,7 @@ from pulsark.limits import PRODUCER_NAME_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+from tests.support.broker_clients import held as held_back
 from tests.support.wire_frames import publish
 
 TOPIC = "persistent://public/default/t"
@@ -63,6 +64,14 @@ def test_who_gets_what(mode, there, expected) -> None:
     with pytest.raises(ClientError) as refused:
         access(mode, None, 7, **there)
     assert refused.value.code == expected
+
+
+@pytest.mark.parametrize("there", [BESIDE, HELD, BESIDE | {"waiting": True}])
+def test_a_former_holder_that_was_fenced_does_not_wait_for_its_turn(there) -> None:
+    with pytest.raises(ClientError) as refused:
+        access(AccessMode.WaitForExclusive, 6, 7, **there)
+    assert refused.value.code == FENCED
+    assert access(AccessMode.WaitForExclusive, 7, 7, **there) is Access.WAIT
 
 
 @pytest.mark.parametrize("mode", list(AccessMode)[1:])
@@ -201,6 +210,62 @@ async def test_a_fencing_producer_takes_the_topic(broker) -> None:
     assert await holder.open_producer(TOPIC, "h", **back) == FENCED
     assert (await taker.publish(1))[1] == 1
     assert all(client.connection.is_open for client in clients)
+
+
+@pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT, FENCING])
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_fenced_holder_is_told_at_once_whatever_it_asks_for(mode: int, durable: bool) -> None:
+    """Also while the epoch of its successor is not durable yet. What it sent stays unanswered."""
+
+    @scenario()
+    async def run(broker) -> None:
+        holder, taker = Client(broker), Client(broker)
+        held = await holder.open_producer(TOPIC, "h", producer_access_mode=mode)
+        assert (held.producer_ready, held.topic_epoch) == (True, 0)
+        gate = asyncio.Event()
+        ledger = loaded(broker).ledger
+        keep = ledger.set_topic_epoch
+
+        async def slow(epoch: int) -> None:
+            await gate.wait()
+            await keep(epoch)
+
+        ledger.set_topic_epoch = slow
+        with held_back(broker):
+            holder.send_bytes(publish(1, 0, b"in flight"))
+            await asyncio.sleep(0.01)
+            taker.send(taker.producer_command(TOPIC, "t", producer_access_mode=FENCING))
+            if durable:
+                gate.set()
+            await holder.take(Command.CLOSE_PRODUCER)
+        back = {"producer_access_mode": mode, "topic_epoch": 0, "epoch": 1}
+        assert await holder.open_producer(TOPIC, "h", **back) == FENCED
+        gate.set()
+        taken = (await taker.take(Command.PRODUCER_SUCCESS)).producer_success
+        assert (taken.producer_ready, taken.topic_epoch) == (True, 1)
+        assert await holder.open_producer(TOPIC, "h", **back) == FENCED
+        assert (await taker.publish(0))[1] >= 0
+        assert not holder.has(Command.SEND_RECEIPT)
+        assert not loaded(broker).waiting_producers
+
+    run()
+
+
+@scenario()
+async def test_a_former_holder_that_waits_is_told_when_somebody_else_was_one(broker) -> None:
+    former, beside, other = (Client(broker) for _ in range(3))
+    assert (await former.open_producer(TOPIC, "f", producer_access_mode=WAIT)).topic_epoch == 0
+    former.send(former.close_command("producer"))
+    assert await former.outcome() == 0
+    assert (await beside.open_producer(TOPIC, "b")).topic_epoch == 0
+    waiting = {"producer_access_mode": WAIT}
+    assert not (await other.open_producer(TOPIC, "o", **waiting)).producer_ready
+    again = await former.open_producer(TOPIC, "f", topic_epoch=0, epoch=1, **waiting)
+    assert not again.producer_ready
+    beside.hang_up()
+    assert (await other.take(Command.PRODUCER_SUCCESS)).producer_success.topic_epoch == 1
+    assert await former.outcome() == FENCED
+    assert not former.connection.waiting_producers
 
 
 @scenario()

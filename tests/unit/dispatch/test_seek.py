@@ -9,11 +9,9 @@ import pytest
 from pulsark.errors import ServerError
 from pulsark.storage.position import Position
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.batch import build_batch
-from pulsark.wire.frames import send_frame
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
-from tests.support.wire_frames import publish, send_command
+from tests.support.wire_frames import publish
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
@@ -139,13 +137,7 @@ def test_a_seek_into_a_batch(kind: int) -> None:
     async def run(broker: BrokerInMemory) -> None:
         client = Client(broker)
         await client.produce(TOPIC, 0)
-        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-        entry = build_batch(
-            metadata, [(pb.SingleMessageMetadata(), b"%d" % number) for number in range(4)]
-        )
-        client.send_bytes(send_frame(send_command(1, 0, 4), entry))
-        found = (await client.take(Command.SEND_RECEIPT)).send_receipt.message_id
-        place = Position(found.ledgerId, found.entryId)
+        place = Position(*await client.publish_batch(4))
         assert await client.subscribe(TOPIC, kind=kind) == 0
         await client.deliveries()
         command = client.seek_command(tuple(place))
