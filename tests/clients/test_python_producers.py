@@ -72,7 +72,7 @@ def test_exclusive_with_fencing(
 def test_a_fenced_producer_fails_at_once_with_all_it_sent(
     client: pulsar.Client, shared_standalone: Standalone, topic: str, mode: Mode
 ) -> None:
-    former = new_client(shared_standalone)
+    former = connect(shared_standalone)
     fenced = former.create_producer(topic, access_mode=mode, batching_enabled=True)
     fenced.send(b"first")
     outcomes: list[pulsar.Result] = []
