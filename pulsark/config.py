@@ -280,7 +280,7 @@ class Settings:
         (), "paths", "Index directory of each embedded bookie; empty: below dataDir"
     )
     sealEnabled: bool = setting(
-        False, "", "Messages move from the journal into the table of their topic", own=True
+        True, "", "Messages move from the journal into the table of their topic", own=True
     )
     sealTargetFileSizeMB: int = setting(
         128, "MB", "Size of the files of a topic's table, where there is as much", ge=1, own=True

@@ -14,7 +14,7 @@ from typing import Any
 from pulsark.admin.errors import fail
 from pulsark.admin.requests import INT64_MAX, integer, string_map
 from pulsark.config import SCHEMA_COMPATIBILITY_STRATEGIES
-from pulsark.dispatch.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE
+from pulsark.dispatch.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE, SEALING
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
 
 Check = Callable[[Any], Any]
@@ -210,6 +210,23 @@ def _inactive(value: Any) -> dict[str, Any]:
     }
 
 
+def _sealing(value: Any) -> dict[str, Any]:
+    """Only what is given: for the rest holds what the next level says."""
+    names = ("enabled", "targetFileSizeInMB", "freshnessInSeconds")
+    enabled, size, freshness = _fields(value, "sealing", names)
+    found: dict[str, Any] = {}
+    if enabled is not None:
+        found[names[0]] = _flag(names[0])(enabled)
+    for name, given, low, most in ((names[1], size, 1, 4096), (names[2], freshness, 0, INT32_MAX)):
+        if given is not None:
+            found[name] = integer(given, name)
+            if not low <= found[name] <= most:
+                raise fail(412, f"{name} is from {low} to {most}")
+    if not found:
+        raise fail(400, f"sealing is an object with at least one of {', '.join(names)}")
+    return found
+
+
 _SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 
@@ -345,6 +362,7 @@ POLICIES = (
         _count("subscriptionExpirationTime"),
         Place("subscriptionExpirationTime"),
     ),
+    Policy(SEALING, _sealing, Place("sealing"), Place("sealing")),
     Policy("properties", _properties, Place("properties", "PUT", unset={})),
 )
 """The policies that hold once they are set. Backlog quotas come on top: they are two in one."""

@@ -128,8 +128,8 @@ def applied(key: str, settings: Settings, *levels: Mapping[str, Any]) -> Any:
     ``levels`` are what was set, the nearest first. Below them are the broker's settings.
     """
     default = _BROKER.get(key)
-    if key == BACKLOG_QUOTAS:  # each kind of quota by itself
-        merged = _backlog_quotas(settings)
+    if key in _MERGED:
+        merged = dict(_BROKER[key](settings))
         for level in reversed(levels):
             merged |= level.get(key) or {}
         return merged
@@ -149,7 +149,7 @@ def effective(
         return applied(key, settings, topic, namespace)
 
     retention, quorums = given("retention_policies"), given("persistence")
-    sealing = _BROKER[SEALING](settings) | given(SEALING)
+    sealing = given(SEALING)
     quotas, delayed = given(BACKLOG_QUOTAS), given("delayed_delivery_policies")
     inactive = given("inactive_topic_policies")
     return TopicPolicies(
@@ -283,3 +283,6 @@ _BROKER: dict[str, Callable[[Settings], Any]] = {
     },
 }
 """What the settings of a broker say, by the key and in the shape of the policy."""
+
+_MERGED = (BACKLOG_QUOTAS, SEALING)
+"""Policies whose members hold one by one, each as the nearest level says that has it."""

@@ -1,21 +1,25 @@
-"""Moving messages of loaded topics from the journal into their tables.
+"""Moving messages of topics from the journal into their tables.
 
-Every so often all topics are looked at together, and what is due of one table is sealed and
-attached at once. A ledger that is closed is due; one that is open, when it has enough for a file
-or when its messages have waited for as long as the policy allows. After the attach the journal
-releases the entries.
+One task looks at all loaded topics every so often; what is due of one table is sealed and attached
+at once (``sealing_due``). After the attach the journal releases the entries. Topics that are not
+loaded have their turn in ``sealing_unloaded``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
+from pulsark.dispatch.sealing_due import SMALL_BYTES, due_ranges, in_order
+from pulsark.dispatch.sealing_unloaded import UnloadedTopics
 from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.errors import PulsarkError, StorageError
 from pulsark.storage.managed_ledger import read_record
+from pulsark.storage.position import Position
 from pulsark.storage.table.tables import SealRange
 
 if TYPE_CHECKING:
@@ -35,8 +39,46 @@ CHECK_SECONDS = 2.0
 TIDY_SECONDS = 600.0
 """Time between two times that small files are merged and old ones deleted."""
 
+STAGED_MS = 24 * 3_600_000
+"""Files that were staged so long ago, and that no attach names, are deleted."""
+
 READ_BYTES = 4 << 20
 """Entries that are on their way to the table process at a time."""
+
+TOPICS_A_TURN = 512
+"""So many topics are looked at before the event loop does other work."""
+
+LOOK_UP_SECONDS = 1.0
+"""Time of a round after which topics that were loaded lately wait for the next one."""
+
+SMALL_SECONDS = 1.0
+"""Time of a round after which tables with little in them wait for the next one."""
+
+
+class Progress:
+    """What is known of a loaded topic."""
+
+    __slots__ = ("settled", "since", "through", "trimmed")
+
+    def __init__(self) -> None:
+        self.settled: Position | None = None
+        """The topic's last entry, when all that there was had been sealed."""
+        self.since: float | None = None
+        """When entries were first seen that are not in the table."""
+        self.through: dict[int, int] = {}
+        """By ledger: the last entry that is in the table and released by the journal; -1: none."""
+        self.trimmed: Position | None = None
+        """Up to where the topic was trimmed when it was last looked at."""
+
+
+@dataclass(slots=True)
+class Due:
+    """What is due of one table."""
+
+    base: TopicName
+    topics: list[Topic]
+    size: int
+    since: float
 
 
 class Sealing:
@@ -44,45 +86,143 @@ class Sealing:
 
     def __init__(self, broker: Broker, tables: Tables) -> None:
         self._broker = broker
+        self._clock = broker.clock
         self._tables = tables
-        self._task: asyncio.Task[None] | None = None
-        self._sealed_at: dict[int, float] = {}
-        """By ledger: when it was last found to have nothing new, or sealed."""
-        self._tidied_at: dict[TopicName, float] = {}
-        self._done: dict[int, int] = {}
-        """By ledger: the last entry that is in the table and released by the journal; -1: none."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._progress: dict[Topic, Progress] = {}
+        self._tidy_at: dict[TopicName, float] = {}
+        """Tables that may have something to be tidied, and when they are looked at."""
+        self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
+        self._complaints: dict[TopicName, str] = {}
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._repeat())
+        unloaded = UnloadedTopics(self._broker, self, self._tables)
+        self._tasks = [
+            asyncio.create_task(self._repeat()),
+            asyncio.create_task(unloaded.repeat()),
+        ]
 
     async def close(self) -> None:
         """End. What was decided is finished by the next owner of the table."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._tables.close()
 
     async def forget(self, base: TopicName) -> None:
         """A topic was deleted with all its partitions: so is its table."""
-        await self._tables.delete(base)
+        async with self.exclusively(base):
+            await self._tables.delete(base)
+
+    def exclusively(self, base: TopicName) -> asyncio.Lock:
+        """Held while a table is changed: what is read of it before holds until the attach."""
+        lock = self._locks.get(base)
+        if lock is None:
+            lock = self._locks[base] = asyncio.Lock()
+        return lock
+
+    # -- rounds ---
 
     async def _repeat(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            tables: dict[TopicName, list[Topic]] = {}
-            for topic in self._broker.loaded_topics():
-                if topic.policies.sealing.enabled and not topic.closed:
-                    tables.setdefault(topic.name.base, []).append(topic)
-            for base, topics in tables.items():
-                try:
-                    await self.seal(base, topics)
-                    await self._tidy_if_due(base, topics[0])
-                except PulsarkError as error:
-                    log.warning("%s is not sealed yet: %s", base, error)
-                except Exception:
-                    log.exception("%s is not sealed", base)
-            self._forget_gone(tables)
+            try:
+                await self._round()
+            except Exception:
+                log.exception("a round of sealing was broken off")
+
+    async def _round(self) -> None:
+        started = self._clock.monotonic()
+        small_had_a_turn = False
+        for work in in_order(await self._look(started)):
+            is_small = work.size < SMALL_BYTES
+            if is_small and small_had_a_turn and self._clock.monotonic() - started > SMALL_SECONDS:
+                break
+            small_had_a_turn = is_small
+            await self._attempt(work.base, self.seal(work.base, work.topics))
+        for base in [base for base, at in self._tidy_at.items() if at <= started]:
+            del self._tidy_at[base]
+            topic = next((t for t in self._progress if t.name.base == base and not t.closed), None)
+            if topic is not None:
+                await self._attempt(base, self.tidy(base, topic))
+
+    async def _attempt(self, base: TopicName, work: Awaitable[None]) -> None:
+        """Do something with a table; what fails is said once, and tried again."""
+        try:
+            await work
+        except PulsarkError as error:
+            if self._complaints.get(base) != str(error):
+                self._complaints[base] = str(error)
+                log.warning("%s stays in the journal for now: %s", base, error)
+        except Exception:
+            log.exception("%s is not sealed", base)
+        else:
+            self._complaints.pop(base, None)
+
+    async def _look(self, now: float) -> list[Due]:
+        """What is due of all loaded topics."""
+        loaded = self._broker.loaded_topics()
+        if len(self._progress) > len(loaded):
+            for gone in self._progress.keys() - set(loaded):
+                del self._progress[gone]
+        tables: dict[TopicName, Due] = {}
+        for number, topic in enumerate(loaded, 1):
+            if number % TOPICS_A_TURN == 0:
+                await asyncio.sleep(0)
+            if topic.closed or not topic.policies.sealing.enabled:
+                continue
+            progress = self._progress.get(topic)
+            if progress is not None and progress.settled == topic.ledger.last_confirmed:
+                if progress.trimmed != topic.ledger.trimmed:
+                    self._trimmed(topic, progress)
+                continue
+            if progress is None:
+                if not topic.ledger.entries or self._clock.monotonic() - now > LOOK_UP_SECONDS:
+                    continue
+                await self._look_up(topic)
+            due = self._due(topic, now)
+            if due:
+                work = tables.setdefault(topic.name.base, Due(topic.name.base, [], 0, now))
+                work.topics.append(topic)
+                work.size += sum(wanted.size for wanted in due)
+                work.since = min(work.since, self._progress[topic].since or now)
+        return list(tables.values())
+
+    def _due(self, topic: Topic, now: float, *, everything: bool = False) -> list[SealRange]:
+        progress = self._progress[topic]
+        last = topic.ledger.last_confirmed
+        infos = topic.ledger.ledgers()
+        if all(progress.through.get(i.ledger_id, -1) + 1 >= i.entries for i in infos):
+            progress.settled, progress.since = last, None
+            return []
+        if progress.since is None:
+            progress.since = now
+        if progress.trimmed != topic.ledger.trimmed:
+            self._trimmed(topic, progress)
+        return due_ranges(
+            topic.policies.sealing,
+            topic.name.partition,
+            infos,
+            progress.through,
+            # A look more than that would be too late.
+            now - progress.since + CHECK_SECONDS,
+            everything=everything,
+        )
+
+    def _trimmed(self, topic: Topic, progress: Progress) -> None:
+        """Rows of ledgers that are gone leave the table in time."""
+        progress.trimmed = topic.ledger.trimmed
+        there = {info.ledger_id for info in topic.ledger.ledgers()}
+        for gone in progress.through.keys() - there:
+            del progress.through[gone]
+        self._tidy_later(topic.name.base)
+
+    def _tidy_later(self, base: TopicName) -> None:
+        self._tidy_at.setdefault(base, self._clock.monotonic() + TIDY_SECONDS)
+
+    # -- sealing ---
 
     async def seal(self, base: TopicName, topics: list[Topic], *, everything: bool = False) -> None:
         """Seal what is due of the given partitions of a topic; or all that there is.
@@ -90,43 +230,90 @@ class Sealing:
         Entries are in the table and released by the journal when this returns. ``StorageError``
         or ``MetadataError``: not all of them yet.
         """
-        await self._look_up(topics)
-        due = self._all_due(topics, everything)
-        if not due:
-            return
-        table_id = await self._table_id(topics[0])
+        async with self.exclusively(base):
+            while await self._seal(base, topics, everything) and everything:
+                pass
+
+    async def _seal(self, base: TopicName, topics: list[Topic], everything: bool) -> bool:
+        """One attach; whether there was anything to be sealed."""
+        for topic in topics:
+            if topic not in self._progress:
+                await self._look_up(topic)
+        now = self._clock.monotonic()
+        if not any(self._due(topic, now, everything=everything) for topic in topics):
+            return False
+        table_id = await self.table_id(topics[0])
         if await self._tables.open(base, table_id):
             # Opening may have done what an owner before had only decided.
-            for wanted in due:
-                self._done.pop(wanted.ledger_id, None)
-            await self._look_up(topics)
-            due = self._all_due(topics, everything)
+            for topic in topics:
+                await self._look_up(topic)
+        due = {topic: self._due(topic, now, everything=everything) for topic in topics}
         await self._tables.seal(
             base,
             table_id,
-            due,
-            self._entries,
+            [wanted for ranges in due.values() for wanted in ranges],
+            self.entries,
             topics[0].policies.sealing.target_file_bytes,
         )
-        now = self._broker.clock.monotonic()
-        for wanted in due:
-            self._sealed_at[wanted.ledger_id] = now
-            await self._release(base, wanted.ledger_id)
+        for topic, ranges in due.items():
+            for wanted in ranges:
+                await self._release(topic, wanted.ledger_id)
+            self._progress[topic].since = now if ranges else self._progress[topic].since
+        self._tidy_later(base)
+        return True
 
-    async def _tidy_if_due(self, base: TopicName, topic: Topic) -> None:
-        now = self._broker.clock.monotonic()
-        if now - self._tidied_at.setdefault(base, now) >= TIDY_SECONDS:
-            self._tidied_at[base] = now
-            await self.tidy(base, topic)
+    async def _look_up(self, topic: Topic) -> None:
+        """What the table has of a topic's ledgers; the journal releases it."""
+        self._progress.setdefault(topic, Progress()).trimmed = topic.ledger.trimmed
+        for info in topic.ledger.ledgers():
+            await self._release(topic, info.ledger_id)
+        if any(through >= 0 for through in self._progress[topic].through.values()):
+            self._tidy_later(topic.name.base)
+
+    async def _release(self, topic: Topic, ledger_id: int) -> None:
+        """Let the journal forget what is in the table, once after each start and each attach."""
+        sealed = await self._tables.sealed(topic.name, ledger_id)
+        through = sealed.through if sealed is not None else -1
+        known = self._progress[topic].through
+        if through > known.get(ledger_id, -1):
+            await self._broker.ledgers.release(ledger_id, through)
+        known[ledger_id] = through
+
+    async def entries(self, wanted: SealRange) -> AsyncIterator[Entries]:
+        """``tables.EntriesOf``: from the journal, or from the table what is sealed already."""
+        first = wanted.first
+        while first <= wanted.last:
+            found = await self._broker.ledgers.read(
+                wanted.ledger_id, first, wanted.last, READ_BYTES, confirmed=wanted.last
+            )
+            if not found:
+                raise StorageError(f"entry {wanted.ledger_id}:{first} cannot be read")
+            yield found
+            first = found[-1][0] + 1
+
+    async def table_id(self, topic: Topic) -> str:
+        """The id of the table of a topic, of which this is a partition or the whole."""
+        if topic.name.partition >= 0:
+            parent = await self._broker.resources.partitioned_topics.get(topic.name.base)
+            if parent is not None:
+                return parent.topic_id
+        return topic.ledger.topic_id
+
+    # -- tidying ---
 
     async def tidy(self, base: TopicName, topic: Topic) -> None:
         """Merge, remove and delete files of a table; ``topic`` is any partition of it.
 
         A long log gets a checkpoint.
         The files of a ledger that was closed are merged if they are many. Rows of a ledger that
-        was trimmed leave the table. Files that left it longer ago than retention are deleted.
+        was trimmed leave the table. Files that left it longer ago than retention are deleted, and
+        so are files that were staged long ago and never attached.
         """
-        table_id = await self._table_id(topic)
+        async with self.exclusively(base):
+            await self._tidy(base, topic)
+
+    async def _tidy(self, base: TopicName, topic: Topic) -> None:
+        table_id = await self.table_id(topic)
         sealed_ledgers = await self._tables.ledgers(base)
         if sealed_ledgers:
             await self._tables.checkpoint(base)
@@ -140,10 +327,14 @@ class Sealing:
             if info is None and sealed.files:
                 await self._tables.remove(base, table_id, sealed)
             elif info is not None and is_complete(sealed, info) and is_scattered(sealed, target):
-                await self._tables.merge(base, table_id, sealed, self._entries, target)
-            before_ms = self._broker.clock.now_ms() - retention_ms
+                await self._tables.merge(base, table_id, sealed, self.entries, target)
+            before_ms = self._clock.now_ms() - retention_ms
             if any(file.time_ms < before_ms for file in sealed.left):
                 await self._tables.vacuum(base, table_id, sealed.ledger_id, before_ms)
+        if sealed_ledgers:
+            await self._tables.remove_staged(base, table_id, self._clock.now_ms() - STAGED_MS)
+        if any(sealed.left for sealed in await self._tables.ledgers(base)):
+            self._tidy_later(base)
 
     async def _ledgers_of(self, base: TopicName, partition: int) -> dict[int, LedgerInfo] | None:
         """The ledgers of a partition, loaded or not; ``None`` if that cannot be said."""
@@ -155,78 +346,6 @@ class Sealing:
             return None
         record = await read_record(ledger_path(name), self._broker.metadata)
         return None if record is None else {info.ledger_id: info for info in record.ledgers}
-
-    async def _look_up(self, topics: list[Topic]) -> None:
-        """What the table has of ledgers that were never asked about; the journal releases it."""
-        for topic in topics:
-            for info in topic.ledger.ledgers():
-                if info.ledger_id not in self._done:
-                    await self._release(topic.name, info.ledger_id)
-
-    def _all_due(self, topics: list[Topic], everything: bool) -> list[SealRange]:
-        return [wanted for topic in topics for wanted in self._due(topic, everything)]
-
-    def _due(self, topic: Topic, everything: bool) -> list[SealRange]:
-        found = []
-        now = self._broker.clock.monotonic()
-        for info in topic.ledger.ledgers():
-            first = self._done.get(info.ledger_id, -1) + 1
-            if first >= info.entries:
-                self._sealed_at[info.ledger_id] = now
-            elif everything or self._is_due(topic, info, first, now):
-                found.append(
-                    SealRange(topic.name.partition, info.ledger_id, first, info.entries - 1)
-                )
-        return found
-
-    def _is_due(self, topic: Topic, info: LedgerInfo, first: int, now: float) -> bool:
-        if not info.open:
-            return True
-        policy = topic.policies.sealing
-        share = (info.entries - first) / info.entries
-        if info.size * share >= policy.target_file_bytes:
-            return True
-        waited = now - self._sealed_at.setdefault(info.ledger_id, now)
-        # A look more than that would be too late.
-        return policy.freshness_seconds > 0 and waited + CHECK_SECONDS >= policy.freshness_seconds
-
-    async def _release(self, name: TopicName, ledger_id: int) -> None:
-        """Let the journal forget what is in the table, once after each start and each attach."""
-        sealed = await self._tables.sealed(name, ledger_id)
-        if sealed is not None and sealed.files:
-            await self._broker.ledgers.release(ledger_id, sealed.through)
-        self._done[ledger_id] = sealed.through if sealed is not None else -1
-
-    async def _entries(self, wanted: SealRange) -> AsyncIterator[Entries]:
-        first = wanted.first
-        while first <= wanted.last:
-            found = await self._broker.ledgers.read(
-                wanted.ledger_id, first, wanted.last, READ_BYTES, confirmed=wanted.last
-            )
-            if not found:
-                raise StorageError(f"entry {wanted.ledger_id}:{first} cannot be read")
-            yield found
-            first = found[-1][0] + 1
-
-    async def _table_id(self, topic: Topic) -> str:
-        if topic.name.partition >= 0:
-            parent = await self._broker.resources.partitioned_topics.get(topic.name.base)
-            if parent is not None:
-                return parent.topic_id
-        return topic.ledger.topic_id
-
-    def _forget_gone(self, tables: dict[TopicName, list[Topic]]) -> None:
-        known = {
-            info.ledger_id
-            for topics in tables.values()
-            for topic in topics
-            for info in topic.ledger.ledgers()
-        }
-        for notes in (self._sealed_at, self._done):
-            for gone in notes.keys() - known:
-                del notes[gone]
-        for base in self._tidied_at.keys() - tables.keys():
-            del self._tidied_at[base]
 
 
 def is_complete(sealed: SealedLedger, info: LedgerInfo) -> bool:

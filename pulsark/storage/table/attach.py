@@ -49,6 +49,7 @@ from pulsark.storage.table.record import (
     ledgers_of,
     sealed_ledger_path,
 )
+from pulsark.storage.table.room import check_room
 
 log = logging.getLogger(__name__)
 
@@ -430,6 +431,7 @@ def _has(disk: Disk, directory: str, file: DataFile) -> bool:
 
 def copy_file(disk: Disk, source: str, target: str, file: DataFile) -> None:
     """Copy a file from one root to another, durably, and only if its checksum is right."""
+    check_room(disk, target, file.size)
     path = f"{target}/{file.path}"
     disk.make_dirs(path.rpartition("/")[0])
     disk.remove(path)
@@ -443,6 +445,9 @@ def copy_file(disk: Disk, source: str, target: str, file: DataFile) -> None:
                 crc = google_crc32c.extend(crc, piece)
                 writing.writev([piece])
             writing.sync()
+        except OSError:
+            disk.remove(path)  # the rest of it may be what the disk had room for
+            raise
         finally:
             writing.close()
     finally:

@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
-from pulsark.errors import NoSuchEntryError, StorageError
+from pulsark.errors import NoSuchEntryError, StorageError, StorageFullError
 from pulsark.metadata.store import MetadataStore
-from pulsark.runtime import Runtime, Worker
+from pulsark.runtime import Runtime, Worker, run_in_worker
+from pulsark.storage.table import staged
 from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
 from pulsark.storage.table.process import Entries, TableProcess
 from pulsark.storage.table.record import (
@@ -22,11 +23,14 @@ from pulsark.storage.table.record import (
     table_directory,
     table_path,
 )
+from pulsark.storage.table.room import room
 from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
 LEDGERS_KNOWN_MAX = 4096
+OWNERS_MAX = 1024
+"""Tables that are kept open for further attaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,15 @@ class SealRange:
     ledger_id: int
     first: int
     last: int
+    size: int = 0
+    """Bytes of the entries, about."""
+
+    def within(self, size: int) -> SealRange:
+        """As much from its beginning as has about so many bytes, one entry at least."""
+        if self.size <= size:
+            return self
+        count = max(1, (self.last - self.first + 1) * size // self.size)
+        return replace(self, last=self.first + count - 1, size=size)
 
 
 EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
@@ -64,7 +77,7 @@ class Tables:
         self._sealing = new_process()
         self._reading = new_process()
         self._worker: Worker | None = None
-        self._owners: dict[str, TableOwner] = {}
+        self._owners: OrderedDict[str, TableOwner] = OrderedDict()
         self._opening = asyncio.Lock()
         self._ledgers: OrderedDict[str, SealedLedger] = OrderedDict()
 
@@ -82,6 +95,7 @@ class Tables:
         async with self._opening:
             owner = self._owners.get(path)
             if owner is not None and owner.record.table_id == table_id:
+                self._owners.move_to_end(path)
                 return False
             self._owners[path] = await TableOwner.open(
                 path,
@@ -92,6 +106,8 @@ class Tables:
                 self._thread(),
                 roots_needed=self._copies_needed,
             )
+            while len(self._owners) > OWNERS_MAX:
+                self._owners.popitem(last=False)
             for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
                 del self._ledgers[known]
         return True
@@ -107,7 +123,8 @@ class Tables:
         """Seal entries of a topic's partitions, and attach them all at once.
 
         When this returns, they are in the table on as many roots as are needed, and the journal
-        may release them. ``StorageError`` or ``MetadataError``: not yet; it may be tried again.
+        may release them; of a range for which there is no room, its beginning. ``StorageError``
+        or ``MetadataError``: not yet; it may be tried again.
         """
         await self.open(name, table_id)
         owner = self._owners[table_path(name)]
@@ -144,6 +161,25 @@ class Tables:
         """Delete files of a ledger that left the table before a time; returns their number."""
         await self.open(name, table_id)
         return await self._owners[table_path(name)].vacuum(ledger_id, before_ms)
+
+    async def remove_staged(self, name: TopicName, table_id: str, before_ms: int) -> None:
+        """Delete files that were staged before a time, and that were never attached."""
+        await self.open(name, table_id)
+        record = self._owners[table_path(name)].record
+        named = {file.path for file in record.intent.adds} if record.intent is not None else set()
+        for ledger in await self.ledgers(name):
+            named.update(file.path for file in ledger.files)
+            named.update(left.path for left in ledger.left)
+        for root in record.roots:
+            try:
+                await run_in_worker(
+                    self._thread(),
+                    lambda root=root: staged.remove_old(  # type: ignore[misc]
+                        self._runtime.disk, root, named, before_ms
+                    ),
+                )
+            except OSError as e:
+                log.warning("%s: staged files stay for now: %s", root, e)
 
     async def checkpoint(self, name: TopicName) -> None:
         """Give long logs a checkpoint, for the sake of other engines."""
@@ -200,15 +236,57 @@ class Tables:
     async def _seal(
         self, owner: TableOwner, wanted: SealRange, entries_of: EntriesOf, target_bytes: int
     ) -> list[DataFile]:
-        return await self._sealing.seal(
-            entries_of(wanted),
-            wanted.partition,
-            wanted.ledger_id,
-            owner.record.roots,
-            f"{self._runtime.rng.getrandbits(64):016x}",
-            target_bytes,
-            self._copies_needed,
-        )
+        roots, size = await self._roots_with_room(owner.record, wanted.size)
+        wanted = wanted.within(size)
+        attempt = staged.nonce(self._runtime.clock.now_ms(), self._runtime.rng.getrandbits(48))
+        try:
+            return await self._sealing.seal(
+                entries_of(wanted),
+                wanted.partition,
+                wanted.ledger_id,
+                roots,
+                attempt,
+                target_bytes,
+                self._copies_needed,
+            )
+        except StorageError:
+            await self._remove_attempt(roots, wanted, attempt)
+            raise
+
+    async def _roots_with_room(self, record: TableRecord, size: int) -> tuple[list[str], int]:
+        """Roots to write up to ``size`` bytes to, and how many there is room for on all these."""
+        found: dict[str, int] = {}
+        for root in record.roots:
+            try:
+                found[root] = await run_in_worker(
+                    self._thread(),
+                    lambda root=root: room(self._runtime.disk, root),  # type: ignore[misc]
+                )
+            except OSError as e:
+                log.warning("%s: left out of sealing: %s", root, e)
+        best = sorted(found.values(), reverse=True)[: self._copies_needed]
+        if len(best) < self._copies_needed:
+            raise StorageError(f"{len(best)} storage roots of {self._copies_needed} can be reached")
+        if best[-1] <= 0:
+            raise StorageFullError(
+                f"there is no room to seal on {', '.join(record.roots)}; "
+                "publishing goes on while the journal has some"
+            )
+        size = min(size, best[-1])
+        return [root for root, free in found.items() if free >= size], size
+
+    async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
+        """Delete what a process wrote that died; a root that cannot be reached keeps it."""
+        for root in roots:
+            try:
+                await run_in_worker(
+                    self._thread(),
+                    lambda root=root: staged.remove_attempt(  # type: ignore[misc]
+                        self._runtime.disk, root, wanted.partition, wanted.ledger_id, attempt
+                    ),
+                )
+            except OSError as e:
+                log.warning("%s: staged files stay for now: %s", root, e)
 
     async def _attach(
         self,

@@ -49,6 +49,7 @@ VALUES: dict[str, Any] = {
     "isAllowAutoUpdateSchema": False,
     "encryptionRequired": True,
     "subscriptionTypesEnabled": ["Exclusive", "Key_Shared"],
+    "sealing": {"enabled": False, "targetFileSizeInMB": 7, "freshnessInSeconds": 3},
     "properties": {"team": "a"},
 }
 
@@ -197,6 +198,11 @@ def test_a_topic_falls_back_to_its_namespace(api: AdminApi) -> None:
         ("PUT", "/schemaCompatibilityStrategy", "SOME", 400),
         ("PUT", "/compactionThreshold", -1, 412),
         ("PUT", "/properties", {"a": 1}, 400),
+        ("POST", "/sealing", {}, 400),
+        ("POST", "/sealing", True, 400),
+        ("POST", "/sealing", {"enabled": 1}, 400),
+        ("POST", "/sealing", {"targetFileSizeInMB": 0}, 412),
+        ("POST", "/sealing", {"freshnessInSeconds": -1}, 412),
         ("POST", "/replication", [], 412),
         ("POST", "/replication", ["elsewhere"], 403),
     ],
@@ -248,6 +254,24 @@ def test_backlog_quotas_of_both_kinds(api: AdminApi) -> None:
         "destination_storage": none,
         "message_age": none,
     }
+
+
+def test_the_members_of_sealing_hold_one_by_one(api: AdminApi) -> None:
+    topic = api.topic("t")
+    api.post(f"{NS}/sealing", {"enabled": True, "freshnessInSeconds": 9})
+    api.post(f"{TOPIC}/sealing", {"freshnessInSeconds": 2})
+    assert api.get(f"{TOPIC}/sealing").json == {"freshnessInSeconds": 2}
+    assert api.get(f"{TOPIC}/sealing?applied=true").json == {
+        "enabled": True,
+        "targetFileSizeInMB": 128,
+        "freshnessInSeconds": 2,
+    }
+    sealing = topic.policies.sealing
+    assert (sealing.enabled, sealing.freshness_seconds) == (True, 2)
+    api.post(f"{NS}/sealing", {"enabled": False})
+    assert not topic.policies.sealing.enabled
+    api.delete(f"{TOPIC}/sealing")
+    assert topic.policies.sealing.freshness_seconds == 20
 
 
 def test_policies_hold_at_once_for_loaded_topics(api: AdminApi) -> None:

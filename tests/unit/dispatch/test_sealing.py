@@ -6,7 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from pulsark.dispatch.sealing import CHECK_SECONDS, TIDY_SECONDS
+from pulsark.dispatch.sealing import CHECK_SECONDS, STAGED_MS, TIDY_SECONDS
+from pulsark.dispatch.sealing_due import SMALL_TABLES_A_ROUND
+from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import StorageError
 from pulsark.storage.position import EARLIEST, Position
@@ -190,3 +192,84 @@ async def test_rows_of_a_trimmed_ledger_leave_the_table(broker: BrokerInMemory) 
     assert await broker.metadata.children(path) == [str(second.ledger_id)]
     assert third.open
     assert first.ledger_id not in {info.ledger_id for info in topic.ledger.ledgers()}
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=1)
+async def test_topics_with_little_in_them_wait_for_their_turn(broker: BrokerInMemory) -> None:
+    names = [TopicName.parse(f"persistent://public/default/t{i}") for i in range(100)]
+    for i, name in enumerate(names):
+        topic = await broker.broker.topic(name, create=True)
+        topic.ledger.append(entry(i), stored_entry(EARLIEST, entry(i)))
+    done: list[int] = []
+    for _ in range(5):
+        await asyncio.sleep(CHECK_SECONDS)
+        done.append(len(await broker.metadata.children("/tables/public/default/persistent")))
+    assert SMALL_TABLES_A_ROUND in done
+    assert done[-1] == 100
+    timers = [task for task in asyncio.all_tasks() if "Sealing" in repr(task.get_coro())]
+    assert len(timers) == 1
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=3600)
+async def test_a_topic_that_nobody_loads_is_sealed_and_stays_unloaded(
+    broker: BrokerInMemory,
+) -> None:
+    originals = await appended(broker, 5)
+    broker.broker.forget(await broker.broker.topic(NAME))  # its ledger stays open, as after a kill
+    await asyncio.sleep(FIRST_SWEEP_SECONDS + 5)
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(5))
+    assert broker.broker.loaded_topic(NAME) is None
+    loaded = await broker.broker.topic(NAME)
+    assert in_journal(broker, loaded.ledger.ledgers()[0].ledger_id) == 0
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_what_a_failed_attempt_staged_is_deleted(broker: BrokerInMemory) -> None:
+    await appended(broker, 15)
+    topic = await broker.broker.topic(NAME)
+    disk: Any = broker.broker.runtime.disk
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    process: Any = sealing._tables._sealing
+    seal = process.seal
+
+    async def dies(*arguments: Any) -> Any:
+        await seal(*arguments)
+        raise StorageError("the table process ended")
+
+    process.seal = dies
+    await asyncio.sleep(1.5 * CHECK_SECONDS)
+    assert data_files(broker) == []
+    process.seal = seal
+    await asyncio.sleep(CHECK_SECONDS)
+    (path,) = data_files(broker)
+    # What a broker left that was killed: its name says that it is old.
+    where, _, name = path.rpartition("/")
+    number, _, rest = name.removeprefix("part-").partition("-")
+    killed = f"{where}/part-{number}-{'0' * 12}{rest[12:]}"
+    disk.create(killed).close()
+    mine = f"{where}/part-{number}-someone-else.parquet"
+    disk.create(mine).close()
+    await asyncio.sleep(TIDY_SECONDS + CHECK_SECONDS)
+    assert set(data_files(broker)) == {path, mine}
+    assert STAGED_MS > TIDY_SECONDS * 1000
+    assert topic.ledger.ledgers()[0].entries == 10
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=1)
+async def test_sealing_waits_for_room_and_says_so(broker: BrokerInMemory) -> None:
+    disk: Any = broker.broker.runtime.disk
+    disk.capacity = 4 << 20
+    filler = disk.create("/filler")
+    filler.writev([bytes(4 << 20)[: disk.space("/")[0] - 50_000]])
+    originals = await appended(broker, 5)
+    topic = await broker.broker.topic(NAME)
+    await asyncio.sleep(4 * CHECK_SECONDS)
+    assert data_files(broker) == []
+    originals += await appended(broker, 5, first=5)  # publishing goes on
+    disk.remove("/filler")
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    assert len(data_files(broker)) == 1
+    assert in_journal(broker, topic.ledger.ledgers()[0].ledger_id) == 0
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))

@@ -1,0 +1,67 @@
+"""What is due to be sealed of a topic, and of many topics which first. Pure.
+
+A ledger that is closed is due; one that is open, when it has enough for a file or when its messages
+have waited for as long as the policy allows. Topics with little in them share what a round has
+left for them, those first that have waited longest: a hundred thousand nearly empty topics cost
+as much as a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from typing import Final, Protocol, TypeVar
+
+from pulsark.dispatch.policies import Sealing
+from pulsark.storage.ledger_list import LedgerInfo
+from pulsark.storage.table.tables import SealRange
+
+SMALL_BYTES: Final = 1 << 20
+"""A table of which less is due waits until the round has time for it."""
+
+SMALL_TABLES_A_ROUND: Final = 32
+"""Tables with little in them that are sealed in one round at most."""
+
+
+def due_ranges(
+    policy: Sealing,
+    partition: int,
+    ledgers: Iterable[LedgerInfo],
+    through: Mapping[int, int],
+    waited_seconds: float,
+    *,
+    everything: bool = False,
+) -> list[SealRange]:
+    """The ranges of a topic that are due. ``through``: the last sealed entry of each ledger."""
+    found = []
+    late = 0 < policy.freshness_seconds <= waited_seconds
+    for info in ledgers:
+        first = through.get(info.ledger_id, -1) + 1
+        if first >= info.entries:
+            continue
+        size = info.size * (info.entries - first) // info.entries
+        if everything or late or not info.open or size >= policy.target_file_bytes:
+            found.append(SealRange(partition, info.ledger_id, first, info.entries - 1, size))
+    return found
+
+
+class Work(Protocol):
+    """What is due of one table."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+
+    @property
+    def since(self) -> float:
+        """Since when it waits."""
+
+
+W = TypeVar("W", bound=Work)
+
+
+def in_order(due: Sequence[W]) -> list[W]:
+    """What a round does, in order: what is large, and some of the rest."""
+    large = [work for work in due if work.size >= SMALL_BYTES]
+    small = (work for work in due if work.size < SMALL_BYTES)
+    return large + nsmallest(SMALL_TABLES_A_ROUND, small, key=lambda work: work.since)
