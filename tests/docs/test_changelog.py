@@ -84,5 +84,5 @@ def test_a_table_view(client: pulsar.Client) -> None:
     assert client.create_table_view("log-view").get("k") == b"new"
 
 
-def test_nothing_is_sealed_unless_it_is_asked_for() -> None:
-    assert not Settings().sealEnabled
+def test_topics_are_sealed() -> None:
+    assert Settings().sealEnabled
