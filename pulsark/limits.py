@@ -32,6 +32,10 @@ HANDSHAKE_SECONDS = 10.0
 REQUESTS_UNDER_WAY_MAX = 1000
 """Requests of one connection that wait for storage; above it, its socket is not read."""
 
+IDS_PER_STEP_MAX = 1000
+"""Message ids of one command that are handled in a row: some milliseconds of the event loop.
+Clients send no more at a time, but a command has room for a hundred thousand."""
+
 CONSUMER_NAME_CHARS_MAX = 1024
 """Longest name of a consumer. Failover hashes it a hundred times."""
 

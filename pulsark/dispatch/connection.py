@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
@@ -95,6 +95,9 @@ class Connection(asyncio.BufferedProtocol):
         self._pending_publishes = 0
         self._pending_bytes = 0
         self._reading_paused = False
+        self._commands: Iterator[tuple[Command, bytes | None]] = iter(())
+        self._steps: Iterator[bool] | None = None
+        """Of the command that is being carried out, if that takes long."""
         self._recently_closed: dict[int, None] = {}
         self.requests = Requests(self, self._request_ended)
         self.keep_alive = KeepAlive(self)
@@ -132,14 +135,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived in the buffer that ``get_buffer`` gave."""
+        self._commands = self._decoder.buffer_updated(nbytes)
+        self._carry_out()
+        self.keep_alive.heard()
+
+    def _carry_out(self) -> None:
+        """Carry out what was read, in order: all, or up to a command that takes steps."""
         try:
-            for command, entry in self._decoder.buffer_updated(nbytes):
-                if entry is not None and command.type == _SEND:
-                    self._on_send(command.send, entry)
-                else:
-                    self._on_command(command)
-                if self.state is _CLOSED:
-                    return
+            if self._steps is not None and not next(self._steps, False):
+                self._steps = None
+            if self._steps is None:
+                for command, entry in self._commands:
+                    if entry is not None and command.type == _SEND:
+                        self._on_send(command.send, entry)
+                    else:
+                        self._on_command(command)
+                        if self._steps is not None:
+                            break
+                    if self.state is _CLOSED:
+                        return
         except ProtocolError as error:
             log.info("%s: protocol error, closing: %s", self.address, error)
             self.close()
@@ -153,7 +167,22 @@ class Connection(asyncio.BufferedProtocol):
         if self._published_to:
             self._store()
         self._hold_back()
-        self.keep_alive.heard()
+        if self._steps is not None:
+            self._loop.call_soon(self._next_step)
+
+    def take_steps(self, steps: Iterator[bool]) -> None:
+        """Carry out a command in steps, the first one now: others get their turns in between.
+
+        An item says whether there is more to do. What the client sent behind it waits.
+        """
+        if next(steps, False):
+            self._steps = steps
+
+    def _next_step(self) -> None:
+        if self.state is not _CLOSED:
+            self._carry_out()
+            if self._steps is None:
+                self._go_on_reading()
 
     def _store(self) -> None:
         """Let the journal have what one read brought, before the next read keeps the loop busy.
@@ -385,7 +414,8 @@ class Connection(asyncio.BufferedProtocol):
     def _hold_back(self) -> None:
         """Read no more while too much waits: for the journal, for answers, for the client."""
         if not self._reading_paused and (
-            self._pending_publishes >= self.settings.maxPendingPublishRequestsPerConnection
+            self._steps is not None
+            or self._pending_publishes >= self.settings.maxPendingPublishRequestsPerConnection
             or self._pending_bytes >= PENDING_PUBLISH_BYTES_MAX
             or len(self.requests) >= REQUESTS_UNDER_WAY_MAX
             or not (self._socket_open or self._takes_answers())
@@ -428,6 +458,7 @@ class Connection(asyncio.BufferedProtocol):
             and self._pending_bytes <= PENDING_PUBLISH_BYTES_MAX // 2
             and len(self.requests) <= REQUESTS_UNDER_WAY_MAX // 2
             and (self._socket_open or self._takes_answers())
+            and self._steps is None
             and self.state is State.CONNECTED
         ):
             self._reading_paused = False

@@ -95,6 +95,7 @@ class FakeTransport(asyncio.Transport):
         self.unread = 0
         self.reads = True
         self.paused = False
+        self.on_reading: Callable[[], None] = lambda: None
         self.closed = False
         self._lost = False
 
@@ -128,6 +129,7 @@ class FakeTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.paused = False
+        self._loop.call_soon(self.on_reading)
 
     def is_closing(self) -> bool:
         return self.closed
@@ -155,6 +157,8 @@ class Client:
         self.answers: list[pb.BaseCommand] = []
         self._deliveries: list[Received] = []
         self._decoder = FrameDecoder(MAX_FRAME_BYTES)
+        self._unread = bytearray()
+        self.transport.on_reading = self._arrive
         self._ids = count(1)
         if handshake:
             command = Command(type=Command.CONNECT)
@@ -165,13 +169,16 @@ class Client:
     # -- bytes ---------------------------------------------------------------------------------
 
     def send_bytes(self, data: bytes) -> None:
-        """Give bytes to the broker, unless the connection is closed."""
-        view = memoryview(data)
-        while view and not self.transport.closed:
+        """Give bytes to the broker as soon as it reads, unless the connection is closed."""
+        self._unread += data
+        self._arrive()
+
+    def _arrive(self) -> None:
+        while self._unread and not (self.transport.closed or self.transport.paused):
             buffer = self.connection.get_buffer(-1)
-            size = min(len(buffer), len(view))
-            buffer[:size] = view[:size]
-            view = view[size:]
+            size = min(len(buffer), len(self._unread))
+            buffer[:size] = self._unread[:size]
+            del self._unread[:size]
             self.connection.buffer_updated(size)
 
     def send(self, *commands: pb.BaseCommand) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.error_codes import error_code
@@ -12,12 +12,16 @@ from pulsark.errors import ClientError, ServerError
 from pulsark.limits import (
     CONSUMER_METADATA_CHARS_MAX,
     CONSUMER_NAME_CHARS_MAX,
+    IDS_PER_STEP_MAX,
     TOPIC_PROPERTIES_MAX,
 )
+from pulsark.runtime import Done
+from pulsark.storage.cursor import Ack
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
+    from pulsark.dispatch.consumer import Consumer
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +79,7 @@ def ack(connection: Connection, command: Command) -> None:
     consumer = connection.consumers.get(ack.consumer_id)
     if consumer is None:
         return
-    done: Callable[[BaseException | None], None] | None = None
+    done: Done | None = None
     if ack.HasField("request_id"):
         done = _answerer(connection, ack.consumer_id, ack.request_id)
     if ack.HasField("txnid_most_bits") and ack.HasField("txnid_least_bits"):
@@ -94,31 +98,50 @@ def ack(connection: Connection, command: Command) -> None:
             [f"{m.ledgerId}:{m.entryId}" for m in ack.message_id],
         )
     now_ms = connection.broker.clock.now_ms()
-    subscription = consumer.subscription
+    if ack.ack_type == pb.CommandAck.Cumulative:
+        _ack_cumulative(consumer, ack, done, now_ms)
+    elif len(ack.message_id) <= IDS_PER_STEP_MAX:
+        consumer.subscription.ack(consumer, _acks(ack.message_id), done, now_ms)
+    else:
+        connection.take_steps(_ack_in_steps(consumer, ack, done, now_ms))
+
+
+def _acks(message_ids: Iterable[pb.MessageIdData]) -> list[Ack]:
+    return [(position_of(m), list(m.ack_set) or None, m.batch_size or None) for m in message_ids]
+
+
+def _ack_in_steps(
+    consumer: Consumer, ack: pb.CommandAck, done: Done | None, now_ms: int
+) -> Iterator[bool]:
+    ids = ack.message_id
+    last = (len(ids) - 1) // IDS_PER_STEP_MAX
+    for step in range(last + 1):
+        if consumer.closed:
+            return
+        some = ids[step * IDS_PER_STEP_MAX : (step + 1) * IDS_PER_STEP_MAX]
+        # What is durable last makes the answer to all.
+        answer = done if step == last else None
+        consumer.subscription.ack(consumer, _acks(some), answer, now_ms)
+        yield step < last
+
+
+def _ack_cumulative(consumer: Consumer, ack: pb.CommandAck, done: Done | None, now_ms: int) -> None:
     try:
-        if ack.ack_type == pb.CommandAck.Cumulative:
-            if len(ack.message_id) != 1:
-                raise ClientError(
-                    ServerError.NotAllowedError,
-                    "A cumulative acknowledgement takes exactly one message id",
-                )
-            message_id = ack.message_id[0]
-            ack_set = list(message_id.ack_set) or None
-            subscription.ack_cumulative(consumer, position_of(message_id), ack_set, done, now_ms)
-        else:
-            acks = [
-                (position_of(m), list(m.ack_set) or None, m.batch_size or None)
-                for m in ack.message_id
-            ]
-            subscription.ack(consumer, acks, done, now_ms)
+        if len(ack.message_id) != 1:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                "A cumulative acknowledgement takes exactly one message id",
+            )
+        (message_id,) = ack.message_id
+        ack_set = list(message_id.ack_set) or None
+        position = position_of(message_id)
+        consumer.subscription.ack_cumulative(consumer, position, ack_set, done, now_ms)
     except ClientError as error:
         if done is not None:
             done(error)
 
 
-def _answerer(
-    connection: Connection, consumer_id: int, request_id: int
-) -> Callable[[BaseException | None], None]:
+def _answerer(connection: Connection, consumer_id: int, request_id: int) -> Done:
     def answer(error: BaseException | None) -> None:
         command = Command(type=Command.ACK_RESPONSE)
         response = command.ackResponse
@@ -135,10 +158,26 @@ def _answerer(
 def redeliver(connection: Connection, command: Command) -> None:
     request = command.redeliverUnacknowledgedMessages
     consumer = connection.consumers.get(request.consumer_id)
-    if consumer is not None:
-        ids = [position_of(m) for m in request.message_ids] or None
-        epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+    if consumer is None:
+        return
+    epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+    if (
+        len(request.message_ids) <= IDS_PER_STEP_MAX
+        or not consumer.subscription.type.tracks_pending
+    ):
+        ids = [position_of(m) for m in request.message_ids[:IDS_PER_STEP_MAX]] or None
         consumer.subscription.redeliver(consumer, ids, epoch)
+    else:
+        connection.take_steps(_redeliver_in_steps(consumer, request.message_ids))
+
+
+def _redeliver_in_steps(consumer: Consumer, ids: Sequence[pb.MessageIdData]) -> Iterator[bool]:
+    for start in range(0, len(ids), IDS_PER_STEP_MAX):
+        if consumer.closed:
+            return
+        some = ids[start : start + IDS_PER_STEP_MAX]
+        consumer.subscription.redeliver(consumer, [position_of(m) for m in some], None)
+        yield start + IDS_PER_STEP_MAX < len(ids)
 
 
 def seek(connection: Connection, command: Command) -> None:

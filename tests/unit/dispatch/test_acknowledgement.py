@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from pulsark.errors import ServerError
+from pulsark.limits import IDS_PER_STEP_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, held, scenario
+from tests.support.wire_frames import publish
 
 TOPIC = "persistent://public/default/t"
 OTHER = "persistent://public/default/other"
@@ -382,5 +384,98 @@ def test_an_acknowledgement_that_cannot_be_stored_is_answered_with_an_error(kind
         if kind in SINGLE_ACTIVE:
             assert await client.ack(ids[2], cumulative=True) != 0
         broker.bookie.down = False
+
+    run()
+
+
+# -- many ids in one command --------------------------------------------------------------------
+
+
+async def publish_many(client: Client, count: int) -> list[tuple[int, int]]:
+    (first,) = await client.produce(TOPIC, 1)
+    client.send_bytes(b"".join(publish(1, number, b"x") for number in range(1, count)))
+    for _ in range(1, count):
+        await client.take(Command.SEND_RECEIPT)
+    return [(first[0], number) for number in range(count)]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_command_with_very_many_ids_leaves_time_for_others(kind: int) -> None:
+    """What comes behind it on its connection waits."""
+
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        client, other = Client(broker), Client(broker)
+        ids = await publish_many(client, 1000)
+        assert await client.subscribe(TOPIC, kind=kind) == 0
+        await client.deliveries()
+        strangers = [(ids[0][0] + 1 + n % 7, n) for n in range(10 * IDS_PER_STEP_MAX)]
+        command = client.ack_command(*strangers, *ids[:999])
+        close = client.close_command("consumer")
+        client.send(command, close)
+        assert client.transport.paused
+        client.send(client.subscribe_command(TOPIC, kind=kind))
+        turns = 0
+        while not client.has(Command.ACK_RESPONSE):
+            ping = Command(type=Command.PING)
+            ping.ping.SetInParent()
+            other.send(ping)
+            await asyncio.sleep(0)
+            turns += other.has(Command.PONG)
+            other.answers.clear()
+        assert turns >= 10
+        assert await client.outcome() == 0
+        assert await client.outcome() == 0
+        assert backlog(broker) == 1
+        client.flow(10)
+        assert [d.message.message_id.entryId for d in await client.deliveries()] == [999]
+        assert not client.transport.paused
+
+    run()
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+@pytest.mark.parametrize("how", ["hang up", "unload"])
+def test_a_consumer_that_goes_in_the_middle_of_its_acknowledgement(kind: int, how: str) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        client = Client(broker)
+        ids = await publish_many(client, 1000)
+        assert await client.subscribe(TOPIC, kind=kind) == 0
+        await client.deliveries()
+        ledger_id = ids[0][0]
+        strangers = [(ledger_id + 1, n) for n in range(10 * IDS_PER_STEP_MAX)]
+        client.send(client.ack_command(*ids[:500], *strangers, *ids[500:]))
+        if how == "hang up":
+            client.hang_up()
+            await asyncio.sleep(0.1)
+            assert backlog(broker) == 500
+        else:
+            await broker.broker.unload_topic(NAME)
+            await asyncio.sleep(0.1)
+            assert not client.has(Command.ACK_RESPONSE)
+            assert await client.subscribe(TOPIC, kind=kind) == 0
+            assert backlog(broker) == 500
+            assert not client.transport.paused
+
+    run()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_redelivery_of_very_many_ids(kind: int) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        client = Client(broker)
+        ids = await publish_many(client, 900)
+        assert await client.subscribe(TOPIC, kind=kind) == 0
+        await client.deliveries()
+        client.flow(900)
+        client.redeliver(*[(9, n) for n in range(10 * IDS_PER_STEP_MAX)], *ids)
+        assert client.transport.paused == (kind not in SINGLE_ACTIVE)
+        found: list[int] = []
+        for _ in range(20):
+            found += [d.message.redelivery_count for d in await client.deliveries()]
+        assert found == [int(kind not in SINGLE_ACTIVE)] * 900
+        assert not client.transport.paused
 
     run()
