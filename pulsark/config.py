@@ -369,6 +369,17 @@ class Settings:
         "empty: as brokerDeleteInactiveTopicsFrequencySeconds",
         ge=1,
     )
+    brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = setting(
+        False, "", "A partitioned topic goes with the last of its partitions that nobody uses"
+    )
+    topicsAtRestCheckIntervalInSeconds: int = setting(
+        3600,
+        "s",
+        "Time between two rounds of all topics that are not in memory, for their policies to "
+        "hold; 0: never",
+        ge=0,
+        own=True,
+    )
     brokerDeleteInactiveTopicsMode: str = setting(
         "delete_when_no_subscriptions",
         "",

@@ -152,6 +152,12 @@ CONFIG_FILE_BYTES_MAX = 1 << 20
 UNUSED_NON_PERSISTENT_TOPIC_SECONDS = 60.0
 """A non-persistent topic that nobody has used for so long is forgotten."""
 
+LOOKS_AT_REST_PER_SECOND = 500
+"""So many topics that nobody has loaded are looked at in a second, each for 0.1 ms."""
+
+VISITS_AT_REST_PER_SECOND = 20
+"""So many of them are loaded in a second, because something is due."""
+
 # -- subscriptions ---------------------------------------------------------------------------
 
 TOPIC_PATTERN_MEMORY_BYTES = 1 << 20

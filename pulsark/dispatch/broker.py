@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -39,6 +41,7 @@ from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.managed_ledger import (
     ManagedLedger,
     ManagedLedgerConfig,
+    read_record,
 )
 from pulsark.storage.position import Position
 from pulsark.wire.topic_name import TopicName
@@ -96,7 +99,13 @@ class Broker:
         self.flight_url = ""
         self.started_ms = self.clock.now_ms()
         self.cache_budget = CacheBudget(settings.managedLedgerCacheSizeMB << 20)
+        self.at_rest_since_ms = self.started_ms
+        """Nobody has used a topic since then that is not loaded, as far as is known."""
         self._topics: dict[str, asyncio.Task[Topic]] = {}
+        self._visited: set[str] = set()
+        """Topics that are loaded for a visit, and that nobody else has asked for."""
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """Ends of visits; who comes waits, and loads the topic anew."""
         self._cursor_logs: dict[str, asyncio.Task[CursorLog]] = {}
         self._instance_id: int | None = None
         self._next_producer = 0
@@ -133,6 +142,8 @@ class Broker:
         await self.non_persistent.close_all()
         if self.sealing is not None:
             await self.sealing.close()
+        for leaving in list(self._leaving.values()):
+            await _result(leaving)
         for task in list(self._topics.values()):
             topic = await _result(task)
             if topic is not None:
@@ -264,19 +275,26 @@ class Broker:
             )
         self.check_enabled(name)
         key = str(name)
-        task = self._topics.get(key)
-        if task is None:
-            if not create and not await self.topic_admin.exists(name):
-                raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-            task = self._topics.get(key)
-        if task is None:
-            task = asyncio.create_task(self._load(name))
-            self._topics[key] = task
-            task.add_done_callback(lambda done: self._forget_failed(key, done))
-        topic = await asyncio.shield(task)
+        while (leaving := self._leaving.get(key)) is not None:
+            await asyncio.wait([leaving])
+        if (
+            key not in self._topics
+            and not create
+            and not await self.topic_admin.exists(name)
+            and key not in self._topics
+        ):
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        self._visited.discard(key)
+        topic = await asyncio.shield(self._topics.get(key) or self._start_loading(name))
         if topic.closed:
             raise ClientError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded")
         return topic
+
+    def _start_loading(self, name: TopicName) -> asyncio.Task[Topic]:
+        key = str(name)
+        task = self._topics[key] = asyncio.create_task(self._load(name))
+        task.add_done_callback(lambda done: self._forget_failed(key, done))
+        return task
 
     def _forget_failed(self, key: str, task: asyncio.Task[Topic]) -> None:
         if (task.cancelled() or task.exception() is not None) and self._topics.get(key) is task:
@@ -336,6 +354,7 @@ class Broker:
 
     async def unload_topic(self, name: TopicName) -> None:
         """Close a topic; clients connect anew and load it again."""
+        self.at_rest_since_ms = self.clock.now_ms()
         await self.non_persistent.close(name)
         topic = self.loaded_topic(name)
         if topic is not None:
@@ -343,6 +362,41 @@ class Broker:
                 await topic.close()
             finally:
                 self.forget(topic)
+
+    @asynccontextmanager
+    async def visit(self, name: TopicName) -> AsyncIterator[Topic | None]:
+        """A topic that nobody has loaded, loaded for as long as this lasts; else ``None``.
+
+        It stays if somebody else asks for it meanwhile.
+        """
+        key = str(name)
+        exists = await read_record(ledger_path(name), self.metadata) is not None
+        if not exists or self._closed or key in self._topics or key in self._leaving:
+            yield None
+            return
+        self._visited.add(key)
+        try:
+            topic = await asyncio.shield(self._start_loading(name))
+            try:
+                yield topic
+            finally:
+                if key in self._visited and not topic.closed and not self._closed:
+                    leaving = self._leaving[key] = asyncio.create_task(self._leave(topic))
+                    leaving.add_done_callback(lambda _: self._leaving.pop(key))
+                    await asyncio.shield(leaving)
+        finally:
+            self._visited.discard(key)
+
+    async def _leave(self, topic: Topic) -> None:
+        try:
+            await topic.close()
+        finally:
+            self.forget(topic)
+
+    async def cursors_at_rest(self, name: TopicName, topic_id: str) -> dict[str, Position]:
+        """The durable cursors of a topic that is not loaded: names and mark-delete positions."""
+        log_of_bundle = await self._cursor_log(await self.ownership.own(name))
+        return log_of_bundle.mark_deletes(topic_id)
 
     def forget(self, topic: Topic) -> None:
         """Nobody gets this topic any more; the next who asks loads another one."""

@@ -9,8 +9,10 @@ from pulsark.dispatch.policies import TopicPolicies
 from pulsark.dispatch.topic_admin import is_system
 
 if TYPE_CHECKING:
+    from pulsark.config import Settings
     from pulsark.dispatch.topic import Topic
     from pulsark.dispatch.topic_admin import TopicAdmin
+    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,15 @@ async def delete_if_unused(topic: Topic, topics: TopicAdmin) -> None:
     elif is_due(topic.policies, topic.clock.now_ms() - topic.last_used_ms):
         log.info("%s was not used for a long time: deleting it", topic.name)
         await topics.delete_loaded(topic)
+        await delete_partitioned_if_empty(topic.name, topics, topic.settings)
+
+
+async def delete_partitioned_if_empty(
+    partition: TopicName, topics: TopicAdmin, settings: Settings
+) -> None:
+    """A partition went because nobody used it: the topic goes with the last one, if it may."""
+    if partition.partition >= 0 and settings.brokerDeleteInactivePartitionedTopicMetadataEnabled:
+        await topics.delete_partitioned_if_empty(partition.base)
 
 
 async def expire_subscriptions(topic: Topic) -> None:

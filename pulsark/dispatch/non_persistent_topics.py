@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.inactivity import delete_partitioned_if_empty
 from pulsark.dispatch.non_persistent_topic import NonPersistentTopic
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
@@ -71,3 +72,6 @@ class NonPersistentTopics:
             if not topic.is_used and topic.last_used_ms <= oldest_ms:
                 log.debug("%s is not used any more", topic.name)
                 await self.close(topic.name)
+                await delete_partitioned_if_empty(
+                    topic.name, self._broker.topic_admin, self._broker.settings
+                )

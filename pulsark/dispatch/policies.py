@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
+from pulsark.storage.retention import Retention
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -112,6 +113,14 @@ class TopicPolicies:
     compaction_threshold_bytes: int
     quorums: Quorums
     sealing: Sealing
+
+    @property
+    def retention(self) -> Retention:
+        """How long acknowledged messages are kept, as storage counts."""
+        minutes, megabytes = self.retention_minutes, self.retention_mb
+        return Retention(
+            minutes * 60_000 if minutes >= 0 else -1, megabytes << 20 if megabytes >= 0 else -1
+        )
 
 
 @dataclass(frozen=True, slots=True)

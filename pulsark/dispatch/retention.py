@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import PulsarkError
 from pulsark.storage.position import Position
-from pulsark.storage.retention import Retention, trim_point
+from pulsark.storage.retention import trim_point
 
 if TYPE_CHECKING:
     from pulsark.dispatch.topic import Topic
@@ -49,12 +49,12 @@ class TopicRetention:
         topic = self._topic
         if topic.closed:
             return None
-        policies = topic.policies
-        minutes, megabytes = policies.retention_minutes, policies.retention_mb
-        retention = Retention(
-            minutes * 60_000 if minutes >= 0 else -1, megabytes << 20 if megabytes >= 0 else -1
+        return trim_point(
+            topic.ledger.ledgers(),
+            self._consumed(),
+            topic.policies.retention,
+            topic.clock.now_ms(),
         )
-        return trim_point(topic.ledger.ledgers(), self._consumed(), retention, topic.clock.now_ms())
 
     def _consumed(self) -> Position:
         """Entries up to here are acknowledged by all, durably. Readers do not count."""

@@ -454,9 +454,13 @@ class Topic:
             subscription.pass_over(last)
         if self.deduplication is not None:
             self.deduplication.save(last)
-        await self._cursors.sync()  # before anything is deleted
+        await self.sync_cursors()  # before anything is deleted
         await self.ledger.trim(Position(last.ledger_id, last.entry_id + 1))
         self.trimmed()
+
+    async def sync_cursors(self) -> None:
+        """Return once all cursors are durable as they are; ``StorageError``."""
+        await self._cursors.sync()
 
     @property
     def is_lost(self) -> bool:

@@ -216,6 +216,24 @@ class TopicAdmin:
         finally:
             self._deleting.discard(name)
 
+    async def delete_partitioned_if_empty(self, name: TopicName) -> None:
+        """Delete a partitioned topic of which no partition is stored or in memory."""
+        if name in self._deleting:
+            return
+        self._deleting.add(name)  # from here on no partition is made
+        try:
+            found = await self._resources.partitioned_topics.get(name)
+            if found is None:
+                return
+            for partition in [name.with_partition(i) for i in range(found.partitions)]:
+                if self._broker.is_loading(partition) or await self._is_made(partition):
+                    return
+            log.info("%s has no partition that is used: deleting it", name)
+            await self._resources.partitioned_topics.delete(name)
+            await self._delete_what_is_shared(name)
+        finally:
+            self._deleting.discard(name)
+
     async def _has_record(self, name: TopicName) -> bool:
         """Whether anything is stored of a topic, even if it is being deleted."""
         return await self._metadata.get(ledger_path(name)) is not None

@@ -1,7 +1,7 @@
 """What a broker does without being asked: chores, each at its own interval.
 
-A chore looks at loaded topics only: one that nobody uses is not in memory, costs nothing, and is
-looked at again when it is loaded.
+A chore looks at loaded topics only. Those that nobody uses are not in memory, and have a slow chore
+of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.at_rest import TopicsAtRest
 from pulsark.dispatch.inactivity import delete_if_unused, expire_subscriptions
 from pulsark.errors import PulsarkError
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
@@ -97,6 +98,14 @@ class Upkeep:
                 partial(every, expire_subscriptions),
             ),
         ]
+        if settings.topicsAtRestCheckIntervalInSeconds:
+            chores.append(
+                Chore(
+                    "topics at rest",
+                    settings.topicsAtRestCheckIntervalInSeconds,
+                    TopicsAtRest(self._broker).run,
+                )
+            )
         if settings.backlogQuotaCheckEnabled:
             chores.append(
                 Chore(

@@ -120,6 +120,13 @@ class CursorLog:
         """Names of the durable subscriptions of a topic, in use or not, sorted."""
         return self._table.subscriptions(topic_id)
 
+    def mark_deletes(self, topic_id: str) -> dict[str, Position]:
+        """The mark-delete positions of a topic that is not in use, by subscription name."""
+        return {
+            saved.identity.subscription: saved.acked.mark_delete
+            for saved in self._table.saved(topic_id)
+        }
+
     async def create(
         self,
         topic_id: str,

@@ -1,0 +1,165 @@
+"""Topics that nobody has loaded: what time does to them happens all the same.
+
+Such a topic is a row in the metadata store and packed cursors in its bundle's log. Both are looked
+at now and then, slowly; only where they show that something is due the topic is loaded, for as long
+as that takes. So policies hold for topics that nobody has touched since the broker started, and a
+topic to which nothing happens stays a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from pulsark.dispatch.backlog import EVICT
+from pulsark.dispatch.inactivity import CAUGHT_UP, delete_if_unused, expire_subscriptions, is_due
+from pulsark.dispatch.policies import TopicPolicies, effective
+from pulsark.dispatch.topic_admin import ledger_path
+from pulsark.dispatch.topic_kinds import is_system_subscription
+from pulsark.errors import PulsarkError
+from pulsark.limits import LOOKS_AT_REST_PER_SECOND, VISITS_AT_REST_PER_SECOND
+from pulsark.storage.managed_ledger import ManagedLedgerRecord, read_record
+from pulsark.storage.position import Position
+from pulsark.storage.retention import Retention, trim_point
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.topic import Topic
+
+log = logging.getLogger(__name__)
+
+_LOOKS_A_TURN = 50
+
+
+def forgets(policies: TopicPolicies) -> bool:
+    """Whether anything can ever become due of a topic that nobody uses. Pure."""
+    return (
+        policies.retention != Retention(-1, -1)
+        or policies.message_ttl_seconds > 0
+        or policies.subscription_expiration_minutes > 0
+        or EVICT in (policies.backlog_by_size.action, policies.backlog_by_age.action)
+    )
+
+
+def has_work(
+    record: ManagedLedgerRecord,
+    cursors: Mapping[str, Position],
+    policies: TopicPolicies,
+    now_ms: int,
+    rest_ms: int,
+) -> bool:
+    """Whether a topic has to be loaded for its policies to hold. Pure.
+
+    ``cursors`` are its durable ones by name, with their mark-delete positions; ``rest_ms`` is how
+    long nobody has used the topic, as far as is known. What it says is never too little, but for
+    messages that are older than their ledger, which wait until all of it is too old.
+    """
+    if record.removing or any(info.open for info in record.ledgers):
+        return True  # an owner before did not come to its end
+    ledgers = record.ledger_list()
+    last = ledgers.last()
+    subscriptions = [mark for name, mark in cursors.items() if not is_system_subscription(name)]
+    if is_due(policies, rest_ms) and (
+        all(mark >= last for mark in subscriptions)
+        if policies.inactive.mode == CAUGHT_UP
+        else not subscriptions
+    ):
+        return True
+    minutes = policies.subscription_expiration_minutes
+    if subscriptions and 0 < minutes * 60_000 <= rest_ms:
+        return True
+    consumed = min(cursors.values(), default=last)
+    if trim_point(record.ledgers, consumed, policies.retention, now_ms) is not None:
+        return True
+    if not subscriptions:
+        return False
+    slowest = min(subscriptions)
+    size = policies.backlog_by_size
+    if size.action == EVICT and 0 <= size.limit <= ledgers.bytes_after(slowest):
+        return True
+    backlog = [
+        info for info in record.ledgers if Position(info.ledger_id, info.entries - 1) > slowest
+    ]
+    return bool(backlog) and 0 < _oldest_allowed_ms(policies) <= now_ms - backlog[0].timestamp_ms
+
+
+def _oldest_allowed_ms(policies: TopicPolicies) -> int:
+    """The age above which messages of a backlog go; 0: none."""
+    age = policies.backlog_by_age
+    limits = [policies.message_ttl_seconds, age.limit if age.action == EVICT else 0]
+    return min((limit for limit in limits if limit > 0), default=0) * 1000
+
+
+class TopicsAtRest:
+    """Goes round all topics of the metadata store. See ``run``."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """One round. What fails of a topic concerns only that, and is tried in the next one."""
+        number = 0
+        async for name, policies in self._topics():
+            number += 1
+            if number % _LOOKS_A_TURN == 0:
+                await asyncio.sleep(_LOOKS_A_TURN / LOOKS_AT_REST_PER_SECOND)
+            if self._broker.is_loading(name):
+                continue
+            try:
+                if await self._has_work(name, policies):
+                    await self._visit(name)
+                    await asyncio.sleep(1 / VISITS_AT_REST_PER_SECOND)
+            except PulsarkError as error:
+                log.warning("%s stays as it is for now: %s", name, error)
+
+    async def _topics(self) -> AsyncIterator[tuple[TopicName, TopicPolicies]]:
+        """Topics of which something may become due, and what holds for them."""
+        resources, settings = self._broker.resources, self._broker.settings
+        for tenant in await resources.tenants.list():
+            for namespace in await resources.namespaces.list(tenant):
+                found = await resources.namespaces.get(namespace)
+                if found is None:
+                    continue
+                shared = effective(settings, found.policies, {})
+                with_own = set(await resources.topic_policies.list(namespace))
+                if not forgets(shared) and not with_own:
+                    continue
+                parent = f"/managed-ledgers/{namespace}/persistent"
+                for child in await self._broker.metadata.children(parent):
+                    name = TopicName.parse(f"persistent://{namespace}/{unquote(child)}")
+                    policies = shared
+                    if name.base in with_own:
+                        own = await resources.topic_policies.get(name.base)
+                        policies = effective(settings, found.policies, own)
+                    if forgets(policies):
+                        yield name, policies
+
+    async def _has_work(self, name: TopicName, policies: TopicPolicies) -> bool:
+        record = await read_record(ledger_path(name), self._broker.metadata)
+        if record is None:
+            return False
+        cursors = await self._broker.cursors_at_rest(name, record.topic_id)
+        now_ms = self._broker.clock.now_ms()
+        return has_work(record, cursors, policies, now_ms, now_ms - self._broker.at_rest_since_ms)
+
+    async def _visit(self, name: TopicName) -> None:
+        async with self._broker.visit(name) as topic:
+            if topic is not None:
+                await catch_up(topic, self._broker)
+
+
+async def catch_up(topic: Topic, broker: Broker) -> None:
+    """Do what would have been done in time, had the topic been loaded."""
+    topic.last_used_ms = broker.at_rest_since_ms
+    for subscription in topic.subscriptions.values():
+        subscription.idle_since_ms = broker.at_rest_since_ms
+    await topic.backlog.expire()
+    await topic.backlog.enforce()
+    await expire_subscriptions(topic)
+    await topic.sync_cursors()  # only what is durable makes room
+    await topic.retention.trim()
+    await delete_if_unused(topic, broker.topic_admin)
