@@ -95,7 +95,6 @@ brokerClientTlsTrustStore
 brokerClientTlsTrustStorePassword
 brokerClientTlsTrustStoreType=JKS
 brokerClientTrustCertsFilePath
-brokerDeleteInactivePartitionedTopicMetadataEnabled=false
 brokerEntryMetadataInterceptors
 brokerEntryPayloadProcessors
 brokerInterceptors
