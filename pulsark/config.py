@@ -282,6 +282,12 @@ class Settings:
     sealEnabled: bool = setting(
         True, "", "Messages move from the journal into the table of their topic", own=True
     )
+    sealByJobs: bool = setting(
+        False,
+        "",
+        "Spark jobs seal (jobs/seal_ledgers.py), and not a small process of the broker",
+        own=True,
+    )
     sealTargetFileSizeMB: int = setting(
         128, "MB", "Size of the files of a topic's table, where there is as much", ge=1, own=True
     )

@@ -14,7 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pulsark.datasource.errors import DataSourceError, TopicNotFoundError, UnavailableError
+from pulsark.datasource.errors import (
+    ConflictError,
+    DataSourceError,
+    TopicNotFoundError,
+    UnavailableError,
+)
 from pulsark.datasource.offsets import Place
 from pulsark.datasource.plan import PartitionState
 from pulsark.wire.topic_name import TopicName
@@ -141,6 +146,24 @@ class AdminClient:
             return False
         self._expect(status, body, f"acknowledgment of {read} of {topic}")
         return True
+
+    def seal_plan(
+        self, topics: Sequence[str], *, everything: bool, range_bytes: int
+    ) -> dict[str, Any]:
+        """What is due to be sealed, for a job; see ``admin.sealing``."""
+        body = {"topics": list(topics), "everything": everything, "rangeBytes": range_bytes}
+        status, answer = self._call("POST", "/admin/v2/sealing/plan", body)
+        plan: dict[str, Any] = self._expect(status, answer, "the plan of sealing")
+        return plan
+
+    def attach(self, topic: str, table_id: str, files: Sequence[dict[str, Any]]) -> int:
+        """Make files part of a topic; the number of the attach. ``ConflictError``: plan anew."""
+        path = f"{_path(TopicName.parse(topic))}/attach"
+        body = {"tableId": table_id, "files": list(files)}
+        status, answer = self._call("POST", path, body)
+        if status == 409:
+            raise ConflictError(_reason(answer))
+        return int(self._expect(status, answer, f"files of {topic}")["attach"])
 
     def close(self) -> None:
         """Drop the connection; the next call opens another."""

@@ -30,3 +30,7 @@ class UnavailableError(DataSourceError):
 
 class SubscriptionInUseError(DataSourceError):
     """Another query follows its stream with the same subscription."""
+
+
+class ConflictError(DataSourceError):
+    """Somebody else was faster: what was asked for does not fit any more."""

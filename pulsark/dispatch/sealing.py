@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pulsark.dispatch.sealing_due import SMALL_BYTES, due_ranges, in_order
+from pulsark.dispatch.sealing_jobs import SealingJobs
 from pulsark.dispatch.sealing_unloaded import UnloadedTopics
 from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.errors import PulsarkError, StorageError
@@ -94,14 +95,16 @@ class Sealing:
         """Tables that may have something to be tidied, and when they are looked at."""
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self._complaints: dict[TopicName, str] = {}
+        self._lent: dict[TopicName, float] = {}
+        """Tables that a job has to itself, and until when."""
+        self.jobs = SealingJobs(broker, self, tables)
 
     def start(self) -> None:
-        """Begin."""
-        unloaded = UnloadedTopics(self._broker, self, self._tables)
-        self._tasks = [
-            asyncio.create_task(self._repeat()),
-            asyncio.create_task(unloaded.repeat()),
-        ]
+        """Begin. With ``sealByJobs`` this process only tidies."""
+        self._tasks = [asyncio.create_task(self._repeat())]
+        if not self._broker.settings.sealByJobs:
+            unloaded = UnloadedTopics(self._broker, self, self._tables)
+            self._tasks.append(asyncio.create_task(unloaded.repeat()))
 
     async def close(self) -> None:
         """End. What was decided is finished by the next owner of the table."""
@@ -136,7 +139,8 @@ class Sealing:
     async def _round(self) -> None:
         started = self._clock.monotonic()
         small_had_a_turn = False
-        for work in in_order(await self._look(started)):
+        due = await self._look(started)
+        for work in () if self._broker.settings.sealByJobs else in_order(due):
             is_small = work.size < SMALL_BYTES
             if is_small and small_had_a_turn and self._clock.monotonic() - started > SMALL_SECONDS:
                 break
@@ -162,7 +166,8 @@ class Sealing:
             self._complaints.pop(base, None)
 
     async def _look(self, now: float) -> list[Due]:
-        """What is due of all loaded topics."""
+        """What is due of all loaded topics, but for those that a job has."""
+        self._lent = {base: until for base, until in self._lent.items() if until > now}
         loaded = self._broker.loaded_topics()
         if len(self._progress) > len(loaded):
             for gone in self._progress.keys() - set(loaded):
@@ -172,6 +177,8 @@ class Sealing:
             if number % TOPICS_A_TURN == 0:
                 await asyncio.sleep(0)
             if topic.closed or not topic.policies.sealing.enabled:
+                continue
+            if self._lent and topic.name.base in self._lent:
                 continue
             progress = self._progress.get(topic)
             if progress is not None and progress.settled == topic.ledger.last_confirmed:
@@ -221,6 +228,48 @@ class Sealing:
 
     def _tidy_later(self, base: TopicName) -> None:
         self._tidy_at.setdefault(base, self._clock.monotonic() + TIDY_SECONDS)
+
+    # -- for jobs ---
+
+    def lend(self, base: TopicName, seconds: float) -> None:
+        """Leave a table to a job for a while; 0: no longer."""
+        self._lent.pop(base, None)
+        if seconds > 0:
+            self._lent[base] = self._clock.monotonic() + seconds
+
+    async def due(
+        self, topics: list[Topic] | None, *, everything: bool
+    ) -> list[tuple[TopicName, dict[Topic, list[SealRange]]]]:
+        """What is due of each table, in the order of its urgency; ``None``: of all loaded topics.
+
+        What a job has already is left out.
+        """
+        now = self._clock.monotonic()
+        work = [Due(t.name.base, [t], 0, now) for t in topics or ()]
+        if topics is None:
+            work = await self._look(now)
+            work.sort(key=lambda table: -table.size)
+        tables: dict[TopicName, dict[Topic, list[SealRange]]] = {}
+        for table in work:
+            if self._lent.get(table.base, now) > now:
+                continue
+            for topic in table.topics:
+                if not topic.policies.sealing.enabled:
+                    continue
+                if topic not in self._progress:
+                    await self._look_up(topic)
+                ranges = self._due(topic, now, everything=everything)
+                if ranges:
+                    tables.setdefault(table.base, {})[topic] = ranges
+        return list(tables.items())
+
+    async def attached(self, topic: Topic, ledger_ids: Iterable[int]) -> None:
+        """A job's files of these ledgers are in the table: the journal releases their entries."""
+        self._progress.setdefault(topic, Progress())
+        for ledger_id in ledger_ids:
+            await self._release(topic, ledger_id)
+        self._progress[topic].since = None
+        self._tidy_later(topic.name.base)
 
     # -- sealing ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
@@ -50,6 +50,17 @@ class SealRange:
             return self
         count = max(1, (self.last - self.first + 1) * size // self.size)
         return replace(self, last=self.first + count - 1, size=size)
+
+    def cut(self, size: int) -> Iterator[SealRange]:
+        """The same in pieces of about so many bytes."""
+        rest = self
+        while rest.size > size and rest.last > rest.first:
+            piece = rest.within(size)
+            yield piece
+            if piece.last == self.last:
+                return
+            rest = replace(rest, first=piece.last + 1, size=rest.size - piece.size)
+        yield rest
 
 
 EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
@@ -111,6 +122,42 @@ class Tables:
             for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
                 del self._ledgers[known]
         return True
+
+    async def opened(self, name: TopicName, table_id: str) -> TableRecord:
+        """``open``, and the table as it is now."""
+        await self.open(name, table_id)
+        return self._owners[table_path(name)].record
+
+    def roots_needed(self, record: TableRecord) -> int:
+        """Storage roots that a file must be on before it is attached."""
+        return min(self._copies_needed, len(record.roots))
+
+    def new_attempt(self) -> str:
+        """What makes the names of the files of one attempt differ from all others."""
+        return staged.nonce(self._runtime.clock.now_ms(), self._runtime.rng.getrandbits(48))
+
+    async def attach(self, name: TopicName, files: Sequence[DataFile]) -> None:
+        """Attach files that others wrote to a table that is open.
+
+        ``StorageError`` if they are on fewer storage roots than are needed.
+        """
+        owner = self._owners[table_path(name)]
+        needed = self.roots_needed(owner.record)
+        for file in files:
+            there = 0
+            for root in owner.record.roots:
+                try:
+                    there += await run_in_worker(
+                        self._thread(),
+                        lambda root=root, file=file: (  # type: ignore[misc]
+                            self._runtime.disk.size(f"{root}/{file.path}") == file.size
+                        ),
+                    )
+                except OSError as e:
+                    log.warning("%s: %s is not there: %s", root, file.path, e)
+            if there < needed:
+                raise StorageError(f"{file.path} is on {there} storage roots of {needed}")
+        await self._attach(name, owner, files)
 
     async def seal(
         self,
@@ -238,7 +285,7 @@ class Tables:
     ) -> list[DataFile]:
         roots, size = await self._roots_with_room(owner.record, wanted.size)
         wanted = wanted.within(size)
-        attempt = staged.nonce(self._runtime.clock.now_ms(), self._runtime.rng.getrandbits(48))
+        attempt = self.new_attempt()
         try:
             return await self._sealing.seal(
                 entries_of(wanted),

@@ -6,13 +6,17 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from pulsark.dispatch.sealing import CHECK_SECONDS, STAGED_MS, TIDY_SECONDS
 from pulsark.dispatch.sealing_due import SMALL_TABLES_A_ROUND
 from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import StorageError
+from pulsark.metadata.resources import InUseError, InvalidResourceError
 from pulsark.storage.position import EARLIEST, Position
-from pulsark.storage.table.record import table_path
+from pulsark.storage.table.record import DataFile, table_path
+from pulsark.storage.table.seal import seal
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
 from tests.support.client_view import client_view
@@ -273,3 +277,79 @@ async def test_sealing_waits_for_room_and_says_so(broker: BrokerInMemory) -> Non
     assert len(data_files(broker)) == 1
     assert in_journal(broker, topic.ledger.ledgers()[0].ledger_id) == 0
     assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+async def staged_by_a_job(broker: BrokerInMemory) -> tuple[str, list[DataFile]]:
+    """What a job would write for everything there is."""
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    (table,) = await sealing.jobs.plan(
+        [NAME], everything=True, lease_seconds=60, range_bytes=1 << 30
+    )
+    files = []
+    for planned in table.ranges:
+        wanted = planned.wanted
+        entries = await broker.broker.ledgers.read(
+            wanted.ledger_id, wanted.first, wanted.last, 1 << 30, confirmed=wanted.last
+        )
+        files += seal(
+            entries, wanted.partition, wanted.ledger_id, table.roots,
+            broker.broker.runtime.disk, planned.attempt,
+        )  # fmt: skip
+    return table.table_id, files
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=1, **ROLL_EARLY)
+async def test_what_a_job_wrote_is_attached_once(broker: BrokerInMemory) -> None:
+    originals = await appended(broker, 15)
+    table_id, files = await staged_by_a_job(broker)
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    first = (await broker.broker.topic(NAME)).ledger.ledgers()[0].ledger_id
+    assert in_journal(broker, first) == 10, "what a job has is left to it"
+    assert (
+        await sealing.jobs.plan([NAME], everything=True, lease_seconds=60, range_bytes=1 << 30)
+        == []
+    )
+    assert await sealing.jobs.attach(NAME, table_id, files) == 1
+    assert await sealing.jobs.attach(NAME, table_id, files) == 1, "the answer was lost"
+    assert in_journal(broker, first) == 0
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(15))
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(15))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0)
+async def test_a_job_that_is_too_late_or_wrong_is_refused(broker: BrokerInMemory) -> None:
+    await appended(broker, 5)
+    table_id, files = await staged_by_a_job(broker)
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    attach = sealing.jobs.attach
+    (file,) = files
+    for wrong in (
+        replace(file, path="../../etc/passwd"),
+        replace(file, path=file.path.replace("partition=-1", "partition=0")),
+        replace(file, path=f"{file.path}/../x.parquet"),
+        replace(file, ledger_id=file.ledger_id + 1),
+        replace(file, last_entry_id=5),
+        replace(file, first_entry_id=-1),
+        replace(file, size=0),
+    ):
+        with pytest.raises(InvalidResourceError, match="files: "):
+            await attach(NAME, table_id, [wrong])
+    with pytest.raises(InvalidResourceError, match="1 to"):
+        await attach(NAME, table_id, [])
+    with pytest.raises(InUseError, match="deleted and created again"):
+        await attach(NAME, "0" * 32, files)
+    with pytest.raises(StorageError, match="is on 0 storage roots"):
+        await attach(NAME, table_id, [replace(file, size=file.size + 1)])
+    with pytest.raises(InUseError, match="plan anew"):
+        await attach(NAME, table_id, [replace(file, first_entry_id=1)])
+    topic = await broker.broker.topic(NAME)
+    await sealing.seal(NAME, [topic], everything=True)  # somebody is faster
+    with pytest.raises(InUseError, match="plan anew"):
+        await attach(NAME, table_id, files)
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(5))

@@ -1,0 +1,91 @@
+"""Plans and attaches for the job that seals ledgers. Pulsark's own.
+
+``POST /admin/v2/sealing/plan`` with ``{"topics": [name], "everything": false, "leaseSeconds": 600,
+"rangeBytes": 67108864}`` answers ``{"flightUrl", "tables": [{"topic", "tableId", "roots",
+"rootsNeeded", "targetFileBytes", "ranges": [{"name", "topicId", "partition", "ledgerId", "first",
+"last", "size", "attempt"}]}]}``; without topics it is about all that are loaded. ``POST
+.../{topic}/attach`` with ``{"tableId", "files"}`` makes files part of a topic, as
+``docs/formats/table.md`` has them in an intent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.errors import fail
+from pulsark.admin.paths import TOPICS
+from pulsark.admin.requests import BrokerOf, TopicOf, integer, json_object, strings, value
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.sealing_jobs import PlannedTable, SealingJobs
+from pulsark.storage.table.record import DataFile
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(tags=["pulsark"])
+
+LEASE_SECONDS = 600
+RANGE_BYTES = 64 << 20
+
+
+def _jobs(broker: Broker) -> SealingJobs:
+    if broker.sealing is None:
+        raise fail(405, "This broker has no storage roots")
+    return broker.sealing.jobs
+
+
+@router.post("/admin/v2/sealing/plan")
+async def plan(request: Request, broker: BrokerOf) -> Response:
+    """What is due, and where it goes; nobody else seals it while the lease lasts."""
+    wanted = await json_object(request)
+    names = [TopicName.parse(name).base for name in strings(wanted.get("topics"), "topics")]
+    everything = wanted.get("everything", False)
+    if not isinstance(everything, bool):
+        raise fail(400, "everything is true or false")
+    lease = integer(wanted.get("leaseSeconds"), "leaseSeconds", LEASE_SECONDS)
+    size = integer(wanted.get("rangeBytes"), "rangeBytes", RANGE_BYTES)
+    if size < 1 << 20:
+        raise fail(412, "rangeBytes is at least 1048576, a row group")
+    found = await _jobs(broker).plan(
+        names, everything=everything, lease_seconds=lease, range_bytes=size
+    )
+    return value({"flightUrl": broker.flight_url, "tables": [_shown(table) for table in found]})
+
+
+def _shown(table: PlannedTable) -> dict[str, Any]:
+    return {
+        "topic": str(table.base),
+        "tableId": table.table_id,
+        "roots": list(table.roots),
+        "rootsNeeded": table.roots_needed,
+        "targetFileBytes": table.target_file_bytes,
+        "ranges": [
+            {
+                "name": str(planned.name),
+                "topicId": planned.topic_id,
+                "partition": planned.wanted.partition,
+                "ledgerId": planned.wanted.ledger_id,
+                "first": planned.wanted.first,
+                "last": planned.wanted.last,
+                "size": planned.wanted.size,
+                "attempt": planned.attempt,
+            }
+            for planned in table.ranges
+        ],
+    }
+
+
+@router.post(TOPICS + "/{topic}/attach")
+async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Make files part of a topic; ``{"attach": number}``. 409: plan anew."""
+    given = await json_object(request)
+    files = given.get("files")
+    if not isinstance(files, list):
+        raise fail(400, "files is a list")
+    try:
+        parsed = [DataFile.from_json(file) for file in files]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise fail(400, f"files: a file is not as it should be: {error!r}") from None
+    number = await _jobs(broker).attach(topic.base, str(given.get("tableId")), parsed)
+    return value({"attach": number})

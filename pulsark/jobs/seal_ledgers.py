@@ -1,0 +1,79 @@
+"""Move messages from the journal into the tables of their topics.
+
+One Spark job for many topics: a task for each storage root and range of entries, which reads over
+Flight and writes Parquet. The broker says what is due, and makes the files part of the topics: it
+is the only one that commits. A run that dies leaves files that nobody names, which are deleted a
+day later; what it did not attach is due again.
+
+With ``sealByJobs=true`` the broker leaves all sealing to this job; run it with ``--every``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pulsark.datasource.errors import ConflictError
+from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
+from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of, write_all
+
+if TYPE_CHECKING:
+    from pulsark.storage.table.record import DataFile
+
+FILES_A_REQUEST: Final = 200
+"""Files that are attached at once: a description of one takes about 1 KiB of the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters(Repeated):
+    """Of ``seal_ledgers``."""
+
+    topic: Annotated[tuple[str, ...], Flag("a topic to seal; all that are in use if left out")] = ()
+    everything: Annotated[
+        bool, Flag("seal all there is, and not only what the policies say is due")
+    ] = False
+    task_mb: Annotated[int, Flag("entries of one Spark task, in MiB; small topics share one")] = 64
+
+
+def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
+    """Seal once; ``JobError`` if something that was due could not be sealed."""
+    if wanted.task_mb < 1:
+        raise UsageError(f"--task-mb {wanted.task_mb}: it is at least 1")
+    admin = context.admin(wanted)
+    size = wanted.task_mb << 20
+    plan = admin.seal_plan(wanted.topic, everything=wanted.everything, range_bytes=size)
+    bins = packed(tasks_of(plan), size)
+    context.progress.show("sealing", 0, len(bins))
+    written = _in_spark(bins, context) if bins else []
+    files = rows = 0
+    problems: list[str] = []
+    for table in plan["tables"]:
+        mine = [one for one in written if one.task.topic == table["topic"]]
+        found = outcome(mine, table["rootsNeeded"])
+        problems += found.problems
+        for some in _chunks(found.files):
+            try:
+                admin.attach(table["topic"], table["tableId"], [file.to_json() for file in some])
+            except ConflictError as error:
+                problems.append(f"{table['topic']}: {error}")
+                break
+            files += len(some)
+            rows += sum(file.rows for file in some)
+    summary = {"tables": len(plan["tables"]), "tasks": len(bins), "files": files, "rows": rows}
+    if problems and not files:
+        raise JobError(f"nothing was sealed: {problems[0]}")
+    return summary | ({"problems": problems[:10]} if problems else {})
+
+
+def _in_spark(bins: Sequence[Sequence[Task]], context: Context) -> list[Written]:
+    found = context.spark.sparkContext.parallelize(bins, len(bins)).map(write_all).collect()
+    return [written for some in found for written in some]
+
+
+def _chunks(files: Sequence[DataFile]) -> Iterator[Sequence[DataFile]]:
+    for start in range(0, len(files), FILES_A_REQUEST):
+        yield files[start : start + FILES_A_REQUEST]
+
+
+JOB = Job("seal_ledgers", "Move messages into the tables of their topics.", Parameters, run)

@@ -1,0 +1,168 @@
+"""What the tasks of ``seal_ledgers`` are, what each does, and what their answers come to.
+
+A task writes a range of entries to one storage root; tasks of one range write the same bytes to
+different roots, wherever they run. Small tasks share a partition of the Spark job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pulsark.datasource.entry_stream import read_entries
+from pulsark.datasource.plan import Segment, Split
+from pulsark.errors import PulsarkError
+from pulsark.runtime import Disk, OsDisk
+from pulsark.storage.table import staged
+from pulsark.storage.table.record import DataFile
+from pulsark.storage.table.room import check_room
+from pulsark.storage.table.seal import seal
+
+PATIENCE_SECONDS: Final = 60.0
+"""A broker that restarts meanwhile is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Entries of one ledger for one storage root."""
+
+    topic: str
+    """The topic whose table it is."""
+    root: str
+    """Directory of the table."""
+    name: str
+    """The partition."""
+    topic_id: str
+    flight_url: str
+    partition: int
+    ledger_id: int
+    first: int
+    last: int
+    size: int
+    attempt: str
+    target_bytes: int
+
+    @property
+    def range(self) -> tuple[str, int, int]:
+        """What is equal for all roots."""
+        return self.topic, self.ledger_id, self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of a task: files, or why there are none."""
+
+    task: Task
+    files: tuple[DataFile, ...] = ()
+    problem: str = ""
+
+
+def tasks_of(plan: Mapping[str, Any]) -> list[Task]:
+    """The tasks of a broker's plan."""
+    return [
+        Task(
+            table["topic"],
+            root,
+            planned["name"],
+            planned["topicId"],
+            plan["flightUrl"],
+            planned["partition"],
+            planned["ledgerId"],
+            planned["first"],
+            planned["last"],
+            planned["size"],
+            planned["attempt"],
+            table["targetFileBytes"],
+        )
+        for table in plan["tables"]
+        for planned in table["ranges"]
+        for root in table["roots"]
+    ]
+
+
+def packed(tasks: Iterable[Task], size: int) -> list[list[Task]]:
+    """Tasks by root, so many together as have about ``size`` bytes."""
+    bins: list[list[Task]] = []
+    room: dict[str, tuple[list[Task], int]] = {}
+    for task in sorted(tasks, key=lambda task: -task.size):
+        found, used = room.get(task.root, ([], size))
+        if used + task.size > size:
+            found, used = [], 0
+            bins.append(found)
+        found.append(task)
+        room[task.root] = found, used + task.size
+    return bins
+
+
+def write(task: Task, disk: Disk | None = None) -> Written:
+    """Read the entries from the broker and write them to the root. Done again, it begins anew."""
+    disk = disk or OsDisk()
+    try:
+        staged.remove_attempt(disk, task.root, task.partition, task.ledger_id, task.attempt)
+        check_room(disk, task.root, task.size)
+        files = seal(
+            _entries(task),
+            task.partition,
+            task.ledger_id,
+            [task.root],
+            disk,
+            task.attempt,
+            target_bytes=task.target_bytes,
+        )
+    except (PulsarkError, OSError) as error:
+        return Written(task, problem=str(error))
+    return Written(task, tuple(files))
+
+
+def write_all(tasks: Iterable[Task]) -> list[Written]:
+    """The tasks of one partition of the Spark job."""
+    return [write(task) for task in tasks]
+
+
+def _entries(task: Task) -> Iterator[tuple[int, bytes]]:
+    segment = Segment(task.ledger_id, task.first, task.last, task.size)
+    split = Split(task.topic, task.name, task.partition, task.topic_id, task.flight_url, (segment,))
+    for chunk in read_entries(
+        split,
+        patience_s=PATIENCE_SECONDS,
+        fail_on_data_loss=True,
+        find_flight_url=lambda: task.flight_url,
+    ):
+        yield from zip(chunk.entry_ids, chunk.entries, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What can be attached to one table."""
+
+    files: list[DataFile]
+    problems: list[str]
+
+
+def outcome(written: Sequence[Written], roots_needed: int) -> Outcome:
+    """The files of one table that enough roots have, and that follow each other.
+
+    Of each ledger it ends at the first range that too few roots have: what comes behind it is
+    sealed another time.
+    """
+    ranges: dict[tuple[str, int, int], list[Written]] = {}
+    for one in written:
+        ranges.setdefault(one.task.range, []).append(one)
+    files: list[DataFile] = []
+    problems = [f"{one.task.root}: {one.problem}" for one in written if one.problem]
+    broken: set[int] = set()
+    for key in sorted(ranges):
+        ledger_id = key[1]
+        copies = [one.files for one in ranges[key] if not one.problem]
+        if len(set(map(_digests, copies))) > 1:
+            problems.append(f"ledger {ledger_id}: storage roots have different files")
+        elif len(copies) >= roots_needed and ledger_id not in broken:
+            files += copies[0]
+            continue
+        broken.add(ledger_id)
+    return Outcome(files, problems)
+
+
+def _digests(files: Sequence[DataFile]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((file.path, file.size, file.crc32c) for file in files)
