@@ -44,6 +44,11 @@ class Task:
     target_bytes: int
 
     @property
+    def storage_root(self) -> str:
+        """The root itself; tables are three levels below it (``record.table_directory``)."""
+        return self.root.rsplit("/", 3)[0]
+
+    @property
     def range(self) -> tuple[str, int, int]:
         """What is equal for all roots."""
         return self.topic, self.ledger_id, self.first
@@ -82,16 +87,16 @@ def tasks_of(plan: Mapping[str, Any]) -> list[Task]:
 
 
 def packed(tasks: Iterable[Task], size: int) -> list[list[Task]]:
-    """Tasks by root, so many together as have about ``size`` bytes."""
+    """Tasks by storage root, so many together as have about ``size`` bytes."""
     bins: list[list[Task]] = []
     room: dict[str, tuple[list[Task], int]] = {}
     for task in sorted(tasks, key=lambda task: -task.size):
-        found, used = room.get(task.root, ([], size))
+        found, used = room.get(task.storage_root, ([], size))
         if used + task.size > size:
             found, used = [], 0
             bins.append(found)
         found.append(task)
-        room[task.root] = found, used + task.size
+        room[task.storage_root] = found, used + task.size
     return bins
 
 

@@ -53,13 +53,13 @@ def test_a_task_for_each_root_and_range() -> None:
 
 def test_a_hundred_thousand_nearly_empty_topics_are_a_few_partitions_of_one_job() -> None:
     tasks = [
-        replace(TASK, topic=f"t{i}", root=root, size=1000)
+        replace(TASK, topic=f"t{i}", root=f"{root}/public/default/{i}", size=1000)
         for i in range(100_000)
         for root in ("/r1", "/r2")
     ]
     bins = packed(tasks, 64 << 20)
     assert len(bins) == 4
-    assert all(len({task.root for task in some}) == 1 for some in bins)
+    assert all(len({task.storage_root for task in some}) == 1 for some in bins)
     assert sum(map(len, bins)) == len(tasks)
     assert [len(b) for b in packed([replace(TASK, size=100), replace(TASK, size=60)], 100)] == [
         1,
