@@ -113,7 +113,7 @@ async def _unacked(subscription: Subscription) -> list[Row]:
     ``batch_indexes`` has the messages of a batch that are left, if some are not.
     """
     state = subscription.cursor.state
-    parts = sorted(state.masks)
+    parts = list(state.masks)
     found: list[Row] = []
     for first, last in state.unacked_runs(state.mark_delete, LATEST):
         entry_id = first.entry_id

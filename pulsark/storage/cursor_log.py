@@ -28,6 +28,8 @@ from pulsark.storage.proto import cursor_pb2 as pb
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 4 << 20
+UNTOLD_CHANGES_MAX = 4096
+"""More are not left for the flush interval: one turn of the loop has to write them."""
 
 __all__ = ["CursorLog", "CursorLogConfig"]
 
@@ -51,6 +53,7 @@ class CursorLog:
         self._dirty: dict[int, Cursor] = {}
         self._deleted: list[int] = []
         self._dones: list[Done] = []
+        self._untold = 0
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._creating: dict[tuple[str, str], asyncio.Task[Cursor]] = {}
@@ -70,6 +73,8 @@ class CursorLog:
         replay = Replay()
         if record.state.ledger_id is not None:
             await _read_ledger(manager, record.state.ledger_id, replay)
+        for _ in replay.pack():
+            await asyncio.sleep(0)
         table = replay.table()
         writer = CursorLogWriter(bundle, manager, record, table, config)
         await writer.delete_doomed()
@@ -213,11 +218,14 @@ class CursorLog:
     def changed(self, cursor: Cursor, done: Done | None) -> None:
         """A cursor changed. Without ``done`` it is written within the flush interval."""
         self._dirty[cursor.identity.cursor_id] = cursor
-        if done is None:
-            self._flush_later()
-        else:
+        self._untold += 1
+        if done is not None:
             self._dones.append(done)
             self._flush_soon()
+        elif self._untold > UNTOLD_CHANGES_MAX:
+            self._flush_soon()
+        else:
+            self._flush_later()
 
     async def sync(self) -> None:
         """Return once everything that happened so far is durable; raises ``StorageError``."""
@@ -260,6 +268,7 @@ class CursorLog:
             marks.append((cursor, cursor.mark_delete))
         self._deleted = []
         self._dirty = {}
+        self._untold = 0
         self._writer.submit(records, dones, marks)
 
 
@@ -273,8 +282,8 @@ async def _read_ledger(manager: LedgerManager, ledger_id: int, replay: Replay) -
             raise StorageError(f"Cursor ledger {ledger_id} ends at {position}, not at {last}")
         for _, entry in entries:
             replay.read(entry)
+            await asyncio.sleep(0)
         position = entries[-1][0] + 1
-        await asyncio.sleep(0)
     if not replay.complete:
         raise StorageError(f"Cursor ledger {ledger_id} does not begin with a whole snapshot")
 

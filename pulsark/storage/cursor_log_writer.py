@@ -71,7 +71,7 @@ class CursorLogConfig:
     ack_quorum: int = 1
     flush_interval_ms: int = 1000
     roll_bytes: int = 2 << 20
-    roll_ratio: float = 2.0
+    roll_ratio: float = 1.0
 
     @classmethod
     def from_settings(cls, settings: CursorSettings) -> CursorLogConfig:

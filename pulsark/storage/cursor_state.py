@@ -10,8 +10,7 @@ to an earlier one is void.
 ``CursorState`` adds what needs to know the ledgers: which positions exist, and where the
 mark-delete position can go over the end of a ledger.
 
-Masks of partly acknowledged batches are ints: bit i is message i of the batch, **1 means not
-acknowledged**, as on the wire. Entry ids are below 2^32.
+Entry ids are below 2^32.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Protocol
 
 from pyroaring import BitMap
 
+from pulsark.storage.batch_masks import BatchMasks
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire.ack_set import mask_of_words, words_of_mask
 
@@ -63,7 +63,7 @@ class AckedSet:
         self.mark_delete = mark_delete
         self.era = era
         self.acked: dict[int, BitMap] = {}
-        self.masks: dict[Position, int] = {}
+        self.masks = BatchMasks()
         self.count = 0
 
     @property
@@ -88,14 +88,15 @@ class AckedSet:
             self._raise_mark_delete(other.mark_delete)
         for ledger_id, entries in other.acked.items():
             self.add_entries(ledger_id, entries)
-        for position, mask in other.masks.items():
-            self.narrow(position, mask)
+        for ledger_id, masks in other.masks.ledgers.items():
+            for entry_id, mask in masks.items():
+                self.narrow(Position(ledger_id, entry_id), mask)
 
     def copy(self) -> AckedSet:
         """An independent copy."""
         twin = AckedSet(self.mark_delete, self.era)
         twin.acked = {ledger_id: BitMap(entries) for ledger_id, entries in self.acked.items()}
-        twin.masks = dict(self.masks)
+        twin.masks = self.masks.copy()
         twin.count = self.count
         return twin
 
@@ -103,7 +104,7 @@ class AckedSet:
         self.mark_delete = mark_delete
         self.era = era
         self.acked = {}
-        self.masks = {}
+        self.masks = BatchMasks()
         self.count = 0
 
     def add_entries(self, ledger_id: int, entries: BitMap) -> None:
@@ -121,35 +122,24 @@ class AckedSet:
         if mine:
             self.acked[ledger_id] = mine
         self.count += len(mine) - before
-        if not self.masks:
-            return
-        if len(entries) < len(self.masks):
-            for entry_id in entries:
-                self.masks.pop(Position(ledger_id, entry_id), None)
-        else:
-            self.masks = {
-                p: m for p, m in self.masks.items() if p[0] != ledger_id or p[1] not in mine
-            }
+        if self.masks:
+            self.masks.discard_entries(ledger_id, entries)
 
     def narrow(self, position: Position, mask: int) -> None:
         """AND a mask onto an entry, unless it is acknowledged as a whole."""
         if self.is_acked(position):
             return
-        rest = self.masks.get(position, mask) & mask
+        before = self.masks.get(position)
+        rest = mask if before is None else mask & before
         if rest:
-            self.masks[position] = rest
+            self.masks.put(position, rest)
         else:
             self.add_entries(position.ledger_id, BitMap([position.entry_id]))
 
     def _raise_mark_delete(self, position: Position) -> None:
         """Move the mark-delete position up and forget what it covers now."""
-        distance = position.entry_id - self.mark_delete.entry_id
-        near = position.ledger_id == self.mark_delete.ledger_id and distance < len(self.masks)
-        if self.masks and near:
-            for entry_id in range(self.mark_delete.entry_id + 1, position.entry_id + 1):
-                self.masks.pop(Position(position.ledger_id, entry_id), None)
-        elif self.masks:
-            self.masks = {p: m for p, m in self.masks.items() if p > position}
+        if self.masks:
+            self.masks.forget_between(self.mark_delete, position)
         self.mark_delete = position
         if self.acked:
             self._forget_acked_through(position)
@@ -205,7 +195,8 @@ class CursorState(AckedSet):
     def of(cls, saved: AckedSet, ledgers: Ledgers) -> CursorState:
         """The state that was saved, brought up to date with the ledgers."""
         state = cls(ledgers, saved.mark_delete, saved.era)
-        state.merge(saved)
+        twin = saved.copy()
+        state.acked, state.masks, state.count = twin.acked, twin.masks, twin.count
         state.settle()
         return state
 
@@ -233,7 +224,7 @@ class CursorState(AckedSet):
             if rest:
                 return rest
         if self.masks:
-            self.masks.pop(position, None)
+            self.masks.discard(position)
         self.changed = True
         after_ledger, after_entry = self.mark_delete
         if ledger_id == after_ledger and entry_id == after_entry + 1:
@@ -290,7 +281,7 @@ class CursorState(AckedSet):
         self._clear(Position(position.ledger_id, position.entry_id - 1), self.era + 1)
         self._known = {}
         if ack_set and any(ack_set) and len(ack_set) <= MAX_ACK_SET_WORDS:
-            self.masks[position] = mask_of_words(ack_set)
+            self.masks.put(position, mask_of_words(ack_set))
         self._reborn = True
         self.changed = True
 
@@ -310,7 +301,10 @@ class CursorState(AckedSet):
             unsaved = AckedSet(self.mark_delete, self.era)
             for ledger_id, entries in self._unsaved.items():
                 unsaved.add_entries(ledger_id, entries)
-            unsaved.masks = {p: self.masks[p] for p in self._unsaved_masks if p in self.masks}
+            for position in self._unsaved_masks:
+                mask = self.masks.get(position)
+                if mask is not None:
+                    unsaved.masks.put(position, mask)
         self._unsaved = {}
         self._unsaved_masks = set()
         self._reborn = False
@@ -409,7 +403,7 @@ class CursorState(AckedSet):
             if mask == whole:
                 return batch_size
         if mask and mask != before:
-            self.masks[position] = mask
+            self.masks.put(position, mask)
             if self._note_unsaved:
                 self._unsaved_masks.add(position)
             self.changed = True
@@ -452,7 +446,7 @@ class CursorState(AckedSet):
                 del known[gone]
         self._forget_acked_through(self.mark_delete)
         if self.masks:
-            self.masks = {p: m for p, m in self.masks.items() if p > self.mark_delete}
+            self.masks.forget_between(Position(ledger_id, -1), self.mark_delete)
 
 
 def _last_of_run(entries: BitMap, first: int) -> int:

@@ -1,4 +1,8 @@
-"""All cursors of a bundle, in memory: those in use as objects, the others as packed records."""
+"""All cursors of a bundle, in memory: those in use as objects, the others at rest.
+
+At rest a cursor is packed records, a hundred bytes or so. A large one stays as it is: its
+bitmaps are as compact, and packing it would hold the event loop up.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,33 @@ from pulsark.storage.cursor_records import (
 from pulsark.storage.cursor_state import AckedSet, CursorState, Ledgers
 from pulsark.storage.proto import cursor_pb2 as pb
 
+LARGE = 10_000
+"""A cursor of so many acknowledged entries and masks is not packed."""
+
+_CURSORS_A_STEP = 64
+
 
 class SavedCursor:
     """A cursor without its ledgers: what records say."""
 
     __slots__ = ("acked", "identity", "properties")
 
-    def __init__(self, identity: CursorIdentity) -> None:
+    def __init__(self, identity: CursorIdentity, acked: AckedSet | None = None) -> None:
         self.identity = identity
         self.properties: dict[str, str] = {}
-        self.acked = AckedSet()
+        self.acked = AckedSet() if acked is None else acked
+
+    @classmethod
+    def of(cls, cursor: Cursor) -> SavedCursor:
+        """What a cursor is now."""
+        saved = cls(cursor.identity, cursor.state.copy())
+        saved.properties = cursor.properties
+        return saved
+
+    @property
+    def large(self) -> bool:
+        """Whether packing it takes long."""
+        return self.acked.count + len(self.acked.masks) > LARGE
 
     def apply(self, record: pb.Record) -> None:
         """Take in what a record says."""
@@ -40,11 +61,15 @@ class SavedCursor:
         return snapshot_records(self.identity, self.properties, self.acked)
 
 
-class CursorTable:
-    """Cursors by topic id. A topic has objects while it is loaded, and packed bytes otherwise."""
+AtRest = bytes | list[SavedCursor]
+"""The cursors of a topic that is not loaded; never changed."""
 
-    def __init__(self, packed: dict[str, bytes], next_cursor_id: int) -> None:
-        self._packed = packed
+
+class CursorTable:
+    """Cursors by topic id: objects while the topic is loaded, else at rest."""
+
+    def __init__(self, at_rest: dict[str, AtRest], next_cursor_id: int) -> None:
+        self._at_rest = at_rest
         self._loaded: dict[str, dict[str, Cursor]] = {}
         self.next_cursor_id = next_cursor_id
 
@@ -56,7 +81,7 @@ class CursorTable:
     def load(self, topic_id: str, ledgers: Ledgers, clock: Clock, sink: CursorSink) -> list[Cursor]:
         """Make the objects of a topic, which must not be loaded."""
         cursors = []
-        for saved in _saved(self._packed.pop(topic_id, b"")):
+        for saved in _saved(self._at_rest.pop(topic_id, b"")):
             state = CursorState.of(saved.acked, ledgers)
             cursor = Cursor(saved.identity, state, saved.properties, clock, sink)
             cursor.durable_mark_delete = saved.acked.mark_delete
@@ -65,10 +90,10 @@ class CursorTable:
         return cursors
 
     def unload(self, topic_id: str) -> list[Cursor]:
-        """Pack the cursors of a topic; returns the objects, which are of no more use."""
+        """Lay the cursors of a topic to rest; returns the objects, which are of no more use."""
         cursors = list(self._loaded.pop(topic_id, {}).values())
         if cursors:
-            self._packed[topic_id] = _packed(r for c in cursors for r in _records(c))
+            self._at_rest[topic_id] = _at_rest([SavedCursor.of(cursor) for cursor in cursors])
         return cursors
 
     def loaded(self, topic_id: str) -> dict[str, Cursor] | None:
@@ -77,7 +102,7 @@ class CursorTable:
 
     def saved(self, topic_id: str) -> list[SavedCursor]:
         """The cursors of a topic that is not loaded."""
-        return _saved(self._packed.get(topic_id, b""))
+        return _saved(self._at_rest.get(topic_id, b""))
 
     def subscriptions(self, topic_id: str) -> list[str]:
         """Sorted names of the cursors of a topic, loaded or not."""
@@ -97,9 +122,9 @@ class CursorTable:
             return None if cursor is None else cursor.identity.cursor_id
         saved = {s.identity.subscription: s for s in self.saved(topic_id)}
         gone = saved.pop(subscription, None)
-        self._packed.pop(topic_id, None)
+        self._at_rest.pop(topic_id, None)
         if saved:
-            self._packed[topic_id] = _packed(r for s in saved.values() for r in s.records())
+            self._at_rest[topic_id] = _at_rest(list(saved.values()))
         return None if gone is None else gone.identity.cursor_id
 
     def records(self) -> Iterator[pb.Record]:
@@ -109,20 +134,20 @@ class CursorTable:
         when its turn comes, and not at all if it was deleted by then. One that is made
         meanwhile may be left out.
         """
-        for topic_id in [*self._packed, *self._loaded]:
-            packed = self._packed.get(topic_id)
-            for saved in _saved(packed or b""):
-                if self._packed.get(topic_id) is packed:
+        for topic_id in [*self._at_rest, *self._loaded]:
+            at_rest = self._at_rest.get(topic_id)
+            for saved in _saved(at_rest or b""):
+                if self._at_rest.get(topic_id) is at_rest:
                     yield from saved.records()
                 else:
                     yield from self._records_of(topic_id, saved.identity.subscription)
-            for name in list(self._loaded.get(topic_id, ())) if packed is None else ():
+            for name in list(self._loaded.get(topic_id, ())) if at_rest is None else ():
                 yield from self._records_of(topic_id, name)
 
     def _records_of(self, topic_id: str, name: str) -> Iterator[pb.Record]:
         loaded = self._loaded.get(topic_id)
         if loaded is not None:
-            return _records(loaded[name]) if name in loaded else iter(())
+            return SavedCursor.of(loaded[name]).records() if name in loaded else iter(())
         found = [saved for saved in self.saved(topic_id) if saved.identity.subscription == name]
         return found[0].records() if found else iter(())
 
@@ -133,7 +158,8 @@ class Replay:
     def __init__(self) -> None:
         self.complete = False
         """Whether the snapshot at the head of the ledger was read to its end."""
-        self._packed: dict[int, bytes] = {}
+        self._untouched: dict[int, tuple[str, bytes]] = {}
+        """Topic id and packed records of cursors that one record tells everything of so far."""
         self._saved: dict[int, SavedCursor] = {}
         self._next_cursor_id = 0
 
@@ -146,27 +172,39 @@ class Replay:
             self.complete = True
             self._next_cursor_id = max(self._next_cursor_id, batch.snapshot_end.next_cursor_id)
 
+    def pack(self) -> Iterator[None]:
+        """Make what was read small, in steps. ``table`` can follow."""
+        for step, cursor_id in enumerate(list(self._saved)):
+            saved = self._saved[cursor_id]
+            if not saved.large:
+                self._untouched[cursor_id] = (saved.identity.topic_id, _packed(saved.records()))
+                del self._saved[cursor_id]
+            if step % _CURSORS_A_STEP == _CURSORS_A_STEP - 1:
+                yield
+
     def table(self) -> CursorTable:
         """All cursors, none of them loaded."""
-        packed: dict[str, bytes] = {}
-        for cursor_id in sorted({*self._packed, *self._saved}):
-            saved = self._thaw(cursor_id)
-            assert saved is not None
+        at_rest: dict[str, AtRest] = {}
+        for cursor_id in sorted(self._untouched):
+            topic_id, packed = self._untouched[cursor_id]
+            before = at_rest.get(topic_id, b"")
+            assert isinstance(before, bytes)
+            at_rest[topic_id] = before + packed
+        for saved in self._saved.values():
             topic_id = saved.identity.topic_id
-            packed[topic_id] = packed.get(topic_id, b"") + _packed(saved.records())
-            del self._saved[cursor_id]
-        return CursorTable(packed, self._next_cursor_id)
+            at_rest[topic_id] = [*_saved(at_rest.get(topic_id, b"")), saved]
+        return CursorTable(at_rest, self._next_cursor_id)
 
     def _apply(self, record: pb.Record) -> None:
         cursor_id = record.cursor_id
         self._next_cursor_id = max(self._next_cursor_id, cursor_id + 1)
         if record.deleted:
-            self._packed.pop(cursor_id, None)
+            self._untouched.pop(cursor_id, None)
             self._saved.pop(cursor_id, None)
             return
-        known = cursor_id in self._packed or cursor_id in self._saved
+        known = cursor_id in self._untouched or cursor_id in self._saved
         if not known and record.HasField("identity"):
-            self._packed[cursor_id] = _packed((record,))
+            self._untouched[cursor_id] = (record.identity.topic_id, _packed((record,)))
         elif known:
             saved = self._thaw(cursor_id)
             saved.apply(record)
@@ -175,13 +213,15 @@ class Replay:
     def _thaw(self, cursor_id: int) -> SavedCursor:
         saved = self._saved.get(cursor_id)
         if saved is None:
-            (saved,) = _saved(self._packed.pop(cursor_id))
+            (saved,) = _saved(self._untouched.pop(cursor_id)[1])
             self._saved[cursor_id] = saved
         return saved
 
 
-def _records(cursor: Cursor) -> Iterator[pb.Record]:
-    return snapshot_records(cursor.identity, cursor.properties, cursor.state.copy())
+def _at_rest(cursors: list[SavedCursor]) -> AtRest:
+    if any(saved.large for saved in cursors):
+        return cursors
+    return _packed(record for saved in cursors for record in saved.records())
 
 
 def _packed(records: Iterable[pb.Record]) -> bytes:
@@ -189,10 +229,12 @@ def _packed(records: Iterable[pb.Record]) -> bytes:
     return pb.Batch(version=VERSION, records=records).SerializeToString()
 
 
-def _saved(packed: bytes) -> list[SavedCursor]:
+def _saved(at_rest: AtRest) -> list[SavedCursor]:
+    if isinstance(at_rest, list):
+        return at_rest
     found: dict[int, SavedCursor] = {}
-    if packed:
-        for record in unpack(packed).records:
+    if at_rest:
+        for record in unpack(at_rest).records:
             if record.cursor_id not in found:
                 found[record.cursor_id] = SavedCursor(identity_of(record))
             found[record.cursor_id].apply(record)

@@ -21,7 +21,7 @@ from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Done
-from pulsark.storage import cursor_log_writer, cursor_records
+from pulsark.storage import cursor_log_writer, cursor_records, cursor_table
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_ledger import CursorLedger, Group
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
@@ -49,7 +49,11 @@ BATCH = 4
 
 @pytest.fixture(autouse=True)
 def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small cursor is cut as a large one is, so that crashes and changes come in between."""
+    """A small cursor is cut as a large one is, so that crashes and changes come in between.
+
+    Some of them count as large at rest.
+    """
+    monkeypatch.setattr(cursor_table, "LARGE", 3)
     monkeypatch.setattr(cursor_records, "RECORD_BYTES", 1)
     monkeypatch.setattr(cursor_records, "BATCH_BYTES", 60)
 

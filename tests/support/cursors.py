@@ -43,7 +43,7 @@ class TopicLedgers:
 def contents(acked: AckedSet) -> tuple[object, ...]:
     """Everything that tells two sets apart, in a form that can be compared."""
     sets = {ledger_id: list(entries) for ledger_id, entries in acked.acked.items()}
-    return acked.era, acked.mark_delete, sets, dict(acked.masks), acked.count
+    return acked.era, acked.mark_delete, sets, acked.masks.copy().ledgers, acked.count
 
 
 class Owner:

@@ -15,7 +15,7 @@ from pulsark.errors import LedgerFencedError, MetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Runtime
-from pulsark.storage import cursor_records
+from pulsark.storage import cursor_log, cursor_records, cursor_table
 from pulsark.storage.bookie import EntryRun
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
@@ -246,6 +246,24 @@ def test_plain_acks_are_written_within_the_flush_interval(world: World) -> None:
     run(world, main)
 
 
+def test_many_plain_acks_are_written_sooner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no turn of the loop has all of a second's acknowledgements to write."""
+    monkeypatch.setattr(cursor_log, "UNTOLD_CHANGES_MAX", 10)
+
+    async def main(world: World) -> None:
+        log = await world.open()
+        cursor = await world.create(log)
+        runs = len(world.bookie.runs)
+        for many in (11, 12):
+            for entry_id in range(many - 1):
+                cursor.ack([(P(10, 2 * entry_id + many % 2), None, None)])
+            await turns()
+            assert len(world.bookie.runs) == runs + many - 11
+        assert (await world.reload()).backlog() == 100 - 21
+
+    run(world, main)
+
+
 def test_plain_acks_go_along_with_one_that_is_waited_for(world: World) -> None:
     async def main(world: World) -> None:
         log = await world.open()
@@ -456,16 +474,18 @@ def test_a_large_cursor_is_written_in_entries_of_bounded_size(world: World) -> N
         assert max(sizes) < 2 * BATCH_BYTES
         again = await world.reload()
         assert again.state.acked == cursor.state.acked
-        assert again.state.masks == cursor.state.masks
+        assert again.state.masks.ledgers == cursor.state.masks.ledgers
 
     run(world, main)
 
 
+@pytest.mark.parametrize("large", [0, cursor_table.LARGE])
 @pytest.mark.parametrize("change", ["delete", "unload", "reload", "delete unloaded", "create"])
 def test_cursors_come_and_go_while_a_snapshot_is_written(
-    world: World, change: str, monkeypatch: pytest.MonkeyPatch
+    world: World, change: str, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each cursor takes several entries, so that the change comes between any two of them."""
+    monkeypatch.setattr(cursor_table, "LARGE", large)
     monkeypatch.setattr(cursor_records, "RECORD_BYTES", 1)
     monkeypatch.setattr(cursor_records, "BATCH_BYTES", 1)
     world.ledgers = TopicLedgers(*((ledger_id, 3) for ledger_id in range(5)))

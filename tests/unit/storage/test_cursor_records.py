@@ -84,7 +84,8 @@ def acked_sets(draw: st.DrawFn) -> AckedSet:
         part.acked[ledger_id] = BitMap(draw(st.sets(st.integers(0, 40), min_size=1)))
         acked.merge(part)
     masked = AckedSet(acked.mark_delete, acked.era)
-    masked.masks = draw(st.dictionaries(positions, st.integers(1, 2**70)))
+    for position, mask in draw(st.dictionaries(positions, st.integers(1, 2**70))).items():
+        masked.masks.put(position, mask)
     acked.merge(masked)
     return acked
 
@@ -133,7 +134,7 @@ def test_large_cursors_are_cut() -> None:
         acked.add_entries(ledger_id, BitMap(rng.sample(range(1, 50_000), 20_000)))
     for ledger_id in range(50, 55):
         for entry_id in range(2000):
-            acked.masks[P(ledger_id, entry_id)] = rng.getrandbits(300) | 1
+            acked.masks.put(P(ledger_id, entry_id), rng.getrandbits(300) | 1)
     identity = CursorIdentity(7, "topic", "subscription", 99)
     entries = list(pack(snapshot_records(identity, {}, acked)))
     assert len(entries) > 3

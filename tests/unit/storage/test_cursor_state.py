@@ -178,9 +178,9 @@ def test_a_saved_state_finds_its_ledgers_trimmed() -> None:
 def state_with(*positions: Position) -> AckedSet:
     acked = AckedSet()
     for ledger_id, entry_id in positions:
-        acked.masks[P(ledger_id, entry_id)] = 0b11
+        acked.masks.put(P(ledger_id, entry_id), 0b11)
         other = AckedSet()
-        other.masks[P(ledger_id, entry_id)] = 0b100
+        other.masks.put(P(ledger_id, entry_id), 0b100)
         acked.merge(other)
     return acked
 
@@ -319,7 +319,8 @@ class CursorMachine(RuleBasedStateMachine):
         open_positions = [p for p in positions if p not in self.acked]
         state = self.state
         assert [p for p in positions if not state.is_acked(p)] == open_positions
-        assert {p: m for p, m in state.masks.items() if p in positions} == self.masks
+        assert {p: state.masks.get(p) for p in state.masks if p in positions} == self.masks
+        assert all(state.masks.ledgers.values())
         assert state.backlog() == len(open_positions)
         assert state.count == sum(map(len, state.acked.values()))
         assert all(p > state.mark_delete for p in state.masks)

@@ -1,0 +1,87 @@
+"""Masks of batches that are acknowledged in part, by ledger.
+
+A mask is an int: bit i is message i of the batch, **1 means not acknowledged**, as on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyroaring import BitMap
+
+from pulsark.storage.position import Position
+
+
+class BatchMasks:
+    """A map from position to mask, iterated in order. No ledger in ``ledgers`` is empty."""
+
+    __slots__ = ("ledgers",)
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, dict[int, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.ledgers)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ledgers.values()))
+
+    def __iter__(self) -> Iterator[Position]:
+        for ledger_id in sorted(self.ledgers):
+            for entry_id in sorted(self.ledgers[ledger_id]):
+                yield Position(ledger_id, entry_id)
+
+    def get(self, position: Position) -> int | None:
+        """The mask of a batch; ``None`` if no message of it is acknowledged, or all are."""
+        masks = self.ledgers.get(position[0])
+        return None if masks is None else masks.get(position[1])
+
+    def put(self, position: Position, mask: int) -> None:
+        """Set the mask of a batch; not 0."""
+        masks = self.ledgers.get(position[0])
+        if masks is None:
+            masks = self.ledgers[position[0]] = {}
+        masks[position[1]] = mask
+
+    def discard(self, position: Position) -> None:
+        """Forget one batch, if it is here."""
+        masks = self.ledgers.get(position[0])
+        if masks is not None and masks.pop(position[1], None) is not None and not masks:
+            del self.ledgers[position[0]]
+
+    def discard_entries(self, ledger_id: int, entries: BitMap) -> None:
+        """Forget batches of one ledger. The cost is the lower of both numbers."""
+        masks = self.ledgers.get(ledger_id)
+        if masks is None:
+            return
+        if len(entries) < len(masks):
+            gone = [entry_id for entry_id in entries if entry_id in masks]
+        else:
+            gone = [entry_id for entry_id in masks if entry_id in entries]
+        self._remove(ledger_id, masks, gone)
+
+    def forget_between(self, after: Position, last: Position) -> None:
+        """Forget what is in ``(after, last]``; before that must be nothing."""
+        for ledger_id in [i for i in self.ledgers if i < last.ledger_id]:
+            del self.ledgers[ledger_id]
+        masks = self.ledgers.get(last.ledger_id)
+        if masks is None:
+            return
+        low = after.entry_id + 1 if after.ledger_id == last.ledger_id else 0
+        if last.entry_id - low < len(masks):
+            gone = [i for i in range(low, last.entry_id + 1) if i in masks]
+        else:
+            gone = [i for i in masks if i <= last.entry_id]
+        self._remove(last.ledger_id, masks, gone)
+
+    def copy(self) -> BatchMasks:
+        """An independent copy."""
+        twin = BatchMasks()
+        twin.ledgers = {ledger_id: dict(masks) for ledger_id, masks in self.ledgers.items()}
+        return twin
+
+    def _remove(self, ledger_id: int, masks: dict[int, int], gone: list[int]) -> None:
+        for entry_id in gone:
+            del masks[entry_id]
+        if not masks:
+            del self.ledgers[ledger_id]
