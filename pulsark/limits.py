@@ -142,6 +142,10 @@ SCHEMA_VERSIONS_MAX = 1000
 SCHEMA_VERSIONS_BYTES_MAX = 16 << 20
 """Largest definitions of one topic's schema, all versions together."""
 
+VALUE_TYPE_BYTES_MAX = 64 * 1024
+"""Largest type of a table's column ``value``, as JSON: some hundred fields. It is part of the
+table record and of commits. Fields beyond it get no columns; their messages are kept as sent."""
+
 # -- configuration ---------------------------------------------------------------------------
 
 CONFIG_FILE_BYTES_MAX = 1 << 20

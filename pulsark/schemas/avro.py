@@ -22,9 +22,14 @@ _NAME = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
 # Types are compared by identity: a record that contains itself has no end.
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
-    """``null``, ``boolean``, ``int``, ``long``, ``float``, ``double``, ``bytes``, ``string``."""
+    """``null``, ``boolean``, ``int``, ``long``, ``float``, ``double``, ``bytes``, ``string``.
+
+    ``logical`` is what the definition says that it stands for, for instance ``date``. It matters
+    to whoever shows the data, and not to whether one schema reads another.
+    """
 
     kind: str
+    logical: str = ""
 
     def __str__(self) -> str:
         return self.kind
@@ -75,9 +80,9 @@ class Named:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Enumeration(Named):
-    """One of some symbols."""
+    """One of some symbols, which data names by their place."""
 
-    symbols: frozenset[str]
+    symbols: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"enum {self.name}"
@@ -165,7 +170,7 @@ class _Parser:
             case "map":
                 return Map(self._inner(given, "values", namespace, depth))
             case str():
-                return self._reference(kind, namespace)
+                return _with_logical(self._reference(kind, namespace), given.get("logicalType"))
         raise InvalidSchemaDataError(f'A type has a "type" that is a text, not {_short(kind)}')
 
     def _reference(self, name: str, namespace: str) -> AvroType:
@@ -223,8 +228,8 @@ class _Parser:
         name = self._new_name(given, namespace)
         where = f"enum {name}"
         given_symbols = list(_texts(_list(given, "symbols", where), where, "symbols"))
-        symbols = frozenset(_checked_name(symbol, f"{where}: a symbol") for symbol in given_symbols)
-        if len(symbols) < len(given_symbols):
+        symbols = tuple(_checked_name(symbol, f"{where}: a symbol") for symbol in given_symbols)
+        if len(set(symbols)) < len(symbols):
             raise InvalidSchemaDataError(f"{where}: a symbol is there twice")
         default = given.get("default")
         if isinstance(default, str) and default not in symbols:
@@ -255,6 +260,12 @@ class _Parser:
         if name in self._named:
             raise InvalidSchemaDataError(f"Type {_short(name)} is defined twice")
         return name
+
+
+def _with_logical(found: AvroType, logical: object) -> AvroType:
+    if isinstance(found, Primitive) and isinstance(logical, str):
+        return Primitive(found.kind, logical)
+    return found
 
 
 def _full_name(name: str, namespace: str) -> str:

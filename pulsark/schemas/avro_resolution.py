@@ -174,7 +174,7 @@ def _alike(reader: AvroType, writer: AvroType) -> bool:
     if type(reader) is not type(writer):
         return False
     if isinstance(reader, Primitive) and isinstance(writer, Primitive):
-        return reader is writer or writer.kind in _PROMOTIONS.get(reader.kind, ())
+        return reader.kind == writer.kind or writer.kind in _PROMOTIONS.get(reader.kind, ())
     if isinstance(reader, Enumeration | Fixed) and isinstance(writer, Enumeration | Fixed):
         return reader.simple_name == writer.simple_name or _same_name(reader, writer)
     return True

@@ -12,11 +12,11 @@ BASE = {"runtime", "errors", "limits", "config"}
 ALLOWED = {
     "wire": BASE,
     "metadata": BASE | {"wire"},
-    "storage": BASE | {"wire", "metadata"},
+    "storage": BASE | {"wire", "metadata", "schemas"},
     "schemas": BASE,
     "dispatch": BASE | {"wire", "metadata", "storage", "schemas"},
     "admin": BASE | {"wire", "metadata", "storage", "schemas", "dispatch"},
-    "datasource": BASE | {"wire", "storage"},
+    "datasource": BASE | {"wire", "storage", "schemas"},
     "jobs": BASE | {"wire", "storage", "datasource"},
 }
 COMPOSITION = {"dispatch/standalone.py"}

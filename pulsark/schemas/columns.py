@@ -1,0 +1,222 @@
+"""Which columns show the values of a schema: Delta's types, and how they grow by versions.
+
+A type is what stands in the schema of a Delta table: a text such as ``long``, or the JSON object
+of a struct, an array or a map. Values that no column can show (a union of several types, a
+record that contains itself, a record without fields) have none; neither have fields whose names
+differ from an earlier one's only by upper and lower case, which engines do not tell apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from pulsark.limits import VALUE_TYPE_BYTES_MAX
+from pulsark.schemas import key_value
+from pulsark.schemas.avro import (
+    Array,
+    AvroType,
+    Enumeration,
+    Fixed,
+    Map,
+    Primitive,
+    Record,
+    Union,
+    load_json,
+    parse_avro,
+)
+from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
+
+ColumnType: TypeAlias = str | dict[str, Any]
+
+BINARY: Final = "binary"
+
+_OF_AVRO: Final[Mapping[tuple[str, str], str]] = {
+    ("boolean", ""): "boolean",
+    ("int", ""): "integer",
+    ("int", "date"): "date",
+    ("long", ""): "long",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+    ("float", ""): "float",
+    ("double", ""): "double",
+    ("bytes", ""): BINARY,
+    ("string", ""): "string",
+}
+
+_OF_JSON: Final[Mapping[str, str]] = {"bytes": "string", "float": "double"}
+"""Where the text of JSON has another type than Avro's: bytes are as they stand there."""
+
+_OF_PRIMITIVES: Final[Mapping[SchemaType, str]] = {
+    SchemaType.STRING: "string",
+    SchemaType.BOOLEAN: "boolean",
+    SchemaType.INT8: "byte",
+    SchemaType.INT16: "short",
+    SchemaType.INT32: "integer",
+    SchemaType.INT64: "long",
+    SchemaType.FLOAT: "float",
+    SchemaType.DOUBLE: "double",
+    SchemaType.DATE: "timestamp",
+    SchemaType.TIME: "long",
+    SchemaType.TIMESTAMP: "timestamp",
+    SchemaType.INSTANT: "timestamp",
+    SchemaType.LOCAL_DATE: "date",
+    SchemaType.LOCAL_TIME: "long",
+    SchemaType.LOCAL_DATE_TIME: "timestamp",
+}
+
+_SEPARATED = "SEPARATED"
+
+
+def value_type(schema: SchemaData) -> ColumnType:
+    """The type of the column with a schema's values; ``binary`` if it can show no more."""
+    found = _typed(schema)
+    if found is None or len(json.dumps(found)) > VALUE_TYPE_BYTES_MAX:
+        return BINARY
+    return found
+
+
+def merged(table: ColumnType, new: ColumnType) -> ColumnType:
+    """A table's type after a further version: with its new fields, behind those that it has.
+
+    What has a type keeps it.
+    """
+    found = _merged(table, new)
+    return table if len(json.dumps(found)) > VALUE_TYPE_BYTES_MAX else found
+
+
+def type_of_versions(schemas: Iterable[SchemaData]) -> ColumnType:
+    """The type of a new table, from the versions of the topic's schema, the oldest first."""
+    found: ColumnType = BINARY
+    for schema in schemas:
+        new = value_type(schema)
+        found = new if found == BINARY else merged(found, new)
+    return found
+
+
+def avro_of(schema: SchemaData) -> AvroType | None:
+    """The Avro type that describes values with columns; ``None`` if they are described else."""
+    if schema.type not in (SchemaType.AVRO, SchemaType.JSON):
+        return None
+    try:
+        found = parse_avro(load_json(schema.data))
+    except InvalidSchemaDataError:
+        return None
+    if schema.type is SchemaType.JSON and not isinstance(found, Record):
+        return None
+    return found
+
+
+def pair_of(schema: SchemaData) -> tuple[SchemaData, SchemaData] | SchemaData | None:
+    """The schemas of key and value; that of the value alone where the key is the message's."""
+    if schema.type is not SchemaType.KEY_VALUE:
+        return None
+    try:
+        key, value = key_value.split(schema)
+    except InvalidSchemaDataError:
+        return None
+    if SchemaType.KEY_VALUE in (key.type, value.type):
+        return None
+    separated = schema.properties.get(key_value.ENCODING_PROPERTY, "").upper() == _SEPARATED
+    return value if separated else (key, value)
+
+
+def fields_of(kind: ColumnType) -> list[dict[str, Any]]:
+    """The fields of a struct; of anything else there are none."""
+    return list(kind["fields"]) if isinstance(kind, dict) and kind["type"] == "struct" else []
+
+
+def struct(fields: Iterable[tuple[str, ColumnType]]) -> ColumnType:
+    """A struct; all of its fields may be null."""
+    return {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields
+        ],
+    }
+
+
+def of_avro(avro: AvroType, as_json: bool = False) -> ColumnType | None:
+    """The type that shows an Avro type; ``as_json``: written as JSON. ``None`` without one."""
+    return _of_avro(avro, as_json, ())
+
+
+def branch_of(union: Union) -> AvroType | None:
+    """The one type that a union has besides null."""
+    branches = [branch for branch in union.branches if str(branch) != "null"]
+    return branches[0] if len(branches) == 1 else None
+
+
+def shown_fields(record: Record) -> list[str]:
+    """The fields with names that engines can tell apart."""
+    names: dict[str, str] = {}
+    for name in record.fields:
+        names.setdefault(name.lower(), name)
+    return list(names.values())
+
+
+def _typed(schema: SchemaData) -> ColumnType | None:
+    avro = avro_of(schema)
+    if avro is not None:
+        return of_avro(avro, schema.type is SchemaType.JSON)
+    pair = pair_of(schema)
+    if isinstance(pair, SchemaData):
+        return _typed(pair)
+    if pair is not None:
+        return struct(zip(("key", "value"), map(value_type, pair), strict=True))
+    return _OF_PRIMITIVES.get(schema.type)
+
+
+def _of_avro(avro: AvroType, as_json: bool, inside: tuple[str, ...]) -> ColumnType | None:
+    match avro:
+        case Primitive(kind, logical):
+            if as_json:
+                return _OF_JSON.get(kind) or _OF_AVRO.get((kind, ""))
+            return _OF_AVRO.get((kind, logical)) or _OF_AVRO.get((kind, ""))
+        case Enumeration():
+            return "string"
+        case Fixed():
+            return "string" if as_json else BINARY
+        case Union():
+            branch = branch_of(avro)
+            return None if branch is None else _of_avro(branch, as_json, inside)
+        case Array(items):
+            found = _of_avro(items, as_json, inside)
+            return found and {"type": "array", "elementType": found, "containsNull": True}
+        case Map(values):
+            found = _of_avro(values, as_json, inside)
+            return found and {
+                "type": "map",
+                "keyType": "string",
+                "valueType": found,
+                "valueContainsNull": True,
+            }
+        case Record(name=name):
+            if name in inside:
+                return None
+            fields = [
+                (field, found)
+                for field in shown_fields(avro)
+                if (found := _of_avro(avro.fields[field].type, as_json, (*inside, name)))
+            ]
+            return struct(fields) if fields else None
+    return None
+
+
+def _merged(old: ColumnType, new: ColumnType) -> ColumnType:
+    if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
+        return old
+    match old["type"]:
+        case "array":
+            return {**old, "elementType": _merged(old["elementType"], new["elementType"])}
+        case "map":
+            return {**old, "valueType": _merged(old["valueType"], new["valueType"])}
+    added = {field["name"].lower(): field for field in new["fields"]}
+    fields = []
+    for field in old["fields"]:
+        other = added.pop(field["name"].lower(), None)
+        if other is not None and other["name"] == field["name"]:
+            field = {**field, "type": _merged(field["type"], other["type"])}
+        fields.append(field)
+    return {**old, "fields": [*fields, *added.values()]}

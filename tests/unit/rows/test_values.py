@@ -1,0 +1,503 @@
+"""Payloads as typed values: what each type of schema shows, and that no byte is ever lost."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulsark.schemas.columns import merged, type_of_versions, value_type
+from pulsark.schemas.definition import SchemaData, SchemaType
+from pulsark.schemas.key_value import from_text
+from pulsark.storage.rows.values import ValueColumn, arrow_type_of, decode_values
+
+V0, V1 = (bytes(7) + bytes([n]) for n in range(2))
+
+
+def record(*fields: tuple[str, Any], name: str = "R") -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": field, "type": kind} for field, kind in fields],
+    }
+
+
+def schema(kind: SchemaType, definition: Any = None, **properties: str) -> SchemaData:
+    data = b"" if definition is None else json.dumps(definition).encode()
+    return SchemaData(kind, data, properties)
+
+
+def avro(definition: Any) -> SchemaData:
+    return schema(SchemaType.AVRO, definition)
+
+
+def as_json(definition: Any) -> SchemaData:
+    return schema(SchemaType.JSON, definition)
+
+
+def encoded(definition: Any, *values: Any) -> list[bytes | None]:
+    parsed = fastavro.parse_schema(json.loads(json.dumps(definition)))
+    payloads: list[bytes | None] = []
+    for value in values:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, parsed, value)
+        payloads.append(stream.getvalue())
+    return payloads
+
+
+def texts(*values: Any, **form: Any) -> list[bytes | None]:
+    return [json.dumps(value, **form).encode() for value in values]
+
+
+def through(
+    column: ValueColumn, payloads: Sequence[bytes | None], versions: Sequence[bytes | None]
+) -> tuple[list[Any], list[bytes | None]]:
+    """Values and what is kept as it was sent; asserts that all payloads come back."""
+    given, carried = pa.array(payloads, pa.binary()), pa.array(versions, pa.binary())
+    values, raw = column.split(given, carried)
+    values.validate(full=True)
+    assert values.type == column.type
+    again = ValueColumn.from_metadata(column.to_metadata())
+    assert again.join(values, raw, carried).to_pylist() == list(payloads)
+    return values.to_pylist(), raw.to_pylist()
+
+
+def of(given: SchemaData, *payloads: bytes | None) -> tuple[list[Any], list[bytes | None]]:
+    column = ValueColumn(value_type(given), {V0: given})
+    return through(column, payloads, [V0] * len(payloads))
+
+
+def all_typed(given: SchemaData, *payloads: bytes | None) -> list[Any]:
+    values, raw = of(given, *payloads)
+    assert raw == [None] * len(payloads)
+    return values
+
+
+FLIGHT = record(
+    ("carrier", ["null", "string"]),
+    ("number", "int"),
+    ("delay", ["null", "double"]),
+    ("late", "boolean"),
+    ("at", ["null", record(("lat", "double"), ("name", ["null", "string"]), name="Place")]),
+)
+FLIGHTS = [
+    {"carrier": "UA", "number": 7, "delay": 1.5, "late": True, "at": {"lat": 40.0, "name": "é"}},
+    {"carrier": None, "number": -(2**31), "delay": None, "late": False, "at": None},
+    {
+        "carrier": 'a"\n',
+        "number": 300,
+        "delay": 0.1,
+        "late": False,
+        "at": {"lat": -0.0, "name": None},
+    },
+]
+
+
+def test_avro_records_are_structs() -> None:
+    assert all_typed(avro(FLIGHT), *encoded(FLIGHT, *FLIGHTS)) == FLIGHTS
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"separators": (",", ":")},
+        {"indent": True},
+        {"indent": 2, "ensure_ascii": False},
+        {"separators": (",", ":"), "ensure_ascii": False},
+        {"sort_keys": True},
+    ],
+)
+def test_json_in_the_form_of_its_client_is_not_kept_twice(form: dict[str, Any]) -> None:
+    assert all_typed(as_json(FLIGHT), *texts(*FLIGHTS, **form)) == FLIGHTS
+
+
+def test_json_without_its_nulls() -> None:
+    def without(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {k: without(v) for k, v in value.items() if v is not None}
+
+    assert all_typed(as_json(FLIGHT), *texts(*map(without, FLIGHTS))) == FLIGHTS
+
+
+NESTED = record(
+    ("tags", {"type": "array", "items": "string"}),
+    ("more", ["null", {"type": "array", "items": record(("n", "long"), name="N")}]),
+    ("counts", {"type": "map", "values": "int"}),
+)
+NESTEDS = [
+    {"tags": ["a", "é"], "more": [{"n": 1}, {"n": 2}], "counts": {"x": 1, "y": 2}},
+    {"tags": [], "more": None, "counts": {}},
+    {"tags": ["b"], "more": [], "counts": {"x": 3}},
+]
+
+
+@pytest.mark.parametrize("form", [{}, {"indent": True}, {"separators": (",", ":")}])
+def test_lists_and_maps(form: dict[str, Any]) -> None:
+    shown = [{**value, "counts": list(value["counts"].items())} for value in NESTEDS]  # type: ignore[attr-defined]
+    assert all_typed(as_json(NESTED), *texts(*NESTEDS, **form)) == shown
+    assert all_typed(avro(NESTED), *encoded(NESTED, *NESTEDS)) == shown
+    lists = record(*((f["name"], f["type"]) for f in NESTED["fields"][:2]))
+    values = [{k: v for k, v in value.items() if k != "counts"} for value in NESTEDS]
+    assert all_typed(as_json(lists), *texts(*values, **form)) == values
+
+
+def test_what_a_schema_says_otherwise_is_kept_as_it_was_sent() -> None:
+    good = b'{"a": 1, "b": "x"}'
+    given = as_json(record(("a", "int"), ("b", ["null", "string"])))
+    odd: list[bytes | None] = [
+        b'{"a":1,"b":"x"}',
+        b'{"a": 1, "b": "x", "c": 5}',
+        b'{"a": "1", "b": "x"}',
+        b'{"a": 1.5, "b": null}',
+        b'{"a": 99999999999, "b": null}',
+        b'{"a": 1, "b": "\\ud800"}',
+        b'{"a": 1} {"a": 2}',
+        b'{"a":{}',
+        b"}",
+        b"null",
+        b"",
+        b"\xff\xfe",
+        b'{"b": "x", "a": 1}',
+        b" " + good,
+        b"[" * 100_000,
+    ]
+    payloads = [good, good, *odd, good]
+    values, raw = of(given, *payloads)
+    whole = {"a": 1, "b": "x"}
+    assert values[:4] == [whole] * 4
+    assert values[4:14] == [None] * 10
+    assert values[14:] == [whole, whole, None, whole]
+    assert raw == [None, None, *odd, None]
+
+
+def test_a_null_stays_one() -> None:
+    payloads: list[bytes | None] = [None, b'{"a": 1}', None]
+    assert all_typed(as_json(record(("a", "int"))), *payloads) == [None, {"a": 1}, None]
+    assert all_typed(avro(record(("a", "int"))), None, b"\x02") == [None, {"a": 1}]
+    assert all_typed(schema(SchemaType.STRING), None, b"", None) == [None, "", None]
+
+
+def test_times_dates_enums_and_fixed() -> None:
+    definition = record(
+        ("ms", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("us", ["null", {"type": "long", "logicalType": "timestamp-micros"}]),
+        ("day", {"type": "int", "logicalType": "date"}),
+        ("color", {"type": "enum", "name": "C", "symbols": ["RED", "GREEN"]}),
+        ("four", {"type": "fixed", "name": "F", "size": 4}),
+        ("real", "float"),
+    )
+    moment = datetime(2013, 1, 1, 5, 0, 0, 7000, UTC)
+    value = {
+        "ms": moment, "us": moment, "day": date(2013, 1, 1), "color": "GREEN", "four": b"1234",
+        "real": 0.5,
+    }  # fmt: skip
+    payloads = encoded(definition, value, {**value, "us": None})
+    assert all_typed(avro(definition), *payloads) == [value, {**value, "us": None}]
+    with_list = {
+        **definition,
+        "fields": [*definition["fields"], {"name": "l", "type": {"type": "array", "items": "int"}}],
+    }
+    value["l"] = [1]
+    assert all_typed(avro(with_list), *encoded(with_list, value)) == [value]
+
+
+def test_a_time_that_no_column_holds_is_kept_as_it_was_sent() -> None:
+    members = [
+        ("ms", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("day", {"type": "int", "logicalType": "date"}),
+    ]
+    plain = record(("ms", "long"), ("day", "int"))
+    far = {"ms": 253402300800000, "day": 2_932_897}
+    payloads = encoded(plain, {"ms": 2**62, "day": 2**31 - 1}, {"ms": -(2**63), "day": 0}, far)
+    values, raw = of(avro(record(*members)), *payloads)
+    day = date(1970, 1, 1)
+    assert values == [
+        {"ms": None, "day": None},
+        {"ms": None, "day": day},
+        {"ms": None, "day": None},
+    ]
+    assert raw == payloads
+    listed = ("l", {"type": "array", "items": "int"})
+    plain["fields"].append({"name": "l", "type": listed[1]})
+    payloads = encoded(plain, {**far, "l": [1]})
+    values, raw = of(avro(record(*members, listed)), *payloads)
+    assert (values, raw) == ([{"ms": None, "day": None, "l": [1]}], payloads)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "value"),
+    [
+        (SchemaType.STRING, "é".encode(), "é"),
+        (SchemaType.BOOLEAN, b"\1", True),
+        (SchemaType.INT8, b"\xff", -1),
+        (SchemaType.INT16, b"\x01\x00", 256),
+        (SchemaType.INT32, b"\xff\xff\xff\xfe", -2),
+        (SchemaType.INT64, b"\0\0\0\0\0\0\1\0", 256),
+        (SchemaType.FLOAT, b"\x3f\x00\x00\x00", 0.5),
+        (SchemaType.DOUBLE, b"\x3f\xe0\0\0\0\0\0\0", 0.5),
+        (SchemaType.TIMESTAMP, (1000).to_bytes(8, "big"), datetime(1970, 1, 1, 0, 0, 1, 0, UTC)),
+        (SchemaType.DATE, (1000).to_bytes(8, "big"), datetime(1970, 1, 1, 0, 0, 1, 0, UTC)),
+        (SchemaType.TIME, (1000).to_bytes(8, "big"), 1000),
+        (
+            SchemaType.INSTANT,
+            (1).to_bytes(8, "big") + (5000).to_bytes(4, "big"),
+            datetime(1970, 1, 1, 0, 0, 1, 5, UTC),
+        ),
+        (SchemaType.LOCAL_DATE, (366).to_bytes(8, "big"), date(1971, 1, 2)),
+        (SchemaType.LOCAL_TIME, (5).to_bytes(8, "big"), 5),
+        (
+            SchemaType.LOCAL_DATE_TIME,
+            (1).to_bytes(8, "big") + (5000).to_bytes(8, "big"),
+            datetime(1970, 1, 2, 0, 0, 0, 5, UTC),
+        ),
+    ],
+)
+def test_primitives_are_themselves(kind: SchemaType, payload: bytes, value: Any) -> None:
+    wrong = b"\xff" if kind is SchemaType.STRING else payload + b"!"
+    values, raw = of(schema(kind), payload, wrong, None, payload)
+    assert values == [value, None, None, value]
+    assert raw == [None, wrong, None, None]
+
+
+def test_a_part_of_a_microsecond_is_kept() -> None:
+    payload = (1).to_bytes(8, "big") + (5001).to_bytes(4, "big")
+    values, raw = of(schema(SchemaType.INSTANT), payload)
+    assert values == [datetime(1970, 1, 1, 0, 0, 1, 5, UTC)]
+    assert raw == [payload]
+
+
+def test_pairs_in_one_payload_and_apart() -> None:
+    inner = record(("a", "int"))
+    data = from_text(json.dumps({"key": "", "value": inner}))
+    types = {"key.schema.type": "STRING", "value.schema.type": "JSON"}
+    inline = SchemaData(SchemaType.KEY_VALUE, data, {**types, "kv.encoding.type": "INLINE"})
+    value = b'{"a":5}'
+    pair = b"\0\0\0\1k" + len(value).to_bytes(4, "big") + value
+    no_key = b"\xff\xff\xff\xff" + len(value).to_bytes(4, "big") + value
+    values, raw = of(inline, pair, no_key, b"\0\0\0\x09k", b"", pair + b"!")
+    assert values == [
+        {"key": "k", "value": {"a": 5}},
+        {"key": None, "value": {"a": 5}},
+        *[None] * 3,
+    ]
+    assert raw == [None, None, b"\0\0\0\x09k", b"", pair + b"!"]
+    apart = SchemaData(SchemaType.KEY_VALUE, data, {**types, "kv.encoding.type": "SEPARATED"})
+    assert all_typed(apart, value) == [{"a": 5}]
+
+
+def test_what_no_column_can_show_is_left_out_and_the_message_kept() -> None:
+    definition = record(("a", "int"), ("b", ["null", "int", "string"]), ("A", "int"))
+    assert arrow_type_of(avro(definition)) == pa.struct([("a", pa.int32())])
+    payloads = encoded(definition, {"a": 1, "b": "x", "A": 2}, {"a": 3, "b": 5, "A": 2})
+    values, raw = of(avro(definition), *payloads)
+    assert (values, raw) == ([{"a": 1}, {"a": 3}], payloads)
+    payloads = texts({"a": 1, "b": "x", "A": 2})
+    assert of(as_json(definition), *payloads) == ([{"a": 1}], payloads)
+
+
+def test_a_record_in_itself_ends_at_its_first_level() -> None:
+    definition = record(("n", "int"), ("next", ["null", "R"]))
+    value = {"n": 1, "next": {"n": 2, "next": None}}
+    last = {"n": 3, "next": None}
+    assert of(avro(definition), *encoded(definition, value))[0] == [{"n": 1}]
+    values, raw = of(as_json(definition), *texts(value, last))
+    assert values == [{"n": 1}, {"n": 3}]
+    assert raw == texts(value, last)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        schema(SchemaType.BYTES),
+        schema(SchemaType.NONE),
+        SchemaData(SchemaType.PROTOBUF_NATIVE, b"{}"),
+        SchemaData(SchemaType.JSON, b'{"type": "object"}'),
+        SchemaData(SchemaType.AVRO, b"nonsense"),
+        avro(record()),
+        avro(record(*((f"a_long_name_of_a_field_{i}", "int") for i in range(2000)))),
+    ],
+)
+def test_other_values_are_bytes(given: SchemaData) -> None:
+    assert value_type(given) == "binary"
+    assert arrow_type_of(given) == pa.binary()
+    assert decode_values(given, pa.array([b"x"], pa.binary())).to_pylist() == [b"x"]
+
+
+def test_fields_of_later_versions_are_added_and_types_stay() -> None:
+    old = avro(record(("a", "int"), ("b", record(("x", "int"), name="B"))))
+    new_definition = record(
+        ("c", ["null", "string"]),
+        ("b", record(("x", "string"), ("y", "int"), name="B")),
+        ("a", "long"),
+        ("B", "int"),
+    )
+    new = avro(new_definition)
+    kind = type_of_versions([old, new])
+    assert merged(kind, value_type(old)) == kind
+    column = ValueColumn(kind, {V0: old, V1: new})
+    assert [field.name for field in column.type] == ["a", "b", "c"]
+    payloads = [
+        *encoded(json.loads(old.data), {"a": 1, "b": {"x": 2}}),
+        *encoded(
+            new_definition,
+            {"a": 3, "b": {"x": "s", "y": 4}, "c": "t", "B": 5},
+            {"a": 2**40, "b": {"x": "s", "y": 4}, "c": None, "B": 5},
+        ),
+        b"no version",
+        b"unknown version",
+    ]
+    values, raw = through(column, payloads, [V0, V1, V1, None, b"?"])
+    assert values == [
+        {"a": 1, "b": {"x": 2, "y": None}, "c": None},
+        {"a": 3, "b": {"x": None, "y": 4}, "c": "t"},
+        {"a": None, "b": {"x": None, "y": 4}, "c": None},
+        None,
+        None,
+    ]
+    assert raw == [None, *payloads[1:]]
+
+
+def test_the_type_of_a_table_is_that_of_its_first_typed_version() -> None:
+    text, number = schema(SchemaType.STRING), schema(SchemaType.INT32)
+    assert type_of_versions([]) == type_of_versions([schema(SchemaType.BYTES)]) == "binary"
+    assert type_of_versions([schema(SchemaType.BYTES), text, number]) == "string"
+    column = ValueColumn("string", {V0: text, V1: number})
+    assert through(column, [b"a", b"\0\0\0\1"], [V0, V1]) == (["a", None], [None, b"\0\0\0\1"])
+
+
+# -- whatever comes ----------------------------------------------------------------------------
+
+scalars = st.sampled_from(["boolean", "int", "long", "float", "double", "bytes", "string"])
+names = st.sampled_from(["a", "b", "c", "dd", "é"])
+
+
+@st.composite
+def types(draw: Any, depth: int = 2) -> Any:
+    kinds = ["scalar", "scalar", "null or", "enum", "fixed", "time", "union"]
+    kind = draw(st.sampled_from([*kinds, "record", "array", "map"] if depth else kinds))
+    match kind:
+        case "null or":
+            inner = draw(types(depth - 1) if depth else scalars)
+            if isinstance(inner, list):
+                return inner
+            return draw(st.sampled_from([["null", inner], [inner, "null"]]))
+        case "enum":
+            return {"type": "enum", "name": _name(), "symbols": ["X", "Y"]}
+        case "fixed":
+            return {"type": "fixed", "name": _name(), "size": 3}
+        case "time":
+            return {"type": "long", "logicalType": "timestamp-millis"}
+        case "union":
+            return ["int", "string"]
+        case "record":
+            members = draw(st.lists(names, unique=True, max_size=4))
+            return record(*((n, draw(types(depth - 1))) for n in members), name=_name())
+        case "array":
+            return {"type": "array", "items": draw(types(depth - 1))}
+        case "map":
+            return {"type": "map", "values": draw(types(depth - 1))}
+    return draw(scalars)
+
+
+_numbers = itertools.count()
+
+
+def _name() -> str:
+    return f"T{next(_numbers)}"
+
+
+def values_of(kind: Any, as_text: bool) -> st.SearchStrategy[Any]:
+    if isinstance(kind, list):
+        return st.one_of(*(values_of(each, as_text) for each in kind))
+    name = kind if isinstance(kind, str) else kind["type"]
+    match name:
+        case "null":
+            return st.none()
+        case "boolean":
+            return st.booleans()
+        case "int":
+            return st.integers(-(2**31), 2**31 - 1)
+        case "long":
+            return st.integers(-(2**63), 2**63 - 1)
+        case "float":
+            return st.floats(width=32, allow_nan=False)
+        case "double":
+            return st.floats(allow_nan=False)
+        case "string":
+            return st.text(max_size=5)
+        case "bytes":
+            return st.text(max_size=5) if as_text else st.binary(max_size=5)
+        case "enum":
+            return st.sampled_from(kind["symbols"])
+        case "fixed":
+            return st.just("abc") if as_text else st.binary(min_size=3, max_size=3)
+        case "array":
+            return st.lists(values_of(kind["items"], as_text), max_size=3)
+        case "map":
+            inner = values_of(kind["values"], as_text)
+            return st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    return st.fixed_dictionaries(
+        {field["name"]: values_of(field["type"], as_text) for field in kind["fields"]}
+    )
+
+
+definitions = st.builds(
+    lambda members: record(*members.items()), st.dictionaries(names, types(), max_size=5)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), definition=definitions)
+def test_any_avro_comes_back(data: Any, definition: Any) -> None:
+    plain = json.loads(json.dumps(definition).replace('"logicalType"', '"other"'))
+    values = data.draw(st.lists(values_of(definition, False), min_size=1, max_size=5))
+    payloads = encoded(plain, *values) + data.draw(st.lists(st.binary(max_size=9), max_size=2))
+    shown, _ = of(avro(definition), *payloads)
+    if value_type(avro(definition)) != "binary":
+        for value, found in zip(values, shown, strict=False):
+            check_shown(value, found)
+
+
+forms = st.sampled_from([{}, {"indent": True}, {"separators": (",", ":"), "ensure_ascii": False}])
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), definition=definitions, form=forms)
+def test_any_json_comes_back(data: Any, definition: Any, form: Any) -> None:
+    values = data.draw(st.lists(values_of(definition, True), min_size=1, max_size=5))
+    payloads = texts(*values, **form) + data.draw(st.lists(st.binary(max_size=9), max_size=2))
+    shown, _ = of(as_json(definition), *payloads)
+    if value_type(as_json(definition)) != "binary":
+        for value, found in zip(values, shown, strict=False):
+            check_shown(value, found)
+
+
+def check_shown(sent: Any, found: Any) -> None:
+    """What is shown of a value says what was sent, as far as it can be shown."""
+    if isinstance(sent, dict) and isinstance(found, dict):
+        for name, inner in found.items():
+            check_shown(sent[name], inner)
+    elif isinstance(sent, dict) and isinstance(found, list):
+        for name, inner in found:
+            check_shown(sent[name], inner)
+    elif isinstance(sent, list):
+        assert found is not None
+        for each, inner in zip(sent, found, strict=True):
+            check_shown(each, inner)
+    elif isinstance(found, datetime):
+        assert isinstance(sent, int)
+        assert math.floor(found.timestamp() * 1000 + 0.5) == sent
+    elif found is not None:
+        assert found == sent
