@@ -50,7 +50,7 @@ def test_a_record_with_everything() -> None:
     suit, hash_ = parsed.fields["suit"].type, parsed.fields["hash"].type
     assert isinstance(suit, Enumeration)
     assert suit.name == "com.shop.Suit"
-    assert suit.symbols == {"A", "B"}
+    assert suit.symbols == ("A", "B")
     assert isinstance(hash_, Fixed)
     assert (hash_.name, hash_.simple_name, hash_.size) == ("x.y.Hash", "Hash", 16)
     assert parsed.fields["again"].type is parsed
