@@ -207,6 +207,20 @@ class Settings:
         "A subscription with more unacknowledged messages waits; 0: no limit",
         ge=0,
     )
+    maxUnackedMessagesPerBroker: int = setting(
+        0,
+        "count",
+        "With more unacknowledged messages on the broker, subscriptions with many of them wait; "
+        "0: no limit",
+        ge=0,
+    )
+    maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = setting(
+        0.16,
+        "",
+        "The share of maxUnackedMessagesPerBroker that one subscription may have after that",
+        ge=0,
+        le=1,
+    )
     brokerDeduplicationEnabled: bool = setting(
         False, "", "A message that a producer sends again is not stored again"
     )
@@ -547,6 +561,11 @@ class Key:
             case "int" | "int | None":
                 if re.fullmatch("-?[0-9]{1,18}", text) and self._in_bounds(int(text)):
                     return int(text)
+            case "float":
+                if re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{0,18})?", text) and (
+                    self._in_bounds(float(text))
+                ):
+                    return float(text)
             case "str":
                 if self._is_choice(text):
                     return text
@@ -556,7 +575,7 @@ class Key:
                     return items
         raise ConfigError(f"{self.name}={text[:200]}: {self.allowed()} is allowed")
 
-    def _in_bounds(self, number: int) -> bool:
+    def _in_bounds(self, number: float) -> bool:
         low, high = self.spec.minimum, self.spec.maximum
         return (low is None or number >= low) and (high is None or number <= high)
 
@@ -572,6 +591,8 @@ class Key:
             return f"a comma-separated list of {words}" if self.type != "str" else f"one of {words}"
         if self.type.startswith("int"):
             return f"a whole number {self._range()}".rstrip()
+        if self.type == "float":
+            return f"a number {self._range()}".rstrip()
         return "a text"
 
     def _range(self) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.dispatch.cache import CacheBudget
 from pulsark.dispatch.flight import TopicRange
 from pulsark.dispatch.non_persistent_topics import NonPersistentTopics
@@ -101,6 +102,10 @@ class Broker:
         self.cache_budget = CacheBudget(settings.managedLedgerCacheSizeMB << 20)
         self.at_rest_since_ms = self.started_ms
         """Nobody has used a topic since then that is not loaded, as far as is known."""
+        self.unacked = BrokerUnacked(
+            settings.maxUnackedMessagesPerBroker,
+            settings.maxUnackedMessagesPerSubscriptionOnBrokerBlocked,
+        )
         self._topics: dict[str, asyncio.Task[Topic]] = {}
         self._visited: set[str] = set()
         """Topics that are loaded for a visit, and that nobody else has asked for."""
@@ -303,7 +308,14 @@ class Broker:
     async def _load(self, name: TopicName) -> Topic:
         bundle = await self.ownership.own(name)
         cursors = await self._cursor_log(bundle)
-        topic = Topic(name, self.settings, self.clock, self.cache_budget, self.clock.now_ms())
+        topic = Topic(
+            name,
+            self.settings,
+            self.clock,
+            self.cache_budget,
+            self.unacked,
+            self.clock.now_ms(),
+        )
         ledger = await ManagedLedger.open(
             ledger_path(name),
             self.ledgers,

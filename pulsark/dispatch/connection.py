@@ -51,6 +51,8 @@ _NO_REQUEST = 2**64 - 1
 _SEND = pb.BaseCommand.SEND
 _OLD_CHECKSUM_VERSION = 11
 _ACTIVE_CHANGE_VERSION = 12
+_CLOSE_BY_BROKER_VERSION = 5
+"""Older clients notice only that their connection is gone."""
 _END_OF_TOPIC_VERSION = 9
 
 Command = pb.BaseCommand
@@ -562,6 +564,9 @@ class Connection(asyncio.BufferedProtocol):
         producer.topic.remove_producer(producer)
         if not known:
             return
+        if self.protocol_version < _CLOSE_BY_BROKER_VERSION:
+            self.close()
+            return
         command = Command(type=Command.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.producer_id
         command.close_producer.request_id = _NO_REQUEST
@@ -582,6 +587,9 @@ class Connection(asyncio.BufferedProtocol):
             del self.consumers[consumer.consumer_id]
         consumer.subscription.remove_consumer(consumer)
         if not known:
+            return
+        if self.protocol_version < _CLOSE_BY_BROKER_VERSION:
+            self.close()
             return
         command = Command(type=Command.CLOSE_CONSUMER)
         command.close_consumer.consumer_id = consumer.consumer_id

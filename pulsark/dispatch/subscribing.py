@@ -75,6 +75,11 @@ class Subscribing:
 
     def _wanted_type(self, request: pb.CommandSubscribe, name: TopicName) -> TypeSpec:
         sub_type = SubType(request.subType)
+        if request.read_compacted and not (sub_type in _SINGLE_ACTIVE and name.is_persistent):
+            raise ClientError(
+                ServerError.NotAllowedError,
+                "read_compacted is for Exclusive and Failover subscriptions of persistent topics",
+            )
         if sub_type == SubType.Key_Shared:
             if not self._settings.subscriptionKeySharedEnable:
                 raise ClientError(
@@ -84,11 +89,6 @@ class Subscribing:
             meta = request.keySharedMeta
             sticky = meta.keySharedMode == pb.KeySharedMode.STICKY
             return TypeSpec(sub_type, sticky, meta.allowOutOfOrderDelivery)
-        if request.read_compacted and not (sub_type in _SINGLE_ACTIVE and name.is_persistent):
-            raise ClientError(
-                ServerError.NotAllowedError,
-                "read_compacted is for Exclusive and Failover subscriptions of persistent topics",
-            )
         return TypeSpec(sub_type)
 
     async def _join(

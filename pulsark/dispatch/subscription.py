@@ -6,6 +6,7 @@ What goes to whom is the type's decision, and the dispatcher carries it out.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.entry import Entry
     from pulsark.dispatch.topic import Topic
 
+NO_LIMIT = sys.maxsize
 HOLDER_QUESTIONS = 64
 """After so many of them one ACK gets an index of who holds what."""
 
@@ -46,7 +48,10 @@ class Subscription(Subscribers):
         self.unacked = 0
         self.blocked_on_unacked = False
         """Whether dispatch stands still because too much is unacknowledged."""
+        self._over_limit = False
+        self._held_for_broker = False
         self._takeover: asyncio.TimerHandle | None = None
+        self._take_limits()
         self.dispatcher = Dispatcher(self)
         self.dispatcher.rewind()
         self.pump = self.dispatcher.pump
@@ -192,13 +197,11 @@ class Subscription(Subscribers):
             self.schedule_pump()
             return
         # The old consumer may still be acknowledging what it has: wait, so that less of it
-        # is delivered twice.
-        if self._takeover is not None:
-            self._takeover.cancel()
-        else:
+        # is delivered twice. Consumers that come and go meanwhile do not put it off.
+        if self._takeover is None:
             self.dispatcher.pause()
-        loop = asyncio.get_running_loop()
-        self._takeover = loop.call_later(delay_ms / 1000, self._take_over)
+            loop = asyncio.get_running_loop()
+            self._takeover = loop.call_later(delay_ms / 1000, self._take_over)
 
     def _take_over(self) -> None:
         self._takeover = None
@@ -230,10 +233,11 @@ class Subscription(Subscribers):
         if not self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
             acks = [a for a in acks if a[1] is None or not any(a[1])]
         left = self.cursor.ack(acks, done)
+        acked = len(acks)
         if self.type.tracks_pending:
-            self._settle(consumer, acks, left)
-        self.messages_acked += len(acks)
-        consumer.messages_acked += len(acks)
+            acked = self._settle(consumer, acks, left)
+        self.messages_acked += acked
+        consumer.messages_acked += acked
         consumer.last_acked_ms = self.last_acked_ms = now_ms
         self.topic.acknowledged(self)
 
@@ -262,13 +266,14 @@ class Subscription(Subscribers):
         consumer.last_acked_ms = self.last_acked_ms = now_ms
         self.topic.acknowledged(self)
 
-    def _settle(self, consumer: Consumer, acks: Sequence[Ack], left: list[int]) -> None:
-        """Release acknowledged entries from the consumers that hold them.
+    def _settle(self, consumer: Consumer, acks: Sequence[Ack], left: list[int]) -> int:
+        """Release acknowledged entries from the consumers that hold them: so many messages.
 
         ``left`` has for each entry how many of its messages are still unacknowledged. An
         acknowledgement may come from another consumer than the one that received the entry.
         """
         holders: _Holders | None = None
+        released = 0
         for (position, _, _), remaining in zip(acks, left, strict=True):
             owner: Consumer | None = consumer
             if position not in consumer.pending:
@@ -284,35 +289,62 @@ class Subscription(Subscribers):
             else:
                 remaining = owner.pending[position] = min(remaining, before)
             self._release(owner, before - remaining)
+            released += before - remaining
         self._update_blocked()
         if self.type.replay_count:
             self.schedule_pump()  # what waits may go out now, or there is room to look ahead
+        return released
 
     def _release(self, consumer: Consumer, messages: int) -> None:
         """Messages are not pending at a consumer any more, who may get others for them."""
         consumer.unacked -= messages
         self.unacked -= messages
-        if consumer.blocked:
-            limit = self.topic.policies.max_unacked_messages_per_consumer
-            if limit <= 0 or consumer.unacked <= limit // 2:
-                consumer.blocked = False
-                self.wake(consumer)
+        if consumer.blocked and consumer.unacked <= self._consumer_limit // 2:
+            self._unblock(consumer)
+
+    def _unblock(self, consumer: Consumer) -> None:
+        consumer.blocked = False
+        self.wake(consumer)
 
     def policies_changed(self) -> None:
         """The topic's limits may be others now."""
+        self._take_limits()
         for consumer in self.consumers:
             self._release(consumer, 0)
         self._update_blocked()
         self.schedule_pump()
 
+    def _take_limits(self) -> None:
+        """Note the limits of unacknowledged messages, which are looked at for every entry."""
+        policies = self.topic.policies
+        per_consumer = policies.max_unacked_messages_per_consumer
+        per_subscription = policies.max_unacked_messages_per_subscription
+        durable = self.cursor.durable
+        self._consumer_limit = per_consumer if durable and per_consumer > 0 else NO_LIMIT
+        self._limit = per_subscription if durable and per_subscription > 0 else NO_LIMIT
+        broker = self.topic.broker_unacked
+        self._broker_unacked = broker if durable and broker.limit else None
+        self._watched_from = self._limit if self._broker_unacked is None else 0
+
     def _update_blocked(self) -> None:
-        limit = self.topic.policies.max_unacked_messages_per_subscription
-        if limit <= 0 or self.unacked <= limit // 2:
-            if self.blocked_on_unacked:
-                self.blocked_on_unacked = False
-                self.schedule_pump()
-        elif self.unacked >= limit and self.cursor.durable:
-            self.blocked_on_unacked = True
+        """See whether too much is unacknowledged, or not any more."""
+        if self.unacked >= self._limit:
+            self._over_limit = True
+        elif self.unacked <= self._limit // 2:
+            self._over_limit = False
+        if self._broker_unacked is not None:
+            self._broker_unacked.report(self)
+        blocked = self._over_limit or self._held_for_broker
+        if self.blocked_on_unacked and not blocked:
+            self.schedule_pump()
+        self.blocked_on_unacked = blocked
+
+    def hold_for_broker(self, held: bool) -> None:
+        """All subscriptions together have too much unacknowledged, or not any more."""
+        self._held_for_broker = held
+        if self.blocked_on_unacked and not held and not self._over_limit:
+            self.schedule_pump()
+        self.blocked_on_unacked = held or self._over_limit
 
     # -- redelivery and seek ---
 
@@ -331,6 +363,8 @@ class Subscription(Subscribers):
         taken = {p: consumer.pending.pop(p) for p in wanted if p in consumer.pending}
         self.dispatcher.replay(taken, counted=True)
         self._release(consumer, sum(taken.values()))
+        if consumer.blocked and consumer.unacked < self._consumer_limit:
+            self._unblock(consumer)  # or it could not get again what it asks for
         self._update_blocked()
         self.schedule_pump()
 
@@ -436,14 +470,12 @@ class Subscription(Subscribers):
             consumer.pending[entry.position] = messages
             consumer.unacked += messages
             self.unacked += messages
-            limit = self.topic.policies.max_unacked_messages_per_consumer
-            if limit > 0 and consumer.unacked >= limit and self.cursor.durable:
+            if consumer.unacked >= self._consumer_limit:
                 consumer.blocked = True
             if redeliveries:
                 consumer.messages_redelivered += messages
                 self.messages_redelivered += messages
-            limit = self.topic.policies.max_unacked_messages_per_subscription
-            if 0 < limit <= self.unacked:
+            if self.unacked >= self._watched_from:
                 self._update_blocked()
         consumer.connection.send_message(consumer, entry, redeliveries, ack_set)
 

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.backlog import Backlog
+from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.compactor import CompactedView, Compactor
 from pulsark.dispatch.deduplication import CURSOR_NAME, Deduplication
@@ -50,9 +51,11 @@ class Topic:
         settings: Settings,
         clock: Clock,
         budget: CacheBudget,
+        broker_unacked: BrokerUnacked,
         created_ms: int,
     ) -> None:
         self.name = name
+        self.broker_unacked = broker_unacked
         self.settings = settings
         self.policies = effective(settings, {}, {})
         self.clock = clock

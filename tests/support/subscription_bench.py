@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsark.config import Settings
+from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.delayed_delivery import DelayedDelivery
@@ -83,6 +84,7 @@ class FakeTopic:
         self.clock = FakeClock()
         self.cache = TopicCache(CacheBudget(1 << 30))
         self.delayed = DelayedDelivery(self)
+        self.broker_unacked = BrokerUnacked(0, 0)
         self.stored: dict[Position, tuple[bytes, int, bool]] = {}
 
     def publish(self, messages: int = 1, marker: bool = False, key: str | None = None) -> Entry:

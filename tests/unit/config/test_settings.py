@@ -68,6 +68,10 @@ def test_an_empty_value_is_the_default(tmp_path: Path) -> None:
         ("brokerServicePort", "\u0661", "a whole number"),
         ("brokerServicePort", "9" * 400, "a whole number"),
         ("keepAliveIntervalSeconds", "0", "a whole number from 1"),
+        *(
+            ("maxUnackedMessagesPerSubscriptionOnBrokerBlocked", text, "a number from 0 to 1")
+            for text in ("1.1", "-0.1", "nan", "1e-3", ".", "\u0661")
+        ),
         ("allowAutoTopicCreation", "yes", "true or false"),
         ("allowAutoTopicCreationType", "both", "one of partitioned, non-partitioned"),
         ("subscriptionTypesEnabled", "Shared,Foo", "a comma-separated list of Exclusive, Shared"),

@@ -398,6 +398,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 member.held.remove(position)
                 self.redeliveries[position] += 1
         self.release()
+        member.blocked &= self.held_messages(member) >= CONSUMER_LIMIT
         wanted = None if everything else positions
         subscription = self.bench.subscription
         self.run(lambda: subscription.redeliver(member.consumer, wanted, None))
