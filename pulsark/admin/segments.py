@@ -5,6 +5,11 @@
 for a topic without partitions, ``last`` the last confirmed entry and ``trimmed`` the last one that
 was deleted (-1/-1 while there is none). With ``after=LEDGER,LEDGER,...``, one number a partition
 in their order, older ledgers are left out: a stream asks often, and only for what comes next.
+
+``/tableFiles`` says which files of the topic's table have entries of these ledgers, for tasks that
+can reach them: ``{"directories": [...], "partitions": [{"name", "ledgers": [{"ledgerId", "files":
+[{"path", "entries": [first, last], "rows", "size"}]}]}]}``. Files may leave the table afterwards;
+the entries can always be had over Flight.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from pulsark.dispatch.message_count import count_messages
 from pulsark.dispatch.topic import Topic
 from pulsark.limits import COUNTED_MESSAGES_MAX
 from pulsark.storage.position import Position
+from pulsark.storage.table.record import SealedLedger
 
 router = APIRouter(prefix=TOPICS, tags=["pulsark"])
 
@@ -44,6 +50,39 @@ async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
             "partitions": partitions,
         }
     )
+
+
+@router.get("/{topic}/tableFiles")
+async def get_table_files(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """The files of sealed entries, by partition and ledger; ``after`` as for the segments."""
+    given = request.query_params.get("after")
+    oldest = chain((number(part, low=-1) for part in given.split(",")) if given else (), repeat(0))
+    directories = await broker.tables.directories(topic) if broker.tables is not None else ()
+    if broker.tables is None or not directories:
+        return value({"directories": [], "partitions": []})
+    partitions = []
+    for name, first in zip(await leaves(broker, topic), oldest, strict=False):
+        ledgers = (await broker.topic(name, create=True)).ledger.ledgers(first)
+        sealed = [await broker.tables.sealed(name, info.ledger_id) for info in ledgers]
+        partitions.append(
+            {"name": str(name), "ledgers": [_files(each) for each in sealed if each is not None]}
+        )
+    return value({"directories": list(directories), "partitions": partitions})
+
+
+def _files(sealed: SealedLedger) -> dict[str, Any]:
+    return {
+        "ledgerId": sealed.ledger_id,
+        "files": [
+            {
+                "path": file.path,
+                "entries": [file.first_entry_id, file.last_entry_id],
+                "rows": file.rows,
+                "size": file.size,
+            }
+            for file in sealed.files
+        ],
+    }
 
 
 @router.get("/{topic}/messageCount")

@@ -22,6 +22,7 @@ from pulsark.datasource.errors import (
 )
 from pulsark.datasource.offsets import Place
 from pulsark.datasource.plan import PartitionState
+from pulsark.datasource.table_files import TableFiles
 from pulsark.wire.topic_name import TopicName
 
 FIRST_CONTACT_SECONDS = 5.0
@@ -62,6 +63,16 @@ class AdminClient:
             PartitionState.from_json(str(topic.base), plan["flightUrl"], item)
             for item in sorted(plan["partitions"], key=lambda item: item["partition"])
         ]
+
+    def table_files(self, topic: TopicName, after: Sequence[int] = ()) -> TableFiles:
+        """The files of a topic's table, of the ledgers that ``partitions`` gives."""
+        known = ",".join(map(str, after[:_AFTER_MAX]))
+        query = f"?after={known}" if any(ledger_id > 0 for ledger_id in after) else ""
+        status, body = self._call("GET", f"{_path(topic)}/tableFiles{query}")
+        if status == 404:  # gone since, or an older broker
+            return TableFiles((), {})
+        found = self._expect(status, body, f"the table of {topic}")
+        return TableFiles.from_json(found)
 
     def count_messages(
         self, topic: str, after: Place, through: Place, limit: int

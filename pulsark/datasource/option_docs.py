@@ -117,6 +117,18 @@ OPTIONS: tuple[OptionDoc, ...] = (
     ),
     OptionDoc("valueFormat", (), "raw", "raw (value is binary) or string (value is text)"),
     OptionDoc(
+        "readTableFiles",
+        (),
+        "true",
+        "whether tasks that can reach the files of a topic's table read sealed messages from them",
+    ),
+    OptionDoc(
+        "pushdown",
+        (),
+        "false",
+        "whether a batch read applies filters itself; for one query of a DataFrame only",
+    ),
+    OptionDoc(
         "minPartitions", (), "2 x cores of the driver", "least number of splits, if possible"
     ),
     OptionDoc(

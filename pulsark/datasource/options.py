@@ -55,7 +55,7 @@ _OF_VIEWS = (
     "pollTimeoutMs",
 )
 _NAMESPACE = re.compile(r"[^/\s]+/[^/\s]+")
-_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
 _STREAM_ONLY = (
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
@@ -82,6 +82,8 @@ class Options:
     columns: tuple[str, ...] | None
     include_properties: bool
     value_format: str
+    read_table_files: bool
+    pushdown: bool
     min_partitions: int | None
     max_records_per_partition: int | None
     max_rows_per_trigger: int | None
@@ -118,6 +120,8 @@ class Options:
             columns=_optional(given, "columns", names),
             include_properties=_flag(given, "includeProperties", True),
             value_format=_one_of(given, "valueFormat", "raw", "string"),
+            read_table_files=_flag(given, "readTableFiles", True),
+            pushdown=_flag(given, "pushdown", False),
             min_partitions=_optional(given, "minPartitions", positive),
             max_records_per_partition=_optional(given, "maxRecordsPerPartition", positive),
             max_rows_per_trigger=_optional(given, "maxRowsPerTrigger", positive),

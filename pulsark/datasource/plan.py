@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pulsark.datasource.errors import DataLossError
 from pulsark.datasource.offsets import NOTHING, Place
+from pulsark.datasource.table_files import NO_FILES, TableFile, TableFiles
 
 SMALL_BYTES = 1 << 20
 """A split below this size is not worth a task of its own, unless minPartitions asks for it."""
@@ -40,6 +41,11 @@ class Segment(NamedTuple):
     def entries(self) -> int:
         """How many entries the segment has."""
         return self.last - self.first + 1
+
+    def part(self, first: int, last: int) -> Segment:
+        """Some of its entries, with their share of the size."""
+        size = self.size * (last - first + 1) // self.entries
+        return Segment(self.ledger_id, first, last, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,8 @@ class Split:
     """Entries of one topic partition that one task reads, all of them and in order.
 
     ``skip_through`` is the batch index in the first entry that was already read (-1: none),
-    ``stop_after`` the last batch index to read in the last entry (-1: all).
+    ``stop_after`` the last batch index to read in the last entry (-1: all). ``files`` have some of
+    the entries, or all; the broker has each of them.
     """
 
     topic: str
@@ -106,11 +113,24 @@ class Split:
     segments: tuple[Segment, ...]
     skip_through: int = -1
     stop_after: int = -1
+    files: TableFiles = NO_FILES
 
     @property
     def entries(self) -> int:
         """How many entries the split has."""
         return sum(segment.entries for segment in self.segments)
+
+    def of(self, segments: Sequence[Segment]) -> Split:
+        """Some of its entries, in order."""
+        whole, some = self.segments, tuple(segments)
+        begins = some[0][:2] == whole[0][:2]
+        ends = (some[-1].ledger_id, some[-1].last) == (whole[-1].ledger_id, whole[-1].last)
+        return replace(
+            self,
+            segments=some,
+            skip_through=self.skip_through if begins else -1,
+            stop_after=self.stop_after if ends else -1,
+        )
 
     @property
     def size(self) -> int:
@@ -234,16 +254,7 @@ def _cut(item: Split, parts: int) -> Iterator[Split]:
     parts = max(1, min(parts, item.entries))
     bounds = [item.entries * i // parts for i in range(parts + 1)]
     for i in range(parts):
-        yield Split(
-            topic=item.topic,
-            name=item.name,
-            partition=item.partition,
-            topic_id=item.topic_id,
-            flight_url=item.flight_url,
-            segments=tuple(_slice(item.segments, bounds[i], bounds[i + 1])),
-            skip_through=item.skip_through if i == 0 else -1,
-            stop_after=item.stop_after if i == parts - 1 else -1,
-        )
+        yield item.of(tuple(_slice(item.segments, bounds[i], bounds[i + 1])))
 
 
 def _slice(segments: Iterable[Segment], start: int, stop: int) -> Iterator[Segment]:
@@ -253,9 +264,80 @@ def _slice(segments: Iterable[Segment], start: int, stop: int) -> Iterator[Segme
         first = max(start - base, 0)
         last = min(stop - base, segment.entries) - 1
         if first <= last:
-            size = segment.size * (last - first + 1) // segment.entries
-            yield Segment(segment.ledger_id, segment.first + first, segment.first + last, size)
+            yield segment.part(segment.first + first, segment.first + last)
         base += segment.entries
+
+
+def with_files(item: Split, found: TableFiles) -> Split:
+    """The split with those of the files that have some of its entries."""
+    files = {}
+    for segment in item.segments:
+        key = item.name, segment.ledger_id
+        some = tuple(
+            file
+            for file in found.files.get(key, ())
+            if file.last >= segment.first and file.first <= segment.last
+        )
+        if some:
+            files[key] = some
+    return replace(item, files=TableFiles(found.directories, files)) if files else item
+
+
+def consecutive(item: Split, segments: Sequence[Segment]) -> Iterator[Split]:
+    """Some of a split's entries, at most one segment a ledger, as splits without gaps."""
+    places = {segment.ledger_id: number for number, segment in enumerate(item.segments)}
+    run: list[Segment] = []
+    for segment in segments:
+        number = places[segment.ledger_id]
+        joined = run and (
+            places[run[-1].ledger_id] == number - 1
+            and run[-1].last == item.segments[number - 1].last
+            and segment.first == item.segments[number].first
+        )
+        if run and not joined:
+            yield item.of(run)
+            run = []
+        run.append(segment)
+    if run:
+        yield item.of(run)
+
+
+def pieces(item: Split) -> Iterator[tuple[Split, TableFile | None]]:
+    """A split as consecutive ones, each within a file, or with entries that no file has."""
+    found: list[tuple[list[Segment], TableFile | None]] = []
+    for segment in item.segments:
+        for part, file in _by_file(
+            segment, item.files.files.get((item.name, segment.ledger_id), ())
+        ):
+            if found and file is None and found[-1][1] is None:
+                found[-1][0].append(part)
+            else:
+                found.append(([part], file))
+    for segments, file in found:
+        yield replace(item.of(segments), files=NO_FILES), file
+
+
+def behind(item: Split, entry_id: int) -> Split:
+    """What is left of a split within one ledger, from an entry on."""
+    (segment,) = item.segments
+    return item.of([segment.part(max(entry_id, segment.first), segment.last)])
+
+
+def _by_file(
+    segment: Segment, files: Iterable[TableFile]
+) -> Iterator[tuple[Segment, TableFile | None]]:
+    first = segment.first
+    for file in sorted(files, key=lambda file: file.first):
+        if file.last < first or file.first > segment.last:
+            continue
+        if first < file.first:
+            yield segment.part(first, file.first - 1), None
+            first = file.first
+        last = min(file.last, segment.last)
+        yield segment.part(first, last), file
+        first = last + 1
+    if first <= segment.last:
+        yield segment.part(first, segment.last), None
 
 
 def within_bytes(state: PartitionState, after: Place, through: Place, budget: int) -> Place:

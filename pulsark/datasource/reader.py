@@ -5,24 +5,29 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.columns import column_types
 from pulsark.datasource.errors import DataLossError
+from pulsark.datasource.filters import Condition, RowFilter, condition, narrowed
 from pulsark.datasource.offsets import Edge, Place
 from pulsark.datasource.options import Options
 from pulsark.datasource.plan import (
     PartitionState,
     Split,
+    behind,
     check_available,
     cut,
     cut_at_least,
     cut_rows,
     group,
+    pieces,
     range_of,
+    with_files,
 )
 from pulsark.datasource.topics import (
     TopicFinder,
@@ -41,6 +46,10 @@ BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
 """An Arrow batch ends at the first of the two; larger ones made Spark slower."""
 
+BATCH_FILES_BYTES = 64 << 10
+STREAM_FILES_BYTES = 16 << 20
+"""What is smaller is not worth the question which files there are; a stream asks seldom."""
+
 SAMPLE_MESSAGES = 10_000
 """So many are counted to know how many there are in all."""
 
@@ -58,6 +67,7 @@ class SplitReader:
 
     options: Options
     columns: tuple[str, ...]
+    conditions: tuple[Condition, ...] = ()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of splits as record batches with exactly the query's columns."""
@@ -65,13 +75,28 @@ class SplitReader:
             return  # Spark's stand-in for "no partitions"
         from pulsark.datasource.shape import Shape
 
-        shape = Shape(self.options, self.columns)
+        shape, wanted = Shape(self.options, self.columns), RowFilter(self.conditions)
         for split in partition.splits:
-            for batch in self._rows(split):
-                yield shape.apply(batch)
+            for batch in self._rows(split, wanted):
+                rows = wanted.apply(shape.apply(batch))
+                if rows.num_rows:
+                    yield rows
 
-    def _rows(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """The columns as they are stored."""
+    def _rows(self, split: Split, wanted: RowFilter) -> Iterator[pa.RecordBatch]:
+        """The columns as they are stored; of files only what may be wanted."""
+        for piece, file in pieces(split):
+            if file is None:
+                yield from self._from_broker(piece)
+                continue
+            from pulsark.datasource.file_rows import UnreadableError, file_rows
+
+            try:
+                yield from file_rows(piece, file, split.files.directories, self.columns, wanted)
+            except UnreadableError as error:
+                log.warning("%s; reading from the broker", error)
+                yield from self._from_broker(behind(piece, error.entry_id))
+
+    def _from_broker(self, split: Split) -> Iterator[pa.RecordBatch]:
         from pulsark.datasource.entry_stream import read_entries
         from pulsark.storage.rows import RowBuilder
 
@@ -139,11 +164,33 @@ class PulsarkReader(DataSourceReader):
             available_range(state, starts[name], ends[name], options.fail_on_data_loss)
             for name, state in states.items()
         ]
-        return split_partitions([item for item in ranges if item is not None], options, admin)
+        conditions = self._splits.conditions
+        wanted = [part for item in ranges if item for part in narrowed(item, conditions)]
+        return split_partitions(wanted, options, admin)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
         return self._splits.read(partition)
+
+
+class FilteringReader(PulsarkReader):
+    """A batch read that applies filters of the query itself, for ``pushdown``.
+
+    Spark 4.2 keeps what this planned for as long as the DataFrame lives, and reads the same for a
+    later query of it that has no filter: so it is nothing that happens unasked.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Remember what the read applies; gives the others back."""
+        known = column_types(self._options)
+        types = {name: known[name] for name in self._splits.columns}
+        for each in filters:
+            taken = condition(each, types)
+            if taken is None:
+                yield each
+            else:
+                conditions = (*self._splits.conditions, taken)
+                self._splits = replace(self._splits, conditions=conditions)
 
 
 def available_range(
@@ -163,12 +210,15 @@ def available_range(
 
 
 def split_partitions(
-    ranges: Sequence[Split], options: Options, admin: AdminClient
+    ranges: Sequence[Split],
+    options: Options,
+    admin: AdminClient,
+    files_bytes: int = BATCH_FILES_BYTES,
 ) -> list[InputPartition]:
     """Ranges cut for Spark: ``minPartitions``, else about two tasks a core of the driver.
 
     Small ones are put together: a query with thousands of topics is not one of thousands of
-    tasks.
+    tasks. From ``files_bytes`` on, the files of the topics' tables are looked up.
     """
     most = options.max_records_per_partition
     wanted = options.min_partitions or 2 * (os.cpu_count() or 1)
@@ -179,8 +229,23 @@ def split_partitions(
     if most is not None:
         density = {item.name: _messages_per_entry(item, admin) for item in ranges}
         splits = cut_rows(splits, lambda item: density[item.name] * item.entries, most)
-        return [SplitPartition((item,)) for item in splits]
-    return [SplitPartition(items) for items in group(splits, wanted)]
+    if options.read_table_files and sum(item.size for item in ranges) >= files_bytes:
+        splits = _with_files(splits, admin)
+    groups = group(splits, wanted) if most is None else [(item,) for item in splits]
+    return [SplitPartition(items) for items in groups]
+
+
+def _with_files(splits: Sequence[Split], admin: AdminClient) -> list[Split]:
+    topics: dict[str, list[Split]] = {}
+    for item in splits:
+        topics.setdefault(item.topic, []).append(item)
+    found = {}
+    for topic, mine in topics.items():
+        # Ledgers are numbered together: one oldest number does for all partitions.
+        oldest = min(item.segments[0].ledger_id for item in mine)
+        partitions = max(item.partition for item in mine) + 1
+        found[topic] = admin.table_files(TopicName.parse(topic), [oldest] * max(partitions, 1))
+    return [with_files(item, found[item.topic]) for item in splits]
 
 
 def _messages_per_entry(item: Split, admin: AdminClient) -> float:

@@ -25,6 +25,8 @@ SETTINGS: Mapping[str, str] = {
     # Python workers lose about 40 ms a task over loopback TCP.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # What a query wants of ids, keys and times is looked for, in place of reading everything.
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Two jars do; the others that Delta names are for Kafka, Hadoop and Unity Catalog.

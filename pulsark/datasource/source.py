@@ -32,13 +32,14 @@ class PulsarkSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``."""
-        from pulsark.datasource.reader import PulsarkReader
+        from pulsark.datasource.reader import FilteringReader, PulsarkReader
 
         options = Options.parse(self.options, streaming=False)
         if options.view != MESSAGES:
             return ViewReader(options, schema)
         check_schema(schema, column_types(options))
-        return PulsarkReader(options, tuple(schema.fieldNames()))
+        kind = FilteringReader if options.pushdown else PulsarkReader
+        return kind(options, tuple(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read of the columns in ``schema``."""

@@ -24,7 +24,12 @@ from pulsark.datasource.following import Following
 from pulsark.datasource.offsets import Edge, PartitionOffset, Place, StreamOffset
 from pulsark.datasource.options import Options
 from pulsark.datasource.plan import PartitionState, Split, comes_after
-from pulsark.datasource.reader import SplitReader, available_range, split_partitions
+from pulsark.datasource.reader import (
+    STREAM_FILES_BYTES,
+    SplitReader,
+    available_range,
+    split_partitions,
+)
 from pulsark.datasource.topics import (
     States,
     TopicFinder,
@@ -147,7 +152,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             item = self._range(name, states, after, offset)
             if item is not None:
                 ranges.append(item)
-        return split_partitions(ranges, self._options, self._client())
+        return split_partitions(ranges, self._options, self._client(), STREAM_FILES_BYTES)
 
     def _range(
         self, name: str, states: States, after: Place, offset: PartitionOffset

@@ -93,6 +93,7 @@ class Broker:
         self.policy_source = PolicySource(self)
         self.non_persistent = NonPersistentTopics(self)
         self.rates = Rates(self)
+        self.tables = tables
         self.sealing = Sealing(self, tables) if tables is not None else None
         self.connections: set[Connection] = set()
         self.broker_url = ""

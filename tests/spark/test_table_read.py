@@ -1,10 +1,19 @@
-"""Spark reads the table of a topic as any other Delta table."""
+"""Spark reads the table of a topic as any other Delta table, and topics from the table's files."""
 
 from __future__ import annotations
 
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pulsar
+import pytest
+
+from tests.support.python_client import connected
+from tests.support.standalone import Standalone
 from tests.support.tables import NOW, GrowingTable
 
 if TYPE_CHECKING:
@@ -26,3 +35,100 @@ def test_spark_reads_a_table_with_plain_delta(spark: SparkSession, tmp_path: Pat
     )  # fmt: skip
     table.remove(5)
     assert spark.read.format("delta").load(table.directory).count() == 40
+
+
+SEALING = {
+    "PULSARK_sealEnabled": "true",
+    "PULSARK_sealFreshnessSeconds": "1",
+    "PULSARK_managedLedgerMaxEntriesPerLedger": "60",
+    "PULSARK_managedLedgerMinLedgerRolloverTimeMinutes": "0",
+}
+SEALED_WITHIN_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def sealing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("sealing") / "data", env=SEALING) as broker:
+        yield broker
+
+
+def publish(producer: pulsar.Producer, values: range) -> None:
+    for value in values:
+        producer.send_async(
+            b"%d" % value,
+            lambda result, _: None,
+            partition_key=f"k{value % 7}",
+            event_timestamp=1_700_000_000_000 + value,
+        )
+    producer.flush()
+
+
+def admin(broker: Standalone, path: str, method: str = "GET", body: Any = None) -> Any:
+    request = urllib.request.Request(
+        f"{broker.web_url}/admin/v2/persistent/public/default/{path}",
+        json.dumps(body).encode() if body is not None else None,
+        {"Content-Type": "application/json"},
+        method=method,
+    )
+    with urllib.request.urlopen(request) as response:
+        text = response.read()
+    return json.loads(text) if text else None
+
+
+def sealed_rows(broker: Standalone, topic: str) -> int:
+    answer = admin(broker, f"{topic}/tableFiles")
+    return sum(
+        file["rows"]
+        for partition in answer["partitions"]
+        for ledger in partition["ledgers"]
+        for file in ledger["files"]
+    )
+
+
+def test_reads_are_whole_while_messages_come_and_are_sealed(
+    spark: SparkSession, sealing: Standalone, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin(sealing, f"{topic}/partitions", "PUT", 2)
+    reader = spark.read.format("pulsark").options(
+        serviceUrl=sealing.service_url, adminUrl=sealing.web_url, topic=topic
+    )
+    columns = "partition,ledger_id,entry_id,batch_index,key,value,publish_time,event_time"
+    reader = reader.option("columns", columns)
+    done, total = 0, 6000
+    with connected(sealing) as client:
+        producer = client.create_producer(
+            topic,
+            batching_max_messages=20,
+            message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+        )
+        for end in range(1000, total + 1, 1000):
+            publish(producer, range(end - 1000, end))
+            frame = reader.load()  # a DataFrame stays as it was when it was used first
+            rows = frame.selectExpr("cast(cast(value as string) as int) n").collect()
+            assert sorted(row.n for row in rows) == list(range(end))
+            done = end
+    assert done == total
+    deadline = time.monotonic() + SEALED_WITHIN_SECONDS
+    while sealed_rows(sealing, topic) < total:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    order = ("partition", "ledger_id", "entry_id", "batch_index")
+    from_files = reader.load().orderBy(*order).collect()
+    assert sorted(int(row.value) for row in from_files) == list(range(total))
+    asked = reader.option("readTableFiles", "false").load()
+    assert asked.orderBy(*order).collect() == from_files
+
+    wanted = (
+        reader.options(pushdown="true", readTableFiles="true")
+        .load()
+        .where("key = 'k3' AND partition = 1 AND event_time >= timestamp_millis(1700000003000)")
+    )
+    wanted.explain("formatted")
+    assert "Filter" not in capsys.readouterr().out  # nothing is left to Spark
+    expected = {
+        int(row.value)
+        for row in from_files
+        if (row.key, row.partition) == ("k3", 1) and int(row.value) >= 3000
+    }
+    assert expected
+    assert {int(row.value) for row in wanted.collect()} == expected

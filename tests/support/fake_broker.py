@@ -15,9 +15,12 @@ from urllib.parse import parse_qsl, unquote
 from pulsark.dispatch.flight import FlightListener, TopicRange
 from pulsark.dispatch.query_claims import QueryClaims
 from pulsark.errors import ClientError, ServerError
-from pulsark.runtime import SystemClock
+from pulsark.runtime import OsDisk, SystemClock
 from pulsark.storage.position import EARLIEST, Position
+from pulsark.storage.table.record import DataFile
+from pulsark.storage.table.seal import seal
 from pulsark.wire.entry import message_counts, parse_entry
+from pulsark.wire.topic_name import TopicName
 
 
 @dataclass
@@ -61,6 +64,8 @@ class FakeBroker:
         self.fail_reads = 0
         self.hide_from: Position | None = None
         self._next_ledger = 0
+        self.table = ""
+        self.sealed: dict[str, dict[int, list[DataFile]]] = {}
         self.claims = QueryClaims(SystemClock())
 
     # -- what tests do ---------------------------------------------------------------------
@@ -83,6 +88,43 @@ class FakeBroker:
         """Open another ledger."""
         self._next_ledger += 1
         self.topics[topic][partition].ledgers[self._next_ledger] = []
+
+    def seal(self, name: str, ledger_id: int, entries: int, directory: str, **how: Any) -> None:
+        """Write more entries of a partition's ledger to files of a table, from where it ended."""
+        files = self.sealed.setdefault(name, {}).setdefault(ledger_id, [])
+        self.table = directory
+        first = files[-1].last_entry_id + 1 if files else 0
+        held = self.partition(name).ledgers[ledger_id][first : first + entries]
+        partition = TopicName.parse(name).partition
+        nonce = uuid.uuid4().hex[:16]
+        numbered = enumerate(held, first)
+        files += seal(numbered, partition, ledger_id, [directory], OsDisk(), nonce, **how)
+
+    def table_files(self, topic: str) -> dict[str, Any]:
+        """The answer of the ``tableFiles`` endpoint."""
+        partitions = [
+            {
+                "name": name,
+                "ledgers": [
+                    {
+                        "ledgerId": ledger_id,
+                        "files": [
+                            {
+                                "path": file.path,
+                                "entries": [file.first_entry_id, file.last_entry_id],
+                                "rows": file.rows,
+                                "size": file.size,
+                            }
+                            for file in files
+                        ],
+                    }
+                    for ledger_id, files in ledgers.items()
+                ],
+            }
+            for name, ledgers in self.sealed.items()
+            if str(TopicName.parse(name).base) == topic
+        ]
+        return {"directories": [self.table] if partitions else [], "partitions": partitions}
 
     def partition(self, name: str) -> FakePartition:
         """A partition by its own name."""
@@ -269,6 +311,8 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, fake.plan(name, [int(n) for n in query.get("after", "0").split(",")])
         if parts[3] == "views":
             return 200, [row for row in fake.views[parts[4]] if row["topic"] == name]
+        if parts[3] == "tableFiles":
+            return 200, fake.table_files(name)
         if parts[3] == "messageid":
             return 200, _id(fake.first_since(name, int(parts[4])))
         if parts[3] == "messageCount":

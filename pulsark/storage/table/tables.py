@@ -96,6 +96,14 @@ class Tables:
         """What is sealed of a ledger of a topic or partition."""
         return await self._sealed(table_path(name), ledger_id)
 
+    async def directories(self, name: TopicName) -> Sequence[str]:
+        """Where the table of a topic or partition is, the primary first; none without a table."""
+        path = table_path(name)
+        try:
+            return (await self._record(path)).roots
+        except StorageError:
+            return ()
+
     async def open(self, name: TopicName, table_id: str) -> bool:
         """Own the table of a topic, made if there is none; whether that was not so already.
 

@@ -41,6 +41,8 @@ def test_defaults() -> None:
         columns=None,
         include_properties=True,
         value_format="raw",
+        read_table_files=True,
+        pushdown=False,
         min_partitions=None,
         max_records_per_partition=None,
         max_rows_per_trigger=None,
@@ -93,7 +95,9 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
         "view": "topics",
         "namespace": "a/b",
     }
-    valid |= dict.fromkeys(("includeProperties", "includeHeaders"), "false")
+    valid |= dict.fromkeys(
+        ("includeProperties", "includeHeaders", "readTableFiles", "pushdown"), "false"
+    )
     valid |= dict.fromkeys(("waitForTopic", "waitingForNonExistedTopic"), "true")
     valid |= dict.fromkeys(
         ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"), '{"t": {"0": 1}}'

@@ -1,0 +1,170 @@
+"""Rows of a topic straight from the files of its table. Runs in tasks.
+
+A task that can reach a file reads it at the speed of Parquet and not through the broker. It takes
+only what it can prove to be whole: the file's size and its row groups are what the broker said,
+and no entry is missing. Whatever else it finds is left to the broker, which has other copies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pulsark.datasource.filters import RowFilter
+from pulsark.datasource.plan import Split
+from pulsark.datasource.table_files import TableFile
+from pulsark.storage.rows import ROW_SCHEMA
+
+BATCH_ROWS = 16_384
+
+FORMAT_VERSIONS = ("1",)
+_FORMAT_KEY = b"pulsark.formatVersion"
+_NEEDED = ("entry_id", "batch_index", "batch_size")
+_COMPARED = (
+    "entry_id", "batch_index", "batch_size", "key", "sequence_id", "publish_time", "event_time",
+    "deliver_at_time", "producer_name",
+)  # fmt: skip
+"""Columns whose minimum and maximum in a row group say something of the column of a query."""
+
+
+class UnreadableError(Exception):
+    """A file is not there, or not whole, from an entry on."""
+
+    def __init__(self, entry_id: int, reason: str) -> None:
+        super().__init__(reason)
+        self.entry_id = entry_id
+
+
+def file_rows(
+    item: Split,
+    file: TableFile,
+    directories: Sequence[str],
+    columns: Sequence[str],
+    wanted: RowFilter,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split within one file, but for row groups that nothing is wanted of.
+
+    ``UnreadableError`` says from which entry on somebody else has to give them.
+    """
+    (segment,) = item.segments
+    first = segment.first
+    for directory in directories:
+        path = f"{directory}/{file.path}"
+        try:
+            if os.stat(path).st_size == file.size:
+                break
+        except OSError:
+            continue
+    else:
+        raise UnreadableError(first, f"{file.path} is in none of {', '.join(directories)}")
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+            _check(parquet, file)
+            places = _places(parquet)
+            stored = _stored_columns(columns)
+            for number, (low, high) in enumerate(_ranges(parquet, file)):
+                if high < first or low > segment.last:
+                    continue
+                if wanted.may_match(parquet.metadata.row_group(number), places):
+                    rows = parquet.read_row_group(number, columns=stored, use_threads=False)
+                    for found in rows.combine_chunks().to_batches():
+                        _check_entries(found, low, high)
+                        yield from _shaped(found, item, columns)
+                first = high + 1
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableError(first, f"{path}: {error}") from error
+
+
+def _check(parquet: pq.ParquetFile, file: TableFile) -> None:
+    version = (parquet.metadata.metadata or {}).get(_FORMAT_KEY, b"?").decode("ascii", "replace")
+    if version not in FORMAT_VERSIONS:
+        raise pa.ArrowInvalid(f"its format is {version}")
+    if parquet.metadata.num_rows != file.rows:
+        raise pa.ArrowInvalid(f"it has {parquet.metadata.num_rows} rows and not {file.rows}")
+
+
+def _ranges(parquet: pq.ParquetFile, file: TableFile) -> list[tuple[int, int]]:
+    """First and last entry of each row group: without gaps, all that the file is to have."""
+    found = []
+    for number in range(parquet.num_row_groups):
+        statistics = parquet.metadata.row_group(number).column(0).statistics
+        found.append((statistics.min, statistics.max))
+    firsts = [file.first, *(high + 1 for _, high in found)]
+    if [low for low, _ in found] != firsts[:-1] or firsts[-1] != file.last + 1:
+        raise pa.ArrowInvalid(f"its row groups have the entries {found}")
+    return found
+
+
+def _places(parquet: pq.ParquetFile) -> dict[str, int]:
+    names = [parquet.metadata.schema.column(i).path for i in range(parquet.metadata.num_columns)]
+    return {name: place for place, name in enumerate(names) if name in _COMPARED}
+
+
+def _stored_columns(columns: Sequence[str]) -> list[str]:
+    derived = ("topic", "partition", "message_id", "ledger_id")
+    return list(dict.fromkeys([*_NEEDED, *(name for name in columns if name not in derived)]))
+
+
+def _check_entries(rows: pa.RecordBatch, low: int, high: int) -> None:
+    ids = rows.column("entry_id").to_numpy()
+    steps = np.diff(ids)
+    if ids[0] != low or ids[-1] != high or ((steps != 0) & (steps != 1)).any():
+        raise pa.ArrowInvalid(f"some of the entries {low} to {high} are missing")
+
+
+def _shaped(rows: pa.RecordBatch, item: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The messages that the split has, with a query's columns, in pieces."""
+    mask = _messages(rows, item)
+    if mask is not None:
+        rows = rows.filter(mask)
+    for start in range(0, rows.num_rows, BATCH_ROWS):
+        some = rows.slice(start, BATCH_ROWS)
+        arrays = [_column(name, some, item) for name in columns]
+        yield pa.RecordBatch.from_arrays(
+            arrays, schema=pa.schema([ROW_SCHEMA.field(name) for name in columns])
+        )
+
+
+def _messages(rows: pa.RecordBatch, item: Split) -> pa.Array | None:
+    """Which rows are messages of the split; ``None`` if all are."""
+    (segment,) = item.segments
+    ids = rows.column("entry_id").to_numpy()
+    sizes = pc.fill_null(rows.column("batch_size"), 1).to_numpy()
+    found = (sizes != 0) & (ids >= segment.first) & (ids <= segment.last)
+    if item.skip_through >= 0 or item.stop_after >= 0:
+        indexes = np.maximum(rows.column("batch_index").to_numpy(), 0)
+        if item.skip_through >= 0:
+            found &= (ids > segment.first) | (indexes > item.skip_through)
+        if item.stop_after >= 0:
+            found &= (ids < segment.last) | (indexes <= item.stop_after)
+    return None if found.all() else pa.array(found)
+
+
+def _column(name: str, rows: pa.RecordBatch, item: Split) -> pa.Array:
+    kind = ROW_SCHEMA.field(name).type
+    (segment,) = item.segments
+    constants: dict[str, Any] = {
+        "topic": item.topic,
+        "partition": item.partition,
+        "ledger_id": segment.ledger_id,
+    }
+    if name in constants:
+        return pa.repeat(pa.scalar(constants[name], kind), rows.num_rows)
+    if name == "message_id":
+        return pc.binary_join_element_wise(
+            str(segment.ledger_id),
+            rows.column("entry_id").cast(pa.string()),
+            str(item.partition),
+            rows.column("batch_index").cast(pa.string()),
+            ":",
+        )
+    found = rows.column(name)
+    if found.type != kind:
+        raise pa.ArrowInvalid(f"its column {name} is {found.type}")
+    return found

@@ -1,0 +1,50 @@
+"""Files of a topic's table, as the broker tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class TableFile(NamedTuple):
+    """A Parquet file with all rows of consecutive entries of one ledger, both ends inclusive.
+
+    ``path`` is relative to the table's directory; ``size`` in bytes.
+    """
+
+    path: str
+    first: int
+    last: int
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Files by name of a partition and ledger; each is in one of the directories, or in all."""
+
+    directories: tuple[str, ...]
+    files: Mapping[tuple[str, int], tuple[TableFile, ...]]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableFiles:
+        """Read the ``tableFiles`` answer."""
+        return cls(
+            tuple(data["directories"]),
+            {
+                (partition["name"], ledger["ledgerId"]): tuple(
+                    _file(file) for file in ledger["files"]
+                )
+                for partition in data["partitions"]
+                for ledger in partition["ledgers"]
+            },
+        )
+
+
+def _file(data: Mapping[str, Any]) -> TableFile:
+    first, last = data["entries"]
+    return TableFile(data["path"], first, last, data["rows"], data["size"])
+
+
+NO_FILES = TableFiles((), {})
