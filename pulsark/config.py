@@ -327,6 +327,16 @@ class Settings:
         le=60_000,
         own=True,
     )
+    cursorHistoryMinutes: int = setting(
+        7 * 24 * 60,
+        "min",
+        "So long subscriptions can be restored to what they had acknowledged at a past time",
+        ge=0,
+        own=True,
+    )
+    cursorHistoryMaxMB: int = setting(
+        64, "MB", "So much of that history is kept for each bundle; 0: none", ge=0, own=True
+    )
     defaultRetentionTimeInMinutes: int = setting(
         0, "min", "Acknowledged messages are kept for this time; -1: for ever", ge=-1
     )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.dispatcher import Dispatcher
@@ -22,6 +23,7 @@ from pulsark.errors import ClientError, ServerError
 from pulsark.limits import READER_GRACE_SECONDS
 from pulsark.runtime import Done
 from pulsark.storage.cursor import Ack, Cursor
+from pulsark.storage.cursor_state import AckedSet
 from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
@@ -374,13 +376,25 @@ class Subscription(Subscribers):
         A position without an entry stands for the next one that has or will have one. Clients
         subscribe again by themselves; they wait on ``changing`` until it is done.
         """
+        await self._without_consumers(partial(self._move_cursor, position, ack_set))
+
+    async def restore(self, acked: AckedSet) -> None:
+        """Give the cursor a state that it had at another time, as ``seek`` gives it a position.
+
+        What was trimmed since then does not come back.
+        """
+        await self._without_consumers(
+            partial(self._change_cursor, partial(self.cursor.restore, acked))
+        )
+
+    async def _without_consumers(self, change: Callable[[], Awaitable[None]]) -> None:
         try:
             async with self.changing:
                 with self.dispatcher.hold():
                     single = self.type.active
                     for consumer in [single] if single is not None else self.consumers:
                         consumer.connection.close_consumer(consumer)
-                    await self._move_cursor(position, ack_set)
+                    await change()
         finally:
             if not self.cursor.durable:
                 # The reader is expected back; if it stays away, nobody else will clean up.
@@ -395,8 +409,11 @@ class Subscription(Subscribers):
         target = self.topic.ledger.valid_position_at_or_after(position)
         if target != position:
             ack_set = None
+        await self._change_cursor(partial(self.cursor.reset, target, ack_set))
+
+    async def _change_cursor(self, change: Callable[[Done], object]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.cursor.reset(target, ack_set, _resolve(done))
+        change(_resolve(done))
         # Before anything is awaited: the task may be cancelled, and the cursor has moved.
         self._release_all()
         self.dispatcher.forget_redeliveries()

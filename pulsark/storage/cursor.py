@@ -15,7 +15,7 @@ from typing import Protocol
 from pulsark.errors import StorageError
 from pulsark.runtime import Clock, Done
 from pulsark.storage.cursor_records import CursorIdentity
-from pulsark.storage.cursor_state import CursorState, Ledgers
+from pulsark.storage.cursor_state import AckedSet, CursorState, Ledgers
 from pulsark.storage.position import Position
 
 Ack = tuple[Position, Sequence[int] | None, int | None]
@@ -128,6 +128,12 @@ class Cursor:
     ) -> None:
         """Seek: ``position`` is the next entry delivered, its batch in the state of ``ack_set``."""
         self.state.reset(position, ack_set)
+        self.last_mark_delete_ms = self._clock.now_ms()
+        self._tell(done)
+
+    def restore(self, acked: AckedSet, done: Done | None = None) -> None:
+        """Acknowledged is what ``acked`` says, which was so at another time."""
+        self.state.restore(acked)
         self.last_mark_delete_ms = self._clock.now_ms()
         self._tell(done)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pulsark.errors import BadVersionError, LedgerFencedError, MetadataError, StorageError
@@ -22,16 +21,30 @@ _RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class FormerLedger:
+    """A ledger that held the cursors from one time to another, and is kept as their history."""
+
+    ledger_id: int
+    since_ms: int
+    until_ms: int
+    size: int
+    """Bytes of its entries."""
+
+
+@dataclass(frozen=True, slots=True)
 class BundleState:
     """The value of the record.
 
-    ``ledger_id`` holds the cursors (``None``: there never was one); ``doomed`` are ledgers
-    that are to be deleted: one being filled that is not yet in use, and ones out of use.
+    ``ledger_id`` holds the cursors (``None``: there never was one) since ``since_ms``;
+    ``history`` are those that did before, oldest first; ``doomed`` are ledgers that are to be
+    deleted: one being filled that is not yet in use, and ones out of use.
     """
 
     epoch: int = 0
     ledger_id: int | None = None
     doomed: tuple[int, ...] = ()
+    since_ms: int = 0
+    history: tuple[FormerLedger, ...] = ()
 
     def to_json(self) -> bytes:
         """The stored form."""
@@ -41,6 +54,16 @@ class BundleState:
                 "epoch": self.epoch,
                 "ledgerId": self.ledger_id,
                 "doomed": self.doomed,
+                "since": self.since_ms,
+                "history": [
+                    {
+                        "ledgerId": former.ledger_id,
+                        "since": former.since_ms,
+                        "until": former.until_ms,
+                        "size": former.size,
+                    }
+                    for former in self.history
+                ],
             },
             separators=(",", ":"),
         ).encode()
@@ -55,7 +78,16 @@ class BundleState:
                     f"Cursor record has format version {fields['version']}, "
                     f"this program knows {FORMAT_VERSION}"
                 )
-            return cls(fields["epoch"], fields["ledgerId"], tuple(fields["doomed"]))
+            return cls(
+                fields["epoch"],
+                fields["ledgerId"],
+                tuple(fields["doomed"]),
+                fields.get("since", 0),
+                tuple(
+                    FormerLedger(f["ledgerId"], f["since"], f["until"], f["size"])
+                    for f in fields.get("history", ())
+                ),
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(f"Cursor record cannot be parsed: {value[:200]!r}") from error
 
@@ -87,13 +119,12 @@ class BundleRecord:
             return
         raise LedgerFencedError(f"The cursors of bundle {self._bundle} are claimed by others")
 
-    async def update(self, ledger_id: int | None, doomed: Iterable[int]) -> None:
-        """Change the record durably.
+    async def update(self, state: BundleState) -> None:
+        """Change the record durably, from what ``self.state`` is.
 
         ``LedgerFencedError``: another owner claimed it. ``MetadataError``: the outcome is
         unknown even after retries; the next update finds it out.
         """
-        state = replace(self.state, ledger_id=ledger_id, doomed=tuple(sorted(doomed)))
         value = state.to_json()
         for attempt in range(_ATTEMPTS):
             try:

@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from pulsark.errors import StorageError
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Done, Runtime
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_bundle import BundleRecord
+from pulsark.storage.cursor_history import (
+    CursorChange,
+    NoHistoryError,
+    changes,
+    cursors_at,
+    known_since,
+)
 from pulsark.storage.cursor_log_writer import CursorLogConfig, CursorLogWriter
 from pulsark.storage.cursor_records import ack_records, property_record, snapshot_records
 from pulsark.storage.cursor_state import CursorState, Ledgers
-from pulsark.storage.cursor_table import CursorTable, Replay
+from pulsark.storage.cursor_table import CursorTable, Replay, SavedCursor
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.proto import cursor_pb2 as pb
@@ -44,12 +51,16 @@ class CursorLog:
         writer: CursorLogWriter,
         config: CursorLogConfig,
         runtime: Runtime,
+        record: BundleRecord,
+        manager: LedgerManager,
     ) -> None:
         self.bundle = bundle
         self._table = table
         self._writer = writer
         self._config = config
         self._clock = runtime.clock
+        self._record = record
+        self._manager = manager
         self._dirty: dict[int, Cursor] = {}
         self._deleted: list[int] = []
         self._dones: list[Done] = []
@@ -71,14 +82,15 @@ class CursorLog:
         record = BundleRecord(metadata, bundle)
         await record.claim()
         replay = Replay()
+        size = 0
         if record.state.ledger_id is not None:
-            await _read_ledger(manager, record.state.ledger_id, replay)
+            size = await _read_ledger(manager, record.state.ledger_id, replay)
         for _ in replay.pack():
             await asyncio.sleep(0)
         table = replay.table()
-        writer = CursorLogWriter(bundle, manager, record, table, config)
+        writer = CursorLogWriter(bundle, manager, record, table, config, runtime.clock, size)
         await writer.delete_doomed()
-        return cls(bundle, table, writer, config, runtime)
+        return cls(bundle, table, writer, config, runtime, record, manager)
 
     @property
     def failed(self) -> StorageError | None:
@@ -213,6 +225,27 @@ class CursorLog:
             self._deleted.append(cursor_id)
             self._flush_later()
 
+    # -- history -----------------------------------------------------------------------------
+
+    async def cursors_at(self, topic_id: str, at_ms: int) -> list[SavedCursor]:
+        """The cursors of a topic as they were at a time; ``NoHistoryError``, ``StorageError``."""
+        now_ms = self._clock.now_ms()
+        if at_ms > now_ms:
+            raise NoHistoryError("The future is not known")
+        await self.sync()
+        return await cursors_at(self._manager, self._record.state, topic_id, at_ms)
+
+    async def changes(self, topic_id: str) -> AsyncIterator[CursorChange]:
+        """What is known of what happened to the cursors of a topic, oldest first."""
+        await self.sync()
+        async for change in changes(self._manager, self._record.state, topic_id):
+            yield change
+
+    @property
+    def known_since(self) -> int | None:
+        """The first moment that history knows, in ms since the epoch; ``None``: it knows none."""
+        return known_since(self._record.state)
+
     # -- group commit ------------------------------------------------------------------------
 
     def changed(self, cursor: Cursor, done: Done | None) -> None:
@@ -272,20 +305,22 @@ class CursorLog:
         self._writer.submit(records, dones, marks)
 
 
-async def _read_ledger(manager: LedgerManager, ledger_id: int, replay: Replay) -> None:
-    """Fence the ledger and read all of it."""
+async def _read_ledger(manager: LedgerManager, ledger_id: int, replay: Replay) -> int:
+    """Fence the ledger and read all of it; returns its size in bytes."""
     last = (await manager.recover(ledger_id)).last_entry_id
-    position = 0
+    position = size = 0
     while position <= last:
         entries = await manager.read(ledger_id, position, last, _READ_BYTES)
         if not entries:
             raise StorageError(f"Cursor ledger {ledger_id} ends at {position}, not at {last}")
         for _, entry in entries:
             replay.read(entry)
+            size += len(entry)
             await asyncio.sleep(0)
         position = entries[-1][0] + 1
     if not replay.complete:
         raise StorageError(f"Cursor ledger {ledger_id} does not begin with a whole snapshot")
+    return size
 
 
 def _changes_of(cursor: Cursor) -> list[pb.Record]:

@@ -24,14 +24,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pulsark.errors import LedgerFencedError, MetadataError, StorageError
-from pulsark.runtime import Done
+from pulsark.runtime import Clock, Done
 from pulsark.storage.cursor import Cursor
-from pulsark.storage.cursor_bundle import BundleRecord
+from pulsark.storage.cursor_bundle import BundleRecord, BundleState, FormerLedger
+from pulsark.storage.cursor_history import NO_HISTORY, HistoryLimits
 from pulsark.storage.cursor_ledger import CursorLedger, Group
 from pulsark.storage.cursor_records import pack, pack_snapshot_end
 from pulsark.storage.ledger import LedgerManager
@@ -56,6 +57,10 @@ class CursorSettings(Protocol):
     def managedLedgerDefaultAckQuorum(self) -> int: ...
     @property
     def cursorFlushIntervalMillis(self) -> int: ...
+    @property
+    def cursorHistoryMinutes(self) -> int: ...
+    @property
+    def cursorHistoryMaxMB(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class CursorLogConfig:
     flush_interval_ms: int = 1000
     roll_bytes: int = 2 << 20
     roll_ratio: float = 1.0
+    history: HistoryLimits = NO_HISTORY
 
     @classmethod
     def from_settings(cls, settings: CursorSettings) -> CursorLogConfig:
@@ -81,6 +87,9 @@ class CursorLogConfig:
             settings.managedLedgerDefaultWriteQuorum,
             settings.managedLedgerDefaultAckQuorum,
             settings.cursorFlushIntervalMillis,
+            history=HistoryLimits(
+                settings.cursorHistoryMinutes * 60_000, settings.cursorHistoryMaxMB << 20
+            ),
         )
 
 
@@ -105,7 +114,10 @@ class CursorLogWriter:
         record: BundleRecord,
         source: SnapshotSource,
         config: CursorLogConfig,
+        clock: Clock,
+        inherited_bytes: int = 0,
     ) -> None:
+        """``inherited_bytes``: size of the ledger that the record names now."""
         self.failed: StorageError | None = None
         """Why nothing can be made durable here any more."""
         self.unwritten = False
@@ -116,6 +128,8 @@ class CursorLogWriter:
         self._record = record
         self._source = source
         self._config = config
+        self._clock = clock
+        self._named_bytes = inherited_bytes
         self._active: CursorLedger | None = None
         self._successor: CursorLedger | None = None
         self._succession: asyncio.Task[None] | None = None
@@ -150,7 +164,7 @@ class CursorLogWriter:
         if active is None or broken:
             group.waits += 1
             self._awaiting_outcome.append(group)
-        entries = list(pack(records)) if ledgers else []
+        entries = list(pack(records, self._clock.now_ms())) if ledgers else []
         for ledger in ledgers:
             ledger.append(entries, group)
         if not ledgers:
@@ -210,11 +224,11 @@ class CursorLogWriter:
         )
         ledger.writer = writer
         self._doomed.add(writer.ledger_id)
-        await self._record.update(self._record.state.ledger_id, self._doomed)
+        await self._record.update(self._with_doomed(self._doomed))
         self._successor = ledger
         self.unwritten = False
         unconfirmed = 0
-        for entry in pack(self._source.records()):
+        for entry in pack(self._source.records(), self._clock.now_ms()):
             last = ledger.append([entry])
             ledger.snapshot_bytes += len(entry)
             unconfirmed += len(entry)
@@ -223,17 +237,29 @@ class CursorLogWriter:
                 unconfirmed = 0
             else:
                 await asyncio.sleep(0)
-        await ledger.confirmed(ledger.append([pack_snapshot_end(self._source.next_cursor_id)]))
+        end = pack_snapshot_end(self._source.next_cursor_id, self._clock.now_ms())
+        await ledger.confirmed(ledger.append([end]))
 
     async def _enthrone(self, ledger: CursorLedger) -> None:
         """Name the successor in the record. If it fails meanwhile, that is looked at later."""
         if ledger.error is not None:
             raise ledger.error
-        doomed = self._doomed - {ledger.writer.ledger_id}
-        if self._record.state.ledger_id is not None:
-            doomed.add(self._record.state.ledger_id)
+        now_ms = self._clock.now_ms()
+        state = self._record.state
+        history = self._config.history.kept((*state.history, *self._retiring(now_ms)), now_ms)
+        doomed = self._doomed | {former.ledger_id for former in state.history}
+        if state.ledger_id is not None:
+            doomed.add(state.ledger_id)
+        doomed -= {ledger.writer.ledger_id, *(former.ledger_id for former in history)}
         try:
-            await self._record.update(ledger.writer.ledger_id, doomed)
+            await self._record.update(
+                replace(
+                    self._with_doomed(doomed),
+                    ledger_id=ledger.writer.ledger_id,
+                    since_ms=now_ms,
+                    history=history,
+                )
+            )
         except MetadataError as error:
             # Either ledger may be the one that counts, so neither can be dropped or used alone.
             raise LedgerFencedError(
@@ -241,9 +267,20 @@ class CursorLogWriter:
             ) from error
         self._doomed = doomed
 
+    def _with_doomed(self, doomed: Iterable[int]) -> BundleState:
+        return replace(self._record.state, doomed=tuple(sorted(doomed)))
+
+    def _retiring(self, now_ms: int) -> Iterator[FormerLedger]:
+        """The ledger that holds the cursors now, as history."""
+        state = self._record.state
+        if state.ledger_id is not None and state.since_ms:
+            size = self._named_bytes if self._active is None else self._active.bytes
+            yield FormerLedger(state.ledger_id, state.since_ms, now_ms, size)
+
     def _succeeded(self, ledger: CursorLedger) -> None:
         """The record names the successor."""
         former, self._active, self._successor = self._active, ledger, None
+        self._named_bytes = ledger.snapshot_bytes
         log_bytes = max(self._config.roll_bytes, self._config.roll_ratio * ledger.snapshot_bytes)
         self._roll_at_bytes = ledger.snapshot_bytes + int(log_bytes)
         self._retry_ms = self._config.flush_interval_ms

@@ -89,23 +89,23 @@ def acked_of(acks: pb.Acks) -> AckedSet:
     return acked
 
 
-def pack(records: Iterable[pb.Record]) -> Iterator[bytes]:
-    """Records as entries of the cursor ledger."""
-    batch, size = pb.Batch(version=VERSION), 0
+def pack(records: Iterable[pb.Record], time_ms: int) -> Iterator[bytes]:
+    """Records as entries of the cursor ledger, written at a time."""
+    batch, size = pb.Batch(version=VERSION, time_ms=time_ms), 0
     for record in records:
         batch.records.append(record)
         size += record.ByteSize()
         if size >= BATCH_BYTES:
             yield batch.SerializeToString()
-            batch, size = pb.Batch(version=VERSION), 0
+            batch, size = pb.Batch(version=VERSION, time_ms=time_ms), 0
     if size:
         yield batch.SerializeToString()
 
 
-def pack_snapshot_end(next_cursor_id: int) -> bytes:
+def pack_snapshot_end(next_cursor_id: int, time_ms: int) -> bytes:
     """The entry that closes a snapshot."""
     end = pb.SnapshotEnd(next_cursor_id=next_cursor_id)
-    return pb.Batch(version=VERSION, snapshot_end=end).SerializeToString()
+    return pb.Batch(version=VERSION, snapshot_end=end, time_ms=time_ms).SerializeToString()
 
 
 def unpack(entry: bytes) -> pb.Batch:

@@ -285,6 +285,17 @@ class CursorState(AckedSet):
         self._reborn = True
         self.changed = True
 
+    def restore(self, acked: AckedSet) -> None:
+        """Become what ``acked`` says, and forget everything else."""
+        self._clear(acked.mark_delete, self.era + 1)
+        self._known = {}
+        for ledger_id, entries in acked.acked.items():
+            self.add_entries(ledger_id, entries)
+        self.masks = dict(acked.masks)
+        self._reborn = True
+        self.changed = True
+        self.settle()
+
     def settle(self) -> None:
         """Move mark-delete on after the ledgers changed: one was trimmed or came out empty.
 

@@ -415,12 +415,12 @@ def read_position_is_mark_delete(patch: pytest.MonkeyPatch) -> None:
     """What is stored as mark-delete is the last entry that was acknowledged at all."""
     take = cursor_log_writer.pack
 
-    def ahead(records: Any) -> Any:
+    def ahead(records: Any, time_ms: int) -> Any:
         records = list(records)
         for record in records:
             if record.HasField("acks") and len(record.acks.ledgers):
                 record.acks.entry_id += 1
-        return take(records)
+        return take(records, time_ms)
 
     patch.setattr(cursor_log_writer, "pack", ahead)
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"pulsark/storage/proto/cursor.proto\x12\x16pulsark.storage.cursor\"\x84\x01\n\x05\x42\x61tch\x12\x0f\n\x07version\x18\x01 \x01(\r\x12/\n\x07records\x18\x02 \x03(\x0b\x32\x1e.pulsark.storage.cursor.Record\x12\x39\n\x0csnapshot_end\x18\x03 \x01(\x0b\x32#.pulsark.storage.cursor.SnapshotEnd\"%\n\x0bSnapshotEnd\x12\x16\n\x0enext_cursor_id\x18\x01 \x01(\x04\"\xc4\x01\n\x06Record\x12\x11\n\tcursor_id\x18\x01 \x01(\x04\x12\x32\n\x08identity\x18\x02 \x01(\x0b\x32 .pulsark.storage.cursor.Identity\x12\x36\n\nproperties\x18\x03 \x01(\x0b\x32\".pulsark.storage.cursor.Properties\x12*\n\x04\x61\x63ks\x18\x04 \x01(\x0b\x32\x1c.pulsark.storage.cursor.Acks\x12\x0f\n\x07\x64\x65leted\x18\x05 \x01(\x08\"F\n\x08Identity\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x14\n\x0csubscription\x18\x02 \x01(\t\x12\x12\n\ncreated_ms\x18\x03 \x01(\x03\"{\n\nProperties\x12>\n\x06values\x18\x01 \x03(\x0b\x32..pulsark.storage.cursor.Properties.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"m\n\x04\x41\x63ks\x12\x0b\n\x03\x65ra\x18\x01 \x01(\x04\x12\x11\n\tledger_id\x18\x02 \x01(\x12\x12\x10\n\x08\x65ntry_id\x18\x03 \x01(\x12\x12\x33\n\x07ledgers\x18\x04 \x03(\x0b\x32\".pulsark.storage.cursor.LedgerAcks\"N\n\nLedgerAcks\x12\x11\n\tledger_id\x18\x01 \x01(\x12\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x0c\x12\x0f\n\x07partial\x18\x03 \x03(\r\x12\r\n\x05masks\x18\x04 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"pulsark/storage/proto/cursor.proto\x12\x16pulsark.storage.cursor\"\x95\x01\n\x05\x42\x61tch\x12\x0f\n\x07version\x18\x01 \x01(\r\x12/\n\x07records\x18\x02 \x03(\x0b\x32\x1e.pulsark.storage.cursor.Record\x12\x39\n\x0csnapshot_end\x18\x03 \x01(\x0b\x32#.pulsark.storage.cursor.SnapshotEnd\x12\x0f\n\x07time_ms\x18\x04 \x01(\x03\"%\n\x0bSnapshotEnd\x12\x16\n\x0enext_cursor_id\x18\x01 \x01(\x04\"\xc4\x01\n\x06Record\x12\x11\n\tcursor_id\x18\x01 \x01(\x04\x12\x32\n\x08identity\x18\x02 \x01(\x0b\x32 .pulsark.storage.cursor.Identity\x12\x36\n\nproperties\x18\x03 \x01(\x0b\x32\".pulsark.storage.cursor.Properties\x12*\n\x04\x61\x63ks\x18\x04 \x01(\x0b\x32\x1c.pulsark.storage.cursor.Acks\x12\x0f\n\x07\x64\x65leted\x18\x05 \x01(\x08\"F\n\x08Identity\x12\x10\n\x08topic_id\x18\x01 \x01(\t\x12\x14\n\x0csubscription\x18\x02 \x01(\t\x12\x12\n\ncreated_ms\x18\x03 \x01(\x03\"{\n\nProperties\x12>\n\x06values\x18\x01 \x03(\x0b\x32..pulsark.storage.cursor.Properties.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"m\n\x04\x41\x63ks\x12\x0b\n\x03\x65ra\x18\x01 \x01(\x04\x12\x11\n\tledger_id\x18\x02 \x01(\x12\x12\x10\n\x08\x65ntry_id\x18\x03 \x01(\x12\x12\x33\n\x07ledgers\x18\x04 \x03(\x0b\x32\".pulsark.storage.cursor.LedgerAcks\"N\n\nLedgerAcks\x12\x11\n\tledger_id\x18\x01 \x01(\x12\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x0c\x12\x0f\n\x07partial\x18\x03 \x03(\r\x12\r\n\x05masks\x18\x04 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,19 +34,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROPERTIES_VALUESENTRY']._loaded_options = None
   _globals['_PROPERTIES_VALUESENTRY']._serialized_options = b'8\001'
   _globals['_BATCH']._serialized_start=63
-  _globals['_BATCH']._serialized_end=195
-  _globals['_SNAPSHOTEND']._serialized_start=197
-  _globals['_SNAPSHOTEND']._serialized_end=234
-  _globals['_RECORD']._serialized_start=237
-  _globals['_RECORD']._serialized_end=433
-  _globals['_IDENTITY']._serialized_start=435
-  _globals['_IDENTITY']._serialized_end=505
-  _globals['_PROPERTIES']._serialized_start=507
-  _globals['_PROPERTIES']._serialized_end=630
-  _globals['_PROPERTIES_VALUESENTRY']._serialized_start=585
-  _globals['_PROPERTIES_VALUESENTRY']._serialized_end=630
-  _globals['_ACKS']._serialized_start=632
-  _globals['_ACKS']._serialized_end=741
-  _globals['_LEDGERACKS']._serialized_start=743
-  _globals['_LEDGERACKS']._serialized_end=821
+  _globals['_BATCH']._serialized_end=212
+  _globals['_SNAPSHOTEND']._serialized_start=214
+  _globals['_SNAPSHOTEND']._serialized_end=251
+  _globals['_RECORD']._serialized_start=254
+  _globals['_RECORD']._serialized_end=450
+  _globals['_IDENTITY']._serialized_start=452
+  _globals['_IDENTITY']._serialized_end=522
+  _globals['_PROPERTIES']._serialized_start=524
+  _globals['_PROPERTIES']._serialized_end=647
+  _globals['_PROPERTIES_VALUESENTRY']._serialized_start=602
+  _globals['_PROPERTIES_VALUESENTRY']._serialized_end=647
+  _globals['_ACKS']._serialized_start=649
+  _globals['_ACKS']._serialized_end=758
+  _globals['_LEDGERACKS']._serialized_start=760
+  _globals['_LEDGERACKS']._serialized_end=838
 # @@protoc_insertion_point(module_scope)

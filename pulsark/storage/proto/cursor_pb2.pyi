@@ -7,14 +7,16 @@ from typing import Any as _Any, ClassVar as _ClassVar, Optional as _Optional, Un
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Batch(_message.Message):
-    __slots__ = ("version", "records", "snapshot_end")
+    __slots__ = ("version", "records", "snapshot_end", "time_ms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_END_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
     version: int
     records: _containers.RepeatedCompositeFieldContainer[Record]
     snapshot_end: SnapshotEnd
-    def __init__(self, version: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping[str, _Any]]]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping[str, _Any]]] = ...) -> None: ...
+    time_ms: int
+    def __init__(self, version: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping[str, _Any]]]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping[str, _Any]]] = ..., time_ms: _Optional[int] = ...) -> None: ...
 
 class SnapshotEnd(_message.Message):
     __slots__ = ("next_cursor_id",)

@@ -136,7 +136,7 @@ def test_large_cursors_are_cut() -> None:
         for entry_id in range(2000):
             acked.masks.put(P(ledger_id, entry_id), rng.getrandbits(300) | 1)
     identity = CursorIdentity(7, "topic", "subscription", 99)
-    entries = list(pack(snapshot_records(identity, {}, acked)))
+    entries = list(pack(snapshot_records(identity, {}, acked), 0))
     assert len(entries) > 3
     assert all(len(entry) < 2 * BATCH_BYTES for entry in entries)
     saved = SavedCursor(identity)
