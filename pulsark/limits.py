@@ -66,6 +66,12 @@ COUNTED_MESSAGES_MAX = 1_000_000
 COUNTED_ENTRIES_MAX = 20_000
 """Most entries that it looks at for that: the next request goes on behind them."""
 
+CURSOR_CHANGES_MAX = 100_000
+"""Most changes of the cursors of a topic that a view shows: the newest."""
+
+ADMIN_ACKS_MAX = 10_000
+"""Most messages that one HTTP request acknowledges one by one."""
+
 UNACKED_RANGES_MAX = 200_000
 """Most ranges of unacknowledged entries of a subscription that a view shows."""
 

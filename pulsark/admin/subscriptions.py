@@ -6,12 +6,14 @@ On a topic with partitions each call goes to all of them.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import is_there, leaves, refuse_base
+from pulsark.admin.past_cursors import past_cursors
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
     AnyTopicOf,
@@ -33,9 +35,10 @@ from pulsark.dispatch.subscribing import check_subscription_name
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.topic_kinds import AnyTopic
-from pulsark.limits import TOPIC_PROPERTIES_MAX
+from pulsark.limits import ADMIN_ACKS_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.runtime import Done
-from pulsark.storage.position import LATEST, Position
+from pulsark.storage.cursor import Ack
+from pulsark.storage.position import EARLIEST, LATEST, Position
 from pulsark.wire.ack_set import full_mask, words_of_mask
 from pulsark.wire.topic_name import TopicName
 
@@ -193,15 +196,46 @@ async def expire_by_id(
 async def acknowledge(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
-    """Acknowledge everything up to a message, durably. Pulsark's own.
+    """Acknowledge everything up to a message, or each message of a list, durably. Pulsark's own.
 
-    For subscriptions that move with a Spark query and have no consumers of their own.
+    For subscriptions that have no consumers of their own, as those that move with a Spark query.
     """
-    target = position(await json_object(request))
+    body = await json_body(request)
     subscription = await _single(broker, topic, name)
     if subscription.consumers:
         raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
-    await _pass_over(subscription, min(target, subscription.topic.ledger.last_confirmed))
+    if isinstance(body, list):
+        acks = [await _ack_of(subscription.topic, found) for found in _few(body)]
+        durable, resolve = _future()
+        subscription.acknowledge(acks, resolve)
+        await durable
+    else:
+        target = position(body or {})
+        await _pass_over(subscription, min(target, subscription.topic.ledger.last_confirmed))
+    return done()
+
+
+@router.post(_ONE + "/restore/{timestamp}")
+async def restore(
+    topic: TopicOf, name: SubscriptionOf, timestamp: str, broker: BrokerOf
+) -> Response:
+    """Acknowledged is what was acknowledged at a past time, message by message. Pulsark's own.
+
+    A subscription that was deleted since then is made again.
+    """
+    at_ms = number(timestamp)
+    found = []
+    for loaded in await _loaded(broker, topic):
+        past = (await past_cursors(loaded, at_ms)).get(name)
+        if past is not None:
+            found.append((loaded, past))
+    if not found:
+        raise fail(404, f"Subscription {name} did not exist at that time")
+    for loaded, past in found:
+        subscription = await loaded.create_subscription(
+            name, EARLIEST, dict(past.properties), durable=True
+        )
+        await subscription.restore(past.state)
     return done()
 
 
@@ -300,15 +334,36 @@ async def _batch_from(topic: Topic, place: Position, index: int) -> list[int]:
     return words_of_mask(full_mask(found[0].messages) >> index << index)
 
 
+def _few(found: list[Any]) -> list[Any]:
+    if len(found) > ADMIN_ACKS_MAX:
+        raise fail(413, f"At most {ADMIN_ACKS_MAX} messages are acknowledged at once")
+    return found
+
+
+async def _ack_of(topic: Topic, found: Any) -> Ack:
+    """A message id as an acknowledgement: the entry, or with ``batchIndex`` a part of it."""
+    place = position(found)
+    index = integer(found.get("batchIndex"), "batchIndex", -1)
+    if index < 0:
+        return place, None, None
+    entries = await topic.read(place, 1, 1)
+    if not entries or entries[0].position != place or index >= entries[0].messages:
+        raise fail(404, f"There is no message {place} with batch index {index}")
+    size = entries[0].messages
+    return place, words_of_mask(full_mask(size) & ~(1 << index)), size
+
+
 async def _pass_over(subscription: Subscription, through: Position) -> None:
     """Acknowledge everything up to there, durably, whoever may hold it."""
     subscription.pass_over(through)
-    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    subscription.cursor.flush(_resolve(durable))
+    durable, resolve = _future()
+    subscription.cursor.flush(resolve)
     await durable
 
 
-def _resolve(future: asyncio.Future[None]) -> Done:
+def _future() -> tuple[asyncio.Future[None], Done]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
     def resolve(error: BaseException | None) -> None:
         if future.done():
             return
@@ -317,4 +372,4 @@ def _resolve(future: asyncio.Future[None]) -> Done:
         else:
             future.set_result(None)
 
-    return resolve
+    return future, resolve

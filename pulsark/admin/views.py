@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import leaves
+from pulsark.admin.past_cursors import past_cursors
 from pulsark.admin.paths import TOPICS
-from pulsark.admin.requests import BrokerOf, StatsOf, TopicOf, value
+from pulsark.admin.requests import BrokerOf, StatsOf, TopicOf, number, value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.stats import Stats
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic import Topic
-from pulsark.limits import UNACKED_RANGES_MAX
+from pulsark.limits import CURSOR_CHANGES_MAX, UNACKED_RANGES_MAX
+from pulsark.storage.cursor_state import CursorState
 from pulsark.storage.position import LATEST, Position
 from pulsark.wire.entry import parse_entry
 from pulsark.wire.topic_name import TopicName
@@ -35,11 +38,21 @@ _YIELD_EVERY = 1000
 
 
 @router.get("/{topic}/views/{view}")
-async def get_view(topic: TopicOf, view: str, broker: BrokerOf, stats: StatsOf) -> Response:
-    """The rows of one view of a topic, all its partitions together."""
+async def get_view(
+    topic: TopicOf, view: str, request: Request, broker: BrokerOf, stats: StatsOf
+) -> Response:
+    """The rows of one view of a topic, all its partitions together.
+
+    ``?at=`` milliseconds since the epoch: of the view ``cursors``, as they were at that time.
+    """
+    at = request.query_params.get("at")
     if view == "schemas":
         return value([row async for row in _schemas(broker, topic.base)])
     rows_of = _VIEWS.get(view)
+    if at is not None:
+        if view != "cursors":
+            raise fail(400, f"Of the view {view[:40]} no past is known; of cursors it is")
+        rows_of = partial(_past_cursors, number(at))
     if rows_of is None:
         raise fail(404, f"There is no view {view[:40]}; there are schemas, {', '.join(_VIEWS)}")
     rows: list[Row] = []
@@ -96,7 +109,7 @@ async def _cursors(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
             "durable": subscription.durable,
             "mark_delete_message_id": str(subscription.mark_delete),
             "read_message_id": str(subscription.dispatcher.read_position),
-            "unacked": await _unacked(subscription),
+            "unacked": _unacked(subscription.name, subscription.cursor.state),
             "backlog": subscription.backlog,
             "unacked_messages": sum(consumer.unacked for consumer in subscription.consumers),
             "consumers": len(subscription.consumers),
@@ -107,12 +120,45 @@ async def _cursors(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
     ]
 
 
-async def _unacked(subscription: Subscription) -> list[Row]:
+async def _past_cursors(at_ms: int, broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
+    """The cursors as they were at a time; nothing is known of their consumers then."""
+    return [
+        {
+            "subscription": name,
+            "type": None,
+            "durable": True,
+            "mark_delete_message_id": str(state.mark_delete),
+            "read_message_id": None,
+            "unacked": _unacked(name, state),
+            "backlog": state.backlog(),
+            "unacked_messages": None,
+            "consumers": None,
+            "last_ack_time": None,
+            "properties": dict(properties),
+        }
+        for name, (state, properties) in (await past_cursors(topic, at_ms)).items()
+    ]
+
+
+async def _cursor_history(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
+    rows = [
+        {
+            "subscription": change.subscription,
+            "time": change.time_ms,
+            "change": change.kind,
+            "mark_delete_message_id": str(change.mark_delete),
+            "acked_entries": change.acked_entries,
+        }
+        async for change in topic.cursor_changes()
+    ]
+    return rows[-CURSOR_CHANGES_MAX:]
+
+
+def _unacked(name: str, state: CursorState) -> list[Row]:
     """Everything not acknowledged, in order: runs of whole entries, and entries in part.
 
     ``batch_indexes`` has the messages of a batch that are left, if some are not.
     """
-    state = subscription.cursor.state
     parts = list(state.masks)
     found: list[Row] = []
     for first, last in state.unacked_runs(state.mark_delete, LATEST):
@@ -130,8 +176,7 @@ async def _unacked(subscription: Subscription) -> list[Row]:
         if len(found) > UNACKED_RANGES_MAX:
             raise fail(
                 413,
-                f"Subscription {subscription.name} of {subscription.topic.name} has more than "
-                f"{UNACKED_RANGES_MAX} unacknowledged ranges",
+                f"Subscription {name} has more than {UNACKED_RANGES_MAX} unacknowledged ranges",
             )
     return found
 
@@ -237,6 +282,7 @@ async def _published(topic: Topic, position: Position) -> int | None:
 _VIEWS: dict[str, Callable[[Broker, Stats, Topic], Awaitable[list[Row]]]] = {
     "topics": _topics,
     "cursors": _cursors,
+    "cursor_history": _cursor_history,
     "backlog": _backlog,
     "producers": _producers,
     "consumers": _consumers,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from pulsark.datasource.cursor_changes import SubscriptionChange
 from pulsark.datasource.errors import (
     ConflictError,
     DataSourceError,
@@ -96,9 +97,10 @@ class AdminClient:
         found = self._expect(status, body, f"the first message of {topic} since {ms}")
         return Place(found["ledgerId"], found["entryId"])
 
-    def view(self, topic: TopicName, view: str) -> list[dict[str, Any]]:
-        """The rows of a view of one topic; ``TopicNotFoundError``."""
-        status, body = self._call("GET", f"{_path(topic)}/views/{view}")
+    def view(self, topic: TopicName, view: str, at_ms: int | None = None) -> list[dict[str, Any]]:
+        """The rows of a view of one topic, now or at a past time; ``TopicNotFoundError``."""
+        query = "" if at_ms is None else f"?at={at_ms}"
+        status, body = self._call("GET", f"{_path(topic)}/views/{view}{query}")
         if status == 404:
             raise TopicNotFoundError(f"topic {topic} does not exist at {self._url}")
         rows: list[dict[str, Any]] = self._expect(status, body, f"{view} of {topic}")
@@ -175,6 +177,17 @@ class AdminClient:
         if status == 409:
             raise ConflictError(_reason(answer))
         return int(self._expect(status, answer, f"files of {topic}")["attach"])
+
+    def change_subscription(self, change: SubscriptionChange) -> None:
+        """Seek, acknowledge, create, delete or restore; what is so already is no error."""
+        base = _subscription_path(change.topic, change.subscription)
+        status, body = self._call(change.method, base + change.path, change.body)
+        if status not in change.fine:
+            self._expect(
+                status,
+                body,
+                f"{change.what} of subscription {change.subscription} of {change.topic}",
+            )
 
     def close(self) -> None:
         """Drop the connection; the next call opens another."""

@@ -44,13 +44,20 @@ OPTIONS: tuple[OptionDoc, ...] = (
         "view",
         (),
         "messages",
-        "what to read: messages, topics, cursors, backlog, schemas, producers, consumers, ledgers",
+        "what to read: messages, topics, cursors, cursor_history, backlog, schemas, producers, "
+        "consumers, ledgers",
     ),
     OptionDoc(
         "namespace",
         (),
         "public/default",
         "for views: all topics of this namespace, if no topic is named",
+    ),
+    OptionDoc(
+        "timestampAsOf",
+        (),
+        "",
+        "for the view cursors: as they were at this time, ISO 8601 (UTC) or milliseconds",
     ),
     OptionDoc(
         "startingOffsets",

@@ -39,7 +39,17 @@ DEFAULT_NAMESPACE = "public/default"
 DEFAULT_POLL_TIMEOUT_MS = 120_000
 
 MESSAGES = "messages"
-VIEWS = ("topics", "cursors", "backlog", "schemas", "producers", "consumers", "ledgers")
+CURSORS = "cursors"
+VIEWS = (
+    "topics",
+    CURSORS,
+    "cursor_history",
+    "backlog",
+    "schemas",
+    "producers",
+    "consumers",
+    "ledgers",
+)
 
 _NAMES = {key.lower(): doc.name for doc in OPTIONS for key in (doc.name, *doc.aliases)}
 _OF_VIEWS = (
@@ -50,6 +60,7 @@ _OF_VIEWS = (
     "topicsPattern",
     "view",
     "namespace",
+    "timestampAsOf",
     "columns",
     "minPartitions",
     "pollTimeoutMs",
@@ -75,6 +86,7 @@ class Options:
     topics_pattern: str | None
     view: str
     namespace: str
+    as_of_ms: int | None
     starting: StartingPoint | None
     ending: StartingPoint | None
     latest_if_none_since: bool
@@ -110,6 +122,7 @@ class Options:
             topics_pattern=pattern,
             view=view,
             namespace=_namespace(given),
+            as_of_ms=_as_of(given, view),
             starting=_starting(given, streaming),
             ending=_ending(given),
             latest_if_none_since=_one_of(
@@ -206,6 +219,15 @@ def _view(given: Mapping[str, str], streaming: bool | None) -> str:
         if name not in _OF_VIEWS:
             raise OptionError(f"option '{name}' is for messages, not for the view {view}")
     return view
+
+
+def _as_of(given: Mapping[str, str], view: str) -> int | None:
+    """The past time that is asked for, in milliseconds since the epoch."""
+    if "timestampAsOf" not in given:
+        return None
+    if view != CURSORS:
+        raise OptionError(f"option 'timestampAsOf' is for the view {CURSORS}, not for {view}")
+    return moment("timestampAsOf", given["timestampAsOf"]).ms
 
 
 def _view_topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:

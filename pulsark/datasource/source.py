@@ -11,7 +11,7 @@ from pulsark.datasource.options import MESSAGES, Options
 from pulsark.datasource.views import ViewReader, view_ddl
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
@@ -40,6 +40,12 @@ class PulsarkSource(DataSource):
         check_schema(schema, column_types(options))
         kind = FilteringReader if options.pushdown else PulsarkReader
         return kind(options, tuple(schema.fieldNames()))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write to the view ``cursors``."""
+        from pulsark.datasource.cursor_writer import CursorWriter
+
+        return CursorWriter(Options.parse(self.options), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read of the columns in ``schema``."""

@@ -81,6 +81,19 @@ VIEWS: Mapping[str, tuple[Column, ...]] = {
         Column("last_ack_time", "timestamp", "last acknowledgement since the topic was loaded"),
         Column("properties", "map<string,string>", "properties of the subscription"),
     ),
+    "cursor_history": (
+        _TOPIC,
+        _PARTITION,
+        _SUBSCRIPTION,
+        Column("time", "timestamp", "when the change was written"),
+        Column(
+            "change",
+            "string",
+            "known (so it was at first), created, acknowledged, seek, properties, deleted",
+        ),
+        Column("mark_delete_message_id", "string", "ledger:entry up to which all is acknowledged"),
+        Column("acked_entries", "bigint", "entries above it that the change acknowledged"),
+    ),
     "backlog": (
         _TOPIC,
         _PARTITION,
@@ -189,7 +202,7 @@ class ViewReader(DataSourceReader):
 
     def _rows(self, admin: AdminClient, topic: str, *, listed: bool) -> list[dict[str, Any]]:
         try:
-            return admin.view(TopicName.parse(topic), self._options.view)
+            return admin.view(TopicName.parse(topic), self._options.view, self._options.as_of_ms)
         except TopicNotFoundError:
             if listed:
                 return []

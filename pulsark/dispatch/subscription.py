@@ -378,6 +378,11 @@ class Subscription(Subscribers):
         """
         await self._without_consumers(partial(self._move_cursor, position, ack_set))
 
+    def acknowledge(self, acks: Sequence[Ack], done: Done) -> None:
+        """Acknowledge for nobody in particular; no consumer must be connected."""
+        self.cursor.ack(acks, done)
+        self.topic.acknowledged(self)
+
     async def restore(self, acked: AckedSet) -> None:
         """Give the cursor a state that it had at another time, as ``seek`` gives it a position.
 

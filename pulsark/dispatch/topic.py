@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.backlog import Backlog
@@ -23,13 +24,15 @@ from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.retention import TopicRetention
 from pulsark.dispatch.subscription import Subscription
-from pulsark.dispatch.subscription_properties import cursor_properties
+from pulsark.dispatch.subscription_properties import cursor_properties, given_properties
 from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage, is_system_subscription
 from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError, StorageFullError
 from pulsark.runtime import Clock, Runtime
 from pulsark.storage.cursor import Cursor
+from pulsark.storage.cursor_history import CursorChange, PastCursor
 from pulsark.storage.cursor_log import CursorLog
+from pulsark.storage.cursor_state import CursorState
 from pulsark.storage.delayed_buckets import DelayedBuckets
 from pulsark.storage.ledger import LedgerConfig
 from pulsark.storage.managed_ledger import ManagedLedger
@@ -327,6 +330,30 @@ class Topic:
     async def delete_cursor(self, name: str) -> None:
         """Delete it, durably."""
         await self._cursors.delete(self.ledger.topic_id, name)
+
+    async def cursors_at(self, at_ms: int) -> dict[str, PastCursor]:
+        """What durable subscriptions had acknowledged at a time, by name; ``NoHistoryError``.
+
+        Of entries that are not there any more nothing is said.
+        """
+        return {
+            saved.identity.subscription: PastCursor(
+                CursorState.of(saved.acked, self.ledger), given_properties(saved.properties)
+            )
+            for saved in await self._cursors.cursors_at(self.ledger.topic_id, at_ms)
+            if saved.identity.subscription != CURSOR_NAME
+        }
+
+    async def cursor_changes(self) -> AsyncIterator[CursorChange]:
+        """What is known of what happened to the cursors of subscriptions, oldest first."""
+        async for change in self._cursors.changes(self.ledger.topic_id):
+            if change.subscription != CURSOR_NAME:
+                yield change
+
+    @property
+    def cursors_known_since(self) -> int | None:
+        """From when on ``cursors_at`` knows, in ms since the epoch; ``None``: not at all."""
+        return self._cursors.known_since
 
     def durable_cursors(self) -> list[Cursor]:
         """All that hold back trimming: those of subscriptions, and the broker's own."""

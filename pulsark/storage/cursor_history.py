@@ -7,12 +7,14 @@ them then. History costs no write: ledgers out of use are deleted later.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pulsark.errors import StorageError
 from pulsark.storage.cursor_bundle import BundleState, FormerLedger
 from pulsark.storage.cursor_records import acked_of, identity_of, unpack
+from pulsark.storage.cursor_state import CursorState
 from pulsark.storage.cursor_table import SavedCursor
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.position import Position
@@ -55,10 +57,18 @@ class CursorChange:
     subscription: str
     time_ms: int
     kind: str
-    """``created``, ``acknowledged``, ``seek``, ``properties`` or ``deleted``."""
+    """``known`` (the history begins with it), ``created``, ``acknowledged``, ``seek``,
+    ``properties`` or ``deleted``."""
     mark_delete: Position
     acked_entries: int
     """Entries above the mark-delete position that it says are acknowledged."""
+
+
+class PastCursor(NamedTuple):
+    """A subscription as it was."""
+
+    state: CursorState
+    properties: Mapping[str, str]
 
 
 def known_since(state: BundleState) -> int | None:
@@ -100,11 +110,14 @@ async def cursors_at(
 async def changes(
     manager: LedgerManager, state: BundleState, topic_id: str
 ) -> AsyncIterator[CursorChange]:
-    """Everything that is kept of what happened to the cursors of a topic, in order."""
+    """Everything that is kept of what happened to the cursors of a topic, in order.
+
+    First what each was when the history begins.
+    """
     ledgers = [former.ledger_id for former in state.history]
     if state.ledger_id is not None and state.since_ms:
         ledgers.append(state.ledger_id)
-    for ledger_id in ledgers:
+    for number, ledger_id in enumerate(ledgers):
         replay = _TopicReplay(topic_id)
         complete = False
         async for batch in _batches(manager, ledger_id, state):
@@ -118,7 +131,11 @@ async def changes(
                         change.mark_delete,
                         change.acked_entries,
                     )
-            complete = complete or batch.HasField("snapshot_end")
+            if batch.HasField("snapshot_end"):
+                complete = True
+                for saved in replay.cursors.values() if number == 0 else ():
+                    acked, name = saved.acked, saved.identity.subscription
+                    yield CursorChange(name, batch.time_ms, "known", acked.mark_delete, acked.count)
 
 
 async def _batches(

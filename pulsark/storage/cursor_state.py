@@ -291,7 +291,7 @@ class CursorState(AckedSet):
         self._known = {}
         for ledger_id, entries in acked.acked.items():
             self.add_entries(ledger_id, entries)
-        self.masks = dict(acked.masks)
+        self.masks = acked.masks.copy()
         self._reborn = True
         self.changed = True
         self.settle()

@@ -23,6 +23,7 @@ from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Done
 from pulsark.storage import cursor_log_writer, cursor_records, cursor_table
 from pulsark.storage.cursor import Cursor
+from pulsark.storage.cursor_history import HistoryLimits
 from pulsark.storage.cursor_ledger import CursorLedger, Group
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
 from pulsark.storage.cursor_log_writer import CursorLogWriter
@@ -41,7 +42,9 @@ ROUNDS = 120
 SETTINGS = JournalSettings(
     journal_max_size=20_000, checkpoint_bytes=8000, compact_bytes=600, compact_below=0.4
 )
-CONFIG = CursorLogConfig(roll_bytes=400, roll_ratio=1.0)
+CONFIG = CursorLogConfig(
+    roll_bytes=400, roll_ratio=1.0, history=HistoryLimits(age_ms=3_600_000, size=3000)
+)
 LEDGERS = TopicLedgers((3, 20), (4, 0), (7, 15), (9, 20))
 NAMES = [("t", "a"), ("t", "b"), ("u", "a")]
 BATCH = 4

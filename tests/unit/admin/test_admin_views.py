@@ -32,7 +32,7 @@ def test_rows_have_the_columns_of_the_view(api: AdminApi, name: str) -> None:
     api.connect_consumer("t", "s")
     schema = {"type": "JSON", "schema": '{"type":"record","name":"R","fields":[]}'}
     assert api.post("/admin/v2/schemas/public/default/t/schema", schema).status == 200
-    (row,) = view(api, name)
+    row = view(api, name)[0]
     assert set(row) == {column.name for column in VIEWS[name]}
     assert row["topic"] == T
 
@@ -93,7 +93,7 @@ def test_too_many_ranges_are_refused(api: AdminApi, monkeypatch: pytest.MonkeyPa
     api.publish("t", b"a")
     refused = api.get(f"{NAMESPACE}/t/views/cursors")
     assert refused.status == 413
-    assert "Subscription s of" in refused.reason
+    assert "Subscription s has" in refused.reason
 
 
 def test_backlog(api: AdminApi) -> None:
@@ -138,3 +138,80 @@ def test_what_is_not_there(api: AdminApi) -> None:
     wrong = api.get(f"{NAMESPACE}/t/views/cursor")
     assert wrong.status == 404
     assert "cursors" in wrong.reason
+
+
+# -- the past --------------------------------------------------------------------------------------
+
+
+def ack_ids(api: AdminApi, *ids: dict[str, int]) -> int:
+    return api.post(f"{subscription_path('t', 's')}/acknowledge", list(ids)).status
+
+
+def later(api: AdminApi) -> int:
+    """The time now; what comes is after it."""
+    now = api.clock.now_ms()
+    api.clock.ms += 1000
+    return now
+
+
+def test_a_subscription_is_restored_to_a_past_state(api: AdminApi) -> None:
+    subscribe(api)
+    api.publish("t", *[bytes(40)] * 6, batch=3)
+    ledger_id = api.topic("t").ledger.first_position().ledger_id
+    ids = [{"ledgerId": ledger_id, "entryId": i} for i in range(6)]
+    before = later(api)
+    assert ack_ids(api, ids[1], {**ids[3], "batchIndex": 1}) == 204
+    (then,) = view(api, "cursors")
+    acked = later(api)
+    assert ack_ids(api, *ids) == 204
+    assert view(api, "cursors")[0]["unacked"] == []
+
+    path = f"{NAMESPACE}/t/views/cursors"
+    (past,) = api.get(f"{path}?at={acked}").json
+    assert past["unacked"] == then["unacked"]
+    assert [run["batch_indexes"] for run in past["unacked"]] == [None, None, [0, 2], None]
+    assert past["backlog"] == 5
+    assert api.get(f"{path}?at={before}").json[0]["backlog"] == 6
+
+    assert api.post(f"{subscription_path('t', 's')}/restore/{acked}").status == 204
+    assert view(api, "cursors")[0]["unacked"] == then["unacked"]
+    assert api.delete(subscription_path("t", "s")).status == 204
+    assert api.post(f"{subscription_path('t', 's')}/restore/{acked}").status == 204
+    assert view(api, "cursors")[0]["unacked"] == then["unacked"]
+
+
+def test_the_history_of_cursors(api: AdminApi) -> None:
+    subscribe(api)
+    api.publish("t", b"a", b"b", b"c")
+    ledger_id = api.topic("t").ledger.first_position().ledger_id
+    later(api)
+    ack_ids(api, {"ledgerId": ledger_id, "entryId": 0}, {"ledgerId": ledger_id, "entryId": 2})
+    api.delete(subscription_path("t", "s"))
+    changes = [(row["change"], row["acked_entries"]) for row in view(api, "cursor_history")]
+    assert changes == [("known", 0), ("acknowledged", 1), ("deleted", 0)]
+
+
+def test_times_that_nobody_knows(api: AdminApi) -> None:
+    subscribe(api)
+    path = f"{NAMESPACE}/t/views/cursors"
+    refused = api.get(f"{path}?at=1")
+    assert refused.status == 412
+    assert "known since" in refused.reason
+    assert api.get(f"{path}?at={api.clock.now_ms() + 1000}").status == 412
+    assert api.get(f"{NAMESPACE}/t/views/topics?at=1").status == 400
+    gone = api.post(f"{subscription_path('t', 'none')}/restore/{api.clock.now_ms()}")
+    assert (gone.status, "did not exist" in gone.reason) == (404, True)
+
+
+def test_acknowledging_one_by_one_is_checked(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(api)
+    api.publish("t", b"a")
+    ledger_id = api.topic("t").ledger.first_position().ledger_id
+    assert ack_ids(api, {"ledgerId": ledger_id, "entryId": 0, "batchIndex": 5}) == 404
+    assert ack_ids(api, {"entryId": 0}) == 400
+    monkeypatch.setattr("pulsark.admin.subscriptions.ADMIN_ACKS_MAX", 1)
+    assert ack_ids(api, *[{"ledgerId": ledger_id, "entryId": 0}] * 2) == 413
+    api.connect_consumer("t", "s")
+    assert ack_ids(api, {"ledgerId": ledger_id, "entryId": 0}) == 412

@@ -117,8 +117,8 @@ def test_changes_tell_what_happened() -> None:
             await world.note(log, {})
             await log.delete("t", "s")
             found = [c async for c in log.changes("t")]
-            # The first group began the first ledger, whose snapshot has it.
             assert [(c.kind, c.mark_delete, c.acked_entries) for c in found] == [
+                ("known", EARLIEST, 0),  # its creation began the first ledger
                 ("acknowledged", Position(3, 0), 1),
                 ("properties", Position(3, 0), 0),
                 ("seek", Position(7, -1), 0),
