@@ -316,7 +316,6 @@ maxPublishRatePerTopicInBytes=0
 maxPublishRatePerTopicInMessages=0
 maxSameAddressConsumersPerTopic=0
 maxSameAddressProducersPerTopic=0
-maxTopicsPerNamespace=0
 maxUnloadBrokerCount=3
 maxUnloadPercentage=0.2
 messagePublishBufferCheckIntervalInMillis=100

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from pulsark.dispatch.topic_admin import NamespaceFullError
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.metadata.resources import (
     AlreadyExistsError,
@@ -55,6 +56,8 @@ def status_of(error: PulsarkError) -> int:
     """The status with which an error is answered."""
     if isinstance(error, InvalidSchemaDataError):
         return 422
+    if isinstance(error, NamespaceFullError):
+        return 412
     if isinstance(error, ClientError):
         return _STATUS_OF_CODE.get(error.code, 500)
     return _STATUS_OF_RESOURCE.get(type(error), 500)

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from pulsark.admin.partitioned import is_there
 from pulsark.admin.paths import LOOKUP, OLD_LOOKUP
 from pulsark.admin.requests import AnyTopicOf, BrokerOf, text, value
+from pulsark.dispatch.policies import auto_topic_creation
 from pulsark.errors import ClientError, ServerError
 
 router = APIRouter(tags=["lookup"])
@@ -19,7 +20,9 @@ _LISTENER_HEADER = "X-Pulsar-ListenerName"
 @router.get(OLD_LOOKUP, include_in_schema=False)
 async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The broker that serves a topic. Never creates it."""
-    if not broker.settings.allowAutoTopicCreation and not await is_there(broker, topic):
+    namespace = await broker.ownership.namespace(topic)
+    created = auto_topic_creation(broker.settings, namespace.policies)
+    if not created.allowed and not await is_there(broker, topic):
         raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
     listener = request.query_params.get("listenerName", "")
     found = await broker.lookup(topic, listener or request.headers.get(_LISTENER_HEADER, ""))

@@ -197,8 +197,8 @@ async def _set(
     if given is None and not place.empty_removes:
         raise fail(400, f"The body must say what {place.name} is to be")
     checked = None if given is None else policy.check(given)
-    if policy.key == "persistence" and checked is not None:
-        _check_bookies(checked, broker)
+    if checked is not None:
+        _check_possible(policy, checked, broker)
 
     def edit(policies: Json) -> None:
         policies.pop(policy.key, None)
@@ -209,11 +209,14 @@ async def _set(
     await change(edit)
 
 
-def _check_bookies(persistence: Json, broker: Broker) -> None:
-    """412 if no ledger could be created: messages would be refused from then on."""
-    bookies = broker.ledgers.bookie_count
-    if persistence["bookkeeperAckQuorum"] > bookies:
-        raise fail(412, f"bookkeeperAckQuorum is at most the number of bookies, {bookies}")
+def _check_possible(policy: Policy, checked: Any, broker: Broker) -> None:
+    """412 for what this broker cannot do: without enough bookies no ledger could be created."""
+    if policy.key == "persistence":
+        bookies = broker.ledgers.bookie_count
+        if checked["bookkeeperAckQuorum"] > bookies:
+            raise fail(412, f"bookkeeperAckQuorum is at most the number of bookies, {bookies}")
+    if policy.key == "max_message_size" and checked > broker.settings.maxMessageSize:
+        raise fail(412, f"maxMessageSize is at most the broker's, {broker.settings.maxMessageSize}")
 
 
 async def _remove(policy: Policy, place: Place, change: Change) -> None:

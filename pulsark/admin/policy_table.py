@@ -272,6 +272,17 @@ POLICIES = (
         Place("deduplicationSnapshotInterval"),
     ),
     Policy(
+        "max_topics_per_namespace",
+        _count("maxTopicsPerNamespace"),
+        Place("maxTopicsPerNamespace", unset=0),
+    ),
+    Policy(
+        "max_message_size",
+        _count("maxMessageSize"),
+        None,
+        Place("maxMessageSize", unset=_NO_204),
+    ),
+    Policy(
         "max_producers_per_topic",
         _count("maxProducersPerTopic"),
         Place("maxProducersPerTopic"),
@@ -379,7 +390,6 @@ def _plain(*names: str) -> list[Place]:
 _RATES = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
 _NOT_BUILT_NAMESPACE = (
     *_plain(*_RATES, "publishRate", "offloadPolicies", "entryFilters", "resourcegroup"),
-    Place("maxTopicsPerNamespace", unset=0),
     Place("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
     Place("allowedClusters", removable=False, unset=[]),
     Place("offloadThreshold", "PUT", removable=False, unset=-1),
@@ -393,7 +403,6 @@ _NOT_BUILT_NAMESPACE = (
 _NOT_BUILT_TOPIC = (
     *_plain(*_RATES, "offloadPolicies", "entryFilters", "replication"),
     Place("publishRate", unset=_NO_204),
-    Place("maxMessageSize", unset=_NO_204),
     Place("dispatcherPauseOnAckStatePersistent", unset=False),
 )
 
@@ -438,7 +447,6 @@ NEUTRAL: dict[str, Any] = {
 _NOT_BUILT_KEYS = frozenset(
     {
         *(NEUTRAL.keys() - {p.key for p in POLICIES} - {BACKLOG_QUOTAS}),
-        "max_topics_per_namespace",
         "offload_deletion_lag_ms",
         "offload_policies",
         "schema_auto_update_compatibility_strategy",

@@ -31,6 +31,7 @@ from pulsark.admin.requests import (
     value,
 )
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.policies import auto_topic_creation
 from pulsark.dispatch.subscribing import check_subscription_name
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic import Topic
@@ -72,7 +73,8 @@ async def create_subscription(
         properties = string_map(given, "properties", TOPIC_PROPERTIES_MAX)
     check_subscription_name(name)
     if not await is_there(broker, topic):
-        if not broker.settings.allowAutoTopicCreation:
+        namespace = await broker.ownership.namespace(topic)
+        if not auto_topic_creation(broker.settings, namespace.policies).allowed:
             raise fail(412, "Topic does not exist, and automatic creation is switched off")
         if await broker.topic_admin.partition_count(topic, create=True) == 0:
             await broker.topic_for_clients(topic)

@@ -363,6 +363,7 @@ class Broker:
         created = auto_topic_creation(self.settings, namespace.policies)
         if not (may_create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        await self.topic_admin.check_room(name)
         return await self.any_topic(name, create=True)
 
     async def unload_topic(self, name: TopicName) -> None:

@@ -516,8 +516,8 @@ class Connection(asyncio.BufferedProtocol):
                 send, ServerError.NotAllowedError, "Transactions are not enabled on this broker"
             )
             return
-        if producer.encrypted and not entry_metadata(data).encryption_keys:
-            self._refuse_send(send, ServerError.MetadataError, "Messages must be encrypted")
+        if producer.inspected and (refused := producer.refusal(data, is_chunk=send.is_chunk)):
+            self._refuse_send(send, *refused)
             return
         messages, batched, marker, deliver_at = counts
         if deliver_at:

@@ -92,6 +92,8 @@ class TopicPolicies:
     max_unacked_messages_per_consumer: int
     max_unacked_messages_per_subscription: int
     max_producers: int
+    max_message_size: int
+    """Bytes of an entry; pieces of large messages are not held to it."""
     max_consumers: int
     max_consumers_per_subscription: int
     max_subscriptions: int
@@ -168,6 +170,7 @@ def effective(
         max_unacked_messages_per_consumer=given("max_unacked_messages_per_consumer"),
         max_unacked_messages_per_subscription=given("max_unacked_messages_per_subscription"),
         max_producers=given("max_producers_per_topic"),
+        max_message_size=given("max_message_size") or 0,
         max_consumers=given("max_consumers_per_topic"),
         max_consumers_per_subscription=given("max_consumers_per_subscription"),
         max_subscriptions=given("max_subscriptions_per_topic"),
@@ -224,6 +227,12 @@ def auto_topic_creation(settings: Settings, namespace: Mapping[str, Any]) -> Aut
     )
 
 
+def max_topics(settings: Settings, namespace: Mapping[str, Any]) -> int:
+    """Most topics of a namespace, each partition counts; 0: no limit."""
+    most: int = applied("max_topics_per_namespace", settings, namespace)
+    return most
+
+
 def _backlog_quotas(settings: Settings) -> dict[str, Any]:
     size, seconds = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitSecond
     policy = settings.backlogQuotaDefaultRetentionPolicy
@@ -247,6 +256,7 @@ def _inactive_topics(settings: Settings) -> dict[str, Any]:
 _BROKER: dict[str, Callable[[Settings], Any]] = {
     "max_unacked_messages_per_consumer": lambda s: s.maxUnackedMessagesPerConsumer,
     "max_unacked_messages_per_subscription": lambda s: s.maxUnackedMessagesPerSubscription,
+    "max_topics_per_namespace": lambda s: s.maxTopicsPerNamespace,
     "max_producers_per_topic": lambda s: s.maxProducersPerTopic,
     "max_consumers_per_topic": lambda s: s.maxConsumersPerTopic,
     "max_consumers_per_subscription": lambda s: s.maxConsumersPerSubscription,

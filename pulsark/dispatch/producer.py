@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.producer_access import AccessMode
+from pulsark.errors import ServerError
+from pulsark.wire.entry import entry_metadata
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
@@ -27,6 +29,7 @@ class Producer:
         "drained",
         "encrypted",
         "epoch",
+        "inspected",
         "last_published",
         "messages_dropped",
         "messages_in",
@@ -68,6 +71,8 @@ class Producer:
         self.connected_since_ms = connected_since_ms
         self.encrypted = encrypted
         """Whether it said that it encrypts; then all its messages are."""
+        self.inspected = encrypted
+        """Whether each of its messages is asked about with ``refusal``."""
         self.access_mode = access_mode
         self.topic_epoch = topic_epoch
         """Of the topic: what the client asked with, and once it is ready what it has."""
@@ -81,6 +86,19 @@ class Producer:
         """With deduplication, the newest entry that waits to be confirmed."""
         self.drained: asyncio.Future[None] | None = None
         self.closed = False
+
+    def policies_changed(self) -> None:
+        """What its messages have to be like may be another."""
+        self.inspected = self.encrypted or self.topic.policies.max_message_size > 0
+
+    def refusal(self, entry: bytes, *, is_chunk: bool) -> tuple[ServerError, str] | None:
+        """Why an entry is not taken, if it is not."""
+        if self.encrypted and not entry_metadata(entry).encryption_keys:
+            return ServerError.MetadataError, "Messages must be encrypted"
+        largest = self.topic.policies.max_message_size
+        if 0 < largest < len(entry) and not is_chunk:
+            return ServerError.NotAllowedError, f"Exceed maximum message size of {largest} bytes"
+        return None
 
 
 def send_receipts(entries: list[Entry], *, successive: bool = True) -> None:

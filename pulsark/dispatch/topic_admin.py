@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from pulsark.dispatch.policies import auto_topic_creation
+from pulsark.dispatch.policies import auto_topic_creation, max_topics
 from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.resources import AlreadyExistsError, InUseError
@@ -29,6 +29,13 @@ _TRANSACTION_COORDINATORS = TopicName.parse(
     "persistent://pulsar/system/transaction_coordinator_assign"
 )
 """Clients take its partitions for coordinators: without any, transactions are not enabled."""
+
+
+class NamespaceFullError(ClientError):
+    """A namespace has as many topics as it may have."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ServerError.NotAllowedError, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,21 @@ class TopicAdmin:
             return 0 if found is None else found.partitions
         return 0
 
+    async def check_room(self, name: TopicName, more: int = 1) -> None:
+        """``NamespaceFullError`` if its namespace may not have so many more topics."""
+        namespace = await self._broker.ownership.namespace(name)
+        most = max_topics(self._settings, namespace.policies)
+        if most <= 0 or is_system(str(name)):
+            return
+        if name.partition >= 0 and await self.exists(name):
+            return  # it counts since its topic was made
+        listing = self.list_topics if name.is_persistent else self.list_non_persistent_topics
+        if len(await listing(name.namespace_name)) + more > most:
+            raise NamespaceFullError(
+                f"{name.namespace_name} may have {most} topics, each partition counts: "
+                f"{name} exceeds maximum number of topics in namespace"
+            )
+
     async def require_topic(self, name: TopicName) -> None:
         """Raise ``ClientError(TopicNotFound)`` unless a topic, partitioned or not, is there."""
         if await self.exists(name):
@@ -108,6 +130,7 @@ class TopicAdmin:
             await self._is_made(name)
         ):
             raise AlreadyExistsError(f"Topic {name} already exists")
+        await self.check_room(name)
         if not name.is_persistent:
             await self._broker.any_topic(name, create=True)
             return
@@ -122,6 +145,7 @@ class TopicAdmin:
         await self._broker.ownership.namespace(name)
         if await self.exists(name):
             raise AlreadyExistsError(f"Topic {name} already exists")
+        await self.check_room(name, partitions)
         await self._resources.partitioned_topics.create(name, partitions, properties)
 
     async def add_partitions(self, name: TopicName, partitions: int) -> None:
@@ -131,6 +155,8 @@ class TopicAdmin:
         taken from the first partition. ``InvalidResourceError`` unless there are to be more.
         """
         found = await self._resources.partitioned_topics.get(name)
+        if found is not None:
+            await self.check_room(name, partitions - found.partitions)
         if found is not None and name.is_persistent:
             first = await self._broker.topic(name.with_partition(0), create=True)
             kept = [one for one in first.subscriptions.values() if one.durable]

@@ -161,6 +161,7 @@ class TopicProducers:
     async def _enter(self, producer: Producer) -> None:
         """Take the name, and wait until the topic is ready for it."""
         self.by_name[producer.name] = producer
+        producer.policies_changed()
         try:
             await self._topic.producer_joined(producer)
             self._topic.check_writable()
@@ -177,6 +178,8 @@ class TopicProducers:
 
     def policies_changed(self) -> None:
         """Those who would not be admitted any more leave; when they come back they hear why."""
+        for producer in self.by_name.values():
+            producer.policies_changed()
         if not self._topic.policies.encryption_required:
             return
         for producer in [p for p in self.by_name.values() if not p.encrypted]:

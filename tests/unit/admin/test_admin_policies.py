@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from pulsark.admin.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
+from pulsark.errors import ClientError, ServerError
+from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi
 
 NS = "/admin/v2/namespaces/public/default"
@@ -367,3 +369,47 @@ def test_properties_one_by_one(api: AdminApi) -> None:
     assert api.delete(f"{NS}/property/e").status == 200
     assert api.get(f"{NS}/properties").json == {}
     assert api.put("/admin/v2/namespaces/public/none/property/a/b").status == 404
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_namespace_has_no_more_topics_than_it_may(api: AdminApi, domain: str) -> None:
+    topics = f"/admin/v2/{domain}/public/default"
+    assert api.post(f"{NS}/maxTopicsPerNamespace", 3).status == 204
+    assert api.put(f"{topics}/p/partitions", 2).status == 204
+    assert api.put(f"{topics}/q/partitions", 2).status == 412
+    assert api.put(f"{topics}/p-partition-1").status in (204, 409), "it counts already"
+    assert api.put(f"{topics}/t").status == 204
+    assert "maximum number of topics" in api.put(f"{topics}/u").reason
+    assert api.put(f"{topics}/u").status == 412
+    assert api.post(f"{topics}/p/partitions", 3).status == 412
+    assert api.put(f"{topics}/__system").status == 204
+    name = TopicName.parse(f"{domain}://public/default/u")
+    with pytest.raises(ClientError) as refused:
+        api.run(api.broker.topic_for_clients(name))
+    assert refused.value.code is ServerError.NotAllowedError
+    assert api.delete(f"{topics}/t").status == 204
+    assert api.put(f"{topics}/u").status == 204
+    assert api.delete(f"{NS}/maxTopicsPerNamespace").status == 204
+    assert api.get(f"{NS}/maxTopicsPerNamespace").json == 0
+    assert api.put(f"{topics}/v").status == 204
+
+
+def test_a_topic_takes_no_larger_messages_than_its_broker(api: AdminApi) -> None:
+    api.put(TOPIC)
+    assert api.post(f"{TOPIC}/maxMessageSize", 5_242_881).status == 412
+    assert api.post(f"{TOPIC}/maxMessageSize", -1).status == 412
+    assert api.post(f"{TOPIC}/maxMessageSize", 5_242_880).status == 204
+
+
+def test_a_namespace_says_whether_lookups_and_subscriptions_find_missing_topics(
+    api: AdminApi,
+) -> None:
+    lookup = "/lookup/v2/topic/persistent/public/default/t"
+    assert api.get(lookup).status == 200
+    off = {"allowAutoTopicCreation": False}
+    assert api.post(f"{NS}/autoTopicCreation", off).status == 204
+    assert api.get(lookup).status == 404
+    assert api.put(f"{TOPIC}/subscription/s").status == 412
+    api.put(TOPIC)
+    assert api.get(lookup).status == 200
+    assert api.put(f"{TOPIC}/subscription/s").status == 204

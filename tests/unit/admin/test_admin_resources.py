@@ -56,7 +56,7 @@ def test_clusters(api: AdminApi) -> None:
         ("PUT", "/namespaces/public/n", {"bundles": {"numBundles": 5000}}, 412),
         ("PUT", "/namespaces/public/n", {"bundles": {"boundaries": ["0x1", "0x2"]}}, 412),
         ("PUT", "/namespaces/public/n", {"bundles": 3}, 400),
-        ("PUT", "/namespaces/public/n", {"max_topics_per_namespace": 5}, 501),
+        ("PUT", "/namespaces/public/n", {"entryFilters": {"entryFilterNames": "a"}}, 501),
         ("DELETE", "/namespaces/public/none", None, 404),
         ("DELETE", "/namespaces/public/default?force=TRUE", None, 405),
         ("GET", "/namespaces/public/none/topics", None, 404),

@@ -183,6 +183,31 @@ async def test_encryption_that_becomes_required_while_a_producer_comes_counts(br
     assert names(broker) == []
 
 
+# -- size ----------------------------------------------------------------------------------------
+
+
+@scenario()
+async def test_a_message_above_the_size_of_its_topic_is_refused_alone(broker) -> None:
+    client = Client(broker)
+    await client.open_producer(TOPIC, "p")
+    await client.publish(0)
+    records = broker.broker.resources.topic_policies
+    await records.update(NAME, lambda _: {"max_message_size": 1000})
+    await broker.broker.policy_source.refresh_topic(NAME)
+    client.send_bytes(publish(1, 1, b"x" * 1000))
+    refused = (await client.take(Command.SEND_ERROR)).send_error
+    assert (refused.sequence_id, refused.error) == (1, ServerError.NotAllowedError)
+    command = send_command(1, 2)
+    command.send.is_chunk = True
+    client.send_bytes(send_frame(command, entry_of(b"x" * 1000, 2, producer_name="p")))
+    assert (await client.take(Command.SEND_RECEIPT)).send_receipt.sequence_id == 2
+    assert (await client.publish(3))[1] == 2
+    await records.update(NAME, lambda _: {})
+    await broker.broker.policy_source.refresh_topic(NAME)
+    client.send_bytes(publish(1, 4, b"x" * 1000))
+    assert (await client.take(Command.SEND_RECEIPT)).send_receipt.sequence_id == 4
+
+
 # -- transactions --------------------------------------------------------------------------------
 
 
