@@ -112,6 +112,12 @@ JSON_DEPTH_MAX = 32
 METADATA_VALUE_BYTES_MAX = 1 << 20
 """Largest value in the metadata store (the interface's promise)."""
 
+ROLE_CHARS_MAX = 256
+"""Longest name of a role."""
+
+GRANTS_PER_NAMESPACE_MAX = 5_000
+"""Most roles that a namespace names, with its topics and subscriptions: they are in its record."""
+
 PARTITIONS_MAX = 10_000
 """Most partitions of a topic: each is a row in the metadata store and is created at once."""
 

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
-from pulsark.admin.paths import BUNDLE
 from pulsark.admin.policies import existing_namespace
 from pulsark.admin.policy_table import NEUTRAL, policies_of
 from pulsark.admin.requests import (
@@ -135,12 +134,6 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
     return value(topics)
 
 
-@router.get("/{tenant}/{namespace}/bundles")
-async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
-    """The ranges of hashes that a namespace is cut in."""
-    return value(_bundles(await existing_namespace(broker, name)))
-
-
 @router.get("/{tenant}/{namespace}/replication")
 async def get_replication(name: NamespaceOf, broker: BrokerOf) -> Response:
     """The clusters a namespace is in."""
@@ -161,33 +154,12 @@ async def set_replication(name: NamespaceOf, request: Request, broker: BrokerOf)
     return empty()
 
 
-@router.get("/{tenant}/{namespace}/permissions")
-async def get_permissions(name: NamespaceOf, broker: BrokerOf) -> Response:
-    """What each role may do: nothing is granted while there is no authorization."""
-    await existing_namespace(broker, name)
-    return value({})
-
-
 @router.put("/{tenant}/{namespace}/unload")
 async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
     """Close the namespace's topics; clients connect anew and load them again."""
     await existing_namespace(broker, name)
     for topic in broker.served_topics():
         if topic.name.namespace_name == name:
-            await broker.unload_topic(topic.name)
-    return done()
-
-
-@router.put("/{tenant}/{namespace}" + BUNDLE + "/unload")
-async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
-    """Close the topics of one bundle."""
-    if bundle.lower() not in (await existing_namespace(broker, name)).bundles:
-        raise fail(412, f"{bundle} is not a bundle of {name}")
-    for topic in broker.served_topics():
-        if (
-            topic.name.namespace_name == name
-            and await broker.ownership.bundle_of(topic.name) == bundle.lower()
-        ):
             await broker.unload_topic(topic.name)
     return done()
 

@@ -69,7 +69,9 @@ async def existing_namespace(broker: Broker, name: str) -> Namespace:
     return found
 
 
-def _of_namespace(broker: Broker, name: str) -> Change:
+def of_namespace(broker: Broker, name: str) -> Change:
+    """Changes the policies of a namespace; they are in force when it returns."""
+
     async def change(edit: Edit) -> None:
         def apply(old: Namespace) -> Namespace:
             return replace(old, policies=_edited(old.policies, edit))
@@ -127,7 +129,7 @@ async def set_namespace_policy(
 ) -> Response:
     """Set one policy of a namespace."""
     await existing_namespace(broker, name)
-    await _set(*NAMESPACE_POLICIES[policy], request, broker, _of_namespace(broker, name))
+    await _set(*NAMESPACE_POLICIES[policy], request, broker, of_namespace(broker, name))
     return done()
 
 
@@ -135,7 +137,7 @@ async def set_namespace_policy(
 async def remove_namespace_policy(name: NamespaceOf, policy: str, broker: BrokerOf) -> Response:
     """Remove one policy of a namespace: the broker's setting holds again."""
     await existing_namespace(broker, name)
-    await _remove(*NAMESPACE_POLICIES[policy], _of_namespace(broker, name))
+    await _remove(*NAMESPACE_POLICIES[policy], of_namespace(broker, name))
     return done()
 
 
@@ -249,7 +251,7 @@ async def set_property(name: NamespaceOf, key: str, content: str, broker: Broker
         properties = {**policies.get("properties", {}), unquoted(key): unquoted(content)}
         policies["properties"] = string_map(properties, "properties", TOPIC_PROPERTIES_MAX)
 
-    await _of_namespace(broker, name)(edit)
+    await of_namespace(broker, name)(edit)
     return done()
 
 
@@ -263,7 +265,7 @@ async def remove_property(name: NamespaceOf, key: str, broker: BrokerOf) -> Resp
         if rest:
             policies["properties"] = rest
 
-    await _of_namespace(broker, name)(edit)
+    await of_namespace(broker, name)(edit)
     found = before.get(unquoted(key))
     return empty() if found is None else text(found)
 
@@ -288,7 +290,7 @@ async def get_namespace_quotas(name: NamespaceOf, broker: BrokerOf) -> Response:
 async def set_namespace_quota(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Set a backlog quota of a namespace."""
     await existing_namespace(broker, name)
-    await _set_quota(request, _of_namespace(broker, name))
+    await _set_quota(request, of_namespace(broker, name))
     return done()
 
 
@@ -296,7 +298,7 @@ async def set_namespace_quota(name: NamespaceOf, request: Request, broker: Broke
 async def remove_namespace_quota(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Remove a backlog quota of a namespace."""
     await existing_namespace(broker, name)
-    await _remove_quota(request, _of_namespace(broker, name))
+    await _remove_quota(request, of_namespace(broker, name))
     return done()
 
 

@@ -109,7 +109,7 @@ async def delete_subscription(
 async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """Acknowledge everything there is."""
     for subscription in await _subscriptions(broker, topic, name):
-        await _pass_over(subscription, subscription.topic.ledger.last_confirmed)
+        await pass_over(subscription, subscription.topic.ledger.last_confirmed)
     return done()
 
 
@@ -120,7 +120,7 @@ async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerO
     subscription = await _single(broker, topic, name)
     target = _after_unacked(subscription, skipped)
     if target is not None:
-        await _pass_over(subscription, target)
+        await pass_over(subscription, target)
     return done()
 
 
@@ -213,7 +213,7 @@ async def acknowledge(
         await durable
     else:
         target = position(body or {})
-        await _pass_over(subscription, min(target, subscription.topic.ledger.last_confirmed))
+        await pass_over(subscription, min(target, subscription.topic.ledger.last_confirmed))
     return done()
 
 
@@ -355,7 +355,7 @@ async def _ack_of(topic: Topic, found: Any) -> Ack:
     return place, words_of_mask(full_mask(size) & ~(1 << index)), size
 
 
-async def _pass_over(subscription: Subscription, through: Position) -> None:
+async def pass_over(subscription: Subscription, through: Position) -> None:
     """Acknowledge everything up to there, durably, whoever may hold it."""
     subscription.pass_over(through)
     durable, resolve = _future()

@@ -207,13 +207,6 @@ async def delete_property(topic: TopicOf, request: Request, broker: BrokerOf) ->
     return done()
 
 
-@router.get("/{topic}/permissions")
-async def get_permissions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
-    """What each role may do: nothing is granted while there is no authorization."""
-    await leaves(broker, topic)
-    return value({})
-
-
 def message_id(position: Position, partition: int, batch_index: int = -1) -> dict[str, int]:
     """A message id in JSON."""
     return {

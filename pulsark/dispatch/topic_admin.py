@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from pulsark.dispatch.grants import TOPICS, forget_topic, granted
 from pulsark.dispatch.policies import auto_topic_creation, max_topics
 from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION
 from pulsark.errors import ClientError, ServerError
-from pulsark.metadata.resources import AlreadyExistsError, InUseError
+from pulsark.metadata.resources import AlreadyExistsError, InUseError, Namespace
 from pulsark.storage.managed_ledger import delete_managed_ledger, read_record
 from pulsark.storage.position import LATEST
 from pulsark.wire import pulsar_pb2 as pb
@@ -206,9 +207,22 @@ class TopicAdmin:
         """Policies, schemas and the table go with the topic; partitions have those of theirs."""
         if name.partition < 0:
             await self._resources.topic_policies.delete(name)
+            await self._forget_grants(name)
             await self._broker.schemas.erase(name)
             if self._broker.sealing is not None:
                 await self._broker.sealing.forget(name)
+
+    async def _forget_grants(self, name: TopicName) -> None:
+        namespace = await self._resources.namespaces.get(name.namespace_name)
+        if namespace is None or str(name) not in granted(namespace.policies, TOPICS):
+            return
+
+        def without(old: Namespace) -> Namespace:
+            policies = dict(old.policies)
+            forget_topic(policies, str(name))
+            return replace(old, policies=policies)
+
+        await self._resources.namespaces.update(name.namespace_name, without)
 
     async def _delete_non_persistent(self, name: TopicName, *, force: bool) -> None:
         topic = self._broker.non_persistent.get(name)

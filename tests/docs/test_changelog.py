@@ -42,6 +42,13 @@ def test_some_policies_of_namespaces_are_not_there(broker: Standalone, policy: s
 # -- accepted, without effect --------------------------------------------------------------------
 
 
+def test_permissions_bind_nobody(broker: Standalone, client: pulsar.Client) -> None:
+    url = f"{broker.web_url}/admin/v2/namespaces/public/default/permissions/somebody-else"
+    head = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(url, b'["produce"]', head), timeout=10).close()
+    client.create_producer("log-permissions").send(b"all the same")
+
+
 def test_the_compacted_topic_is_the_whole_one(client: pulsar.Client) -> None:
     producer = client.create_producer("log-compacted")
     for value in (b"old", b"new"):

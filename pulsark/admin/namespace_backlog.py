@@ -1,0 +1,102 @@
+"""What is done to the subscriptions of all topics of a namespace, or of one of its bundles.
+
+Topics that nobody has loaded are loaded one by one, only those with such a subscription, and only
+for as long as it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from pulsark.admin.bundles import checked_bundle
+from pulsark.admin.errors import fail
+from pulsark.admin.paths import BUNDLE
+from pulsark.admin.policies import existing_namespace
+from pulsark.admin.requests import BrokerOf, NamespaceOf, done, unquoted
+from pulsark.admin.subscriptions import pass_over
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.subscription import Subscription
+from pulsark.dispatch.topic_admin import ledger_path
+from pulsark.dispatch.topic_kinds import is_system_subscription
+from pulsark.errors import ClientError, ServerError
+from pulsark.storage.managed_ledger import read_record
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["subscriptions"])
+
+
+@router.post("/clearBacklog")
+@router.post("/clearBacklog/{subscription}")
+@router.post(BUNDLE + "/clearBacklog")
+@router.post(BUNDLE + "/clearBacklog/{subscription}")
+async def clear_backlog(
+    name: NamespaceOf, broker: BrokerOf, bundle: str = "", subscription: str = ""
+) -> Response:
+    """Acknowledge everything there is, for all subscriptions or those of a name."""
+    await _each(broker, name, bundle, unquoted(subscription), _clear)
+    return done()
+
+
+@router.post("/unsubscribe/{subscription}")
+@router.post(BUNDLE + "/unsubscribe/{subscription}")
+async def unsubscribe(
+    name: NamespaceOf, subscription: str, broker: BrokerOf, bundle: str = ""
+) -> Response:
+    """Delete the subscriptions of a name; 412 if one has consumers."""
+    wanted = unquoted(subscription)
+    if is_system_subscription(wanted):
+        raise fail(412, f"{wanted} is one of the broker's own subscriptions")
+    await _each(broker, name, bundle, wanted, _delete)
+    return done()
+
+
+async def _clear(subscription: Subscription) -> None:
+    await pass_over(subscription, subscription.topic.ledger.last_confirmed)
+
+
+async def _delete(subscription: Subscription) -> None:
+    if subscription.consumers:
+        raise fail(412, "Subscription has active connected consumers")
+    await subscription.delete()
+
+
+async def _each(
+    broker: Broker,
+    namespace: str,
+    bundle: str,
+    wanted: str,
+    do: Callable[[Subscription], Awaitable[None]],
+) -> None:
+    """Do something with every subscription of clients, or with those of a name."""
+    await existing_namespace(broker, namespace)
+    within = await checked_bundle(broker, namespace, bundle) if bundle else ""
+    for topic in await broker.topic_admin.list_topics(namespace):
+        name = TopicName.parse(topic)
+        if within and await broker.ownership.bundle_of(name) != within:
+            continue
+        if not broker.is_loading(name) and not await _has(broker, name, wanted):
+            continue
+        async with broker.visit(name) as visited:
+            try:
+                loaded = visited if visited is not None else await broker.topic(name)
+            except ClientError as error:
+                if error.code is ServerError.TopicNotFound:
+                    continue  # deleted meanwhile
+                raise
+            for subscription in list(loaded.subscriptions.values()):
+                if wanted in ("", subscription.name) and not is_system_subscription(
+                    subscription.name
+                ):
+                    await do(subscription)
+
+
+async def _has(broker: Broker, name: TopicName, wanted: str) -> bool:
+    """Whether a topic that is not loaded has a durable subscription, or one of that name."""
+    record = await read_record(ledger_path(name), broker.metadata)
+    if record is None:
+        return False
+    cursors = await broker.cursors_at_rest(name, record.topic_id)
+    return wanted in cursors if wanted else bool(cursors)

@@ -1,0 +1,123 @@
+"""What is done to a whole namespace or to one of its bundles."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
+
+NS = "/admin/v2/namespaces/public/default"
+EARLIEST = {"ledgerId": -1, "entryId": -1}
+TOPICS = [f"t{number}" for number in range(8)]
+
+
+def bundle_of(api: AdminApi, topic: str, domain: str = "persistent") -> str:
+    return api.get(f"/lookup/v2/topic/{domain}/public/default/{topic}/bundle").body.decode()
+
+
+def backlogs(api: AdminApi, subscription: str = "s") -> dict[str, int]:
+    found = {}
+    for topic in TOPICS:
+        subscriptions = api.get(f"{NAMESPACE}/{topic}/stats").json["subscriptions"]
+        if subscription in subscriptions:
+            found[topic] = subscriptions[subscription]["msgBacklog"]
+    return found
+
+
+@pytest.fixture
+def busy(api: AdminApi) -> AdminApi:
+    """Topics over all bundles, half of them not loaded, with two subscriptions that are behind."""
+    for number, topic in enumerate(TOPICS):
+        for subscription in ("s", "r/x"):
+            assert api.put(subscription_path(topic, subscription), EARLIEST).status == 204
+        api.publish(topic, b"a", b"b")
+        if number % 2:
+            api.put(f"{NAMESPACE}/{topic}/unload")
+    assert len({bundle_of(api, topic) for topic in TOPICS}) > 1
+    return api
+
+
+def loaded(api: AdminApi) -> set[str]:
+    return {topic.name.local for topic in api.broker.loaded_topics()}
+
+
+def test_the_backlog_of_a_namespace_is_cleared(busy: AdminApi) -> None:
+    before = loaded(busy)
+    assert busy.post(f"{NS}/clearBacklog").status == 204
+    assert loaded(busy) == before, "topics that nobody uses are at rest again"
+    assert backlogs(busy) == backlogs(busy, "r/x") == dict.fromkeys(TOPICS, 0)
+
+
+def test_the_backlog_of_one_subscription(busy: AdminApi) -> None:
+    assert busy.delete(subscription_path("t1", "s")).status == 204
+    assert busy.post(f"{NS}/clearBacklog/s").status == 204
+    assert backlogs(busy) == dict.fromkeys([t for t in TOPICS if t != "t1"], 0)
+    assert busy.post(f"{NS}/clearBacklog/none").status == 204
+    assert backlogs(busy, "r/x") == dict.fromkeys(TOPICS, 2)
+
+
+def test_the_backlog_of_a_bundle(busy: AdminApi) -> None:
+    bundle = bundle_of(busy, "t0")
+    expected = {topic: 0 if bundle_of(busy, topic) == bundle else 2 for topic in TOPICS}
+    assert busy.post(f"{NS}/{bundle}/clearBacklog/r%2Fx").status == 204
+    assert backlogs(busy, "r/x") == expected
+    assert busy.post(f"{NS}/{bundle}/clearBacklog").status == 204
+    assert backlogs(busy) == expected
+    assert busy.post(f"{NS}/0x00000000_0x00000001/clearBacklog").status == 412
+
+
+def test_a_subscription_leaves_a_namespace(busy: AdminApi) -> None:
+    bundle = bundle_of(busy, "t0")
+    assert busy.post(f"{NS}/{bundle}/unsubscribe/s").status == 204
+    assert set(backlogs(busy)) == {t for t in TOPICS if bundle_of(busy, t) != bundle}
+    assert busy.post(f"{NS}/unsubscribe/s").status == 204
+    assert backlogs(busy) == {}
+    assert busy.post(f"{NS}/unsubscribe/s").status == 204
+    assert backlogs(busy, "r/x") == dict.fromkeys(TOPICS, 2)
+    assert busy.post(f"{NS}/unsubscribe/pulsar.dedup").status == 412
+    busy.connect_consumer("t0", "r/x")
+    assert busy.post(f"{NS}/unsubscribe/r%2Fx").status == 412
+    assert busy.post("/admin/v2/namespaces/public/none/unsubscribe/s").status == 404
+    assert busy.post("/admin/v2/namespaces/public/none/clearBacklog").status == 404
+
+
+def test_where_topics_are_in_their_bundle(busy: AdminApi) -> None:
+    bundle = bundle_of(busy, "t0")
+    names = {f"persistent://public/default/{t}" for t in TOPICS if bundle_of(busy, t) == bundle}
+    found = busy.get(f"{NS}/{bundle}/topicHashPositions").json
+    assert (found["namespace"], found["bundle"]) == ("public/default", bundle)
+    low, high = (int(edge, 16) for edge in bundle.split("_"))
+    assert found["topicHashPositions"].keys() == names
+    assert all(low <= place <= high for place in found["topicHashPositions"].values())
+    one = "persistent://public/default/t0"
+    asked = busy.get(f"{NS}/{bundle}/topicHashPositions?topics={one},other").json
+    assert asked["topicHashPositions"].keys() == {one}
+
+
+def test_the_topics_of_a_bundle_are_deleted(busy: AdminApi) -> None:
+    bundle = bundle_of(busy, "t0")
+    rest = {t for t in TOPICS if bundle_of(busy, t) != bundle}
+    assert busy.delete(f"{NS}/{bundle}").status == 409
+    assert busy.delete(f"{NS}/{bundle}?force=true").status == 204
+    assert {name.rpartition("/")[2] for name in busy.get(NAMESPACE).json} == rest
+    assert busy.delete(f"{NS}/{bundle}").status == 204
+    assert busy.delete(f"{NS}/0x00000000_0x00000001").status == 412
+
+
+def test_bundles_are_not_split(api: AdminApi) -> None:
+    assert api.put(f"{NS}/0x00000000_0x40000000/split").status == 501
+    assert api.put(f"{NS}/0x00000000_0x00000001/split").status == 412
+
+
+def test_non_persistent_topics_of_a_bundle(api: AdminApi) -> None:
+    path = "/admin/v2/non-persistent/public/default"
+    for topic in TOPICS:
+        assert api.put(f"{path}/{topic}").status == 204
+    bundle = bundle_of(api, "t0", "non-persistent")
+    expected = {
+        f"non-persistent://public/default/{topic}"
+        for topic in TOPICS
+        if bundle_of(api, topic, "non-persistent") == bundle
+    }
+    assert set(api.get(f"{path}/{bundle}").json) == expected
+    assert api.get(f"{path}/0x00000000_0x00000001").status == 412
