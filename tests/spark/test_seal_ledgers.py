@@ -27,6 +27,8 @@ def test_the_job_seals(spark: SparkSession, tmp_path: Path) -> None:
 
     with Standalone(tmp_path / "data", *BOOKIES, env=ENV) as broker:
         seals_every_message_once_on_every_root(broker, seal)
+        for table in tables(broker):
+            assert spark.read.format("delta").load(str(table)).count() == 310
 
 
 def test_one_job_for_many_topics(

@@ -15,6 +15,7 @@ from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.storage.table import staged
 from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
 from pulsark.storage.table.process import Entries, TableProcess
+from pulsark.storage.table.read_ahead import BLOCK_BYTES, ReadAhead
 from pulsark.storage.table.record import (
     FILES_PER_ATTACH_MAX,
     DataFile,
@@ -87,6 +88,7 @@ class Tables:
         self._runtime = runtime
         self._sealing = new_process()
         self._reading = new_process()
+        self._ahead = ReadAhead()
         self._worker: Worker | None = None
         self._owners: OrderedDict[str, TableOwner] = OrderedDict()
         self._opening = asyncio.Lock()
@@ -258,9 +260,12 @@ class Tables:
         ledger = await self._sealed(path, ledger_id)
         if ledger is None or ledger.file_of(first) is None:
             raise NoSuchEntryError(f"entry {ledger_id}:{first} is not sealed")
-        return await self._reading.read(
-            (await self._record(path)).roots, ledger, first, last, max_bytes
-        )
+
+        async def load(entry_id: int) -> Entries:
+            roots = (await self._record(path)).roots
+            return await self._reading.read(roots, ledger, entry_id, ledger.through, BLOCK_BYTES)
+
+        return await self._ahead.read(path, ledger_id, first, last, max_bytes, ledger.through, load)
 
     async def read_of(
         self, owner: str, ledger_id: int, first: int, last: int, max_bytes: int
@@ -275,12 +280,14 @@ class Tables:
         """Delete the table of a topic that is deleted."""
         path = table_path(name)
         self._owners.pop(path, None)
+        self._ahead.forget(path)
         for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
             del self._ledgers[known]
         await delete_table(path, self._metadata, self._runtime, self._thread())
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""
+        self._ahead.close()
         await self._sealing.close()
         await self._reading.close()
         if self._worker is not None:
@@ -359,6 +366,8 @@ class Tables:
             raise
         for file in (*adds, *removes):
             self._ledgers.pop(f"{path}/{file.ledger_id}", None)
+        if removes:
+            self._ahead.forget(path, {file.ledger_id for file in removes})
 
     def _choose(self, table_id: str) -> list[str]:
         """The roots of a new table, the primary first."""

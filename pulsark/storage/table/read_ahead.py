@@ -1,0 +1,151 @@
+"""Blocks of sealed entries in memory, and the next one on its way before it is asked for.
+
+A block is what the table process answers at once, about a row group. Whoever reads a ledger in
+order finds each block loaded while it was busy with the one before; several readers of one place
+share it. Readers of different ledgers take turns at the process, a block each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, NamedTuple
+
+from pulsark.errors import PulsarkError
+
+BLOCK_BYTES: Final = 4 << 20
+"""Entries that are asked for at a time."""
+
+BLOCKS_BYTES_MAX: Final = 64 << 20
+"""Blocks that are kept, all ledgers together. The one that is being read always is."""
+
+ENTRY_OVERHEAD_BYTES: Final = 100
+
+Entries = list[tuple[int, bytes]]
+Load = Callable[[int], Awaitable[Entries]]
+"""Reads a block that begins with an entry: consecutive ones, at least that one."""
+
+
+class Key(NamedTuple):
+    """A block: a ledger of a table, and its first entry."""
+
+    table: str
+    ledger_id: int
+    first: int
+
+
+class ReadAhead:
+    """Everything runs on the event loop."""
+
+    def __init__(self, max_bytes: int = BLOCKS_BYTES_MAX) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._blocks: OrderedDict[Key, Entries] = OrderedDict()
+        self._sizes: dict[Key, int] = {}
+        self._loading: dict[Key, asyncio.Task[Entries]] = {}
+
+    async def read(
+        self,
+        table: str,
+        ledger_id: int,
+        first: int,
+        last: int,
+        max_bytes: int,
+        end: int,
+        load: Load,
+    ) -> Entries:
+        """Entries from ``first`` on, up to ``last`` and about ``max_bytes``; at least one.
+
+        ``end`` is the last entry of the ledger that is sealed. What ``load`` raises is raised.
+        """
+        found = self._block_with(table, ledger_id, first)
+        in_order = found is not None
+        if found is None:
+            key = Key(table, ledger_id, first)
+            in_order = key in self._loading
+            found = await self._loaded(key, load)
+        following = found[-1][0] + 1
+        if following <= end and (in_order or first == 0):
+            self._load_ahead(Key(table, ledger_id, following), load)
+        return _part(found, first, last, max_bytes)
+
+    def forget(self, table: str, ledger_ids: Collection[int] | None = None) -> None:
+        """Rows of these ledgers changed, or of all."""
+        gone = [k for k in (*self._blocks, *self._loading) if k.table == table]
+        for key in gone:
+            if ledger_ids is None or key.ledger_id in ledger_ids:
+                self._drop(key)
+                task = self._loading.pop(key, None)
+                if task is not None:
+                    task.cancel()
+
+    def close(self) -> None:
+        """Forget everything."""
+        for task in self._loading.values():
+            task.cancel()
+        self._loading.clear()
+        self._blocks.clear()
+
+    def _block_with(self, table: str, ledger_id: int, entry_id: int) -> Entries | None:
+        for key, block in self._blocks.items():
+            if key[:2] == (table, ledger_id) and key.first <= entry_id <= block[-1][0]:
+                self._blocks.move_to_end(key)
+                return block
+        return None
+
+    async def _loaded(self, key: Key, load: Load) -> Entries:
+        task = self._loading.get(key)
+        if task is not None:
+            try:
+                return await asyncio.shield(task)
+            except PulsarkError:
+                pass  # it may have been lost with the process; asked for again it says why
+            except asyncio.CancelledError:
+                if not task.cancelled():
+                    raise
+        block = await load(key.first)
+        self._keep(key, block)
+        return block
+
+    def _load_ahead(self, key: Key, load: Load) -> None:
+        if key in self._loading or self._block_with(*key) is not None:
+            return
+
+        async def run() -> Entries:
+            block = await load(key.first)
+            self._keep(key, block)
+            return block
+
+        def done(task: asyncio.Task[Entries]) -> None:
+            if self._loading.get(key) is task:
+                del self._loading[key]
+            if not task.cancelled():
+                task.exception()  # who needs the block asks again, and is told
+
+        task = self._loading[key] = asyncio.get_running_loop().create_task(run())
+        task.add_done_callback(done)
+
+    def _keep(self, key: Key, block: Entries) -> None:
+        self._drop(key)
+        self._blocks[key] = block
+        self._sizes[key] = sum(len(entry) + ENTRY_OVERHEAD_BYTES for _, entry in block)
+        self._bytes += self._sizes[key]
+        while self._bytes > self._max_bytes and len(self._blocks) > 2:
+            self._drop(next(iter(self._blocks)))
+
+    def _drop(self, key: Key) -> None:
+        if self._blocks.pop(key, None) is not None:
+            self._bytes -= self._sizes.pop(key)
+
+
+def _part(block: Entries, first: int, last: int, max_bytes: int) -> Entries:
+    start = first - block[0][0]
+    size, stop = 0, start
+    for index in range(start, len(block)):
+        entry_id, entry = block[index]
+        if entry_id > last or (size >= max_bytes and stop > start):
+            break
+        size += len(entry)
+        stop += 1
+    return block[start:stop]
