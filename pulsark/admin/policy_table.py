@@ -14,7 +14,13 @@ from typing import Any
 from pulsark.admin.errors import fail
 from pulsark.admin.requests import INT64_MAX, integer, string_map
 from pulsark.config import SCHEMA_COMPATIBILITY_STRATEGIES
-from pulsark.dispatch.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE, SEALING
+from pulsark.dispatch.policies import (
+    BACKLOG_QUOTAS,
+    BY_AGE,
+    BY_SIZE,
+    SEALING,
+    TABLE_RETENTION,
+)
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
 
 Check = Callable[[Any], Any]
@@ -258,6 +264,7 @@ POLICIES = (
         Place("messageTTL", in_query=True),
     ),
     Policy("retention_policies", _retention, Place("retention"), Place("retention")),
+    Policy(TABLE_RETENTION, _retention, Place("tableRetention"), Place("tableRetention")),
     Policy("persistence", _persistence, Place("persistence"), Place("persistence")),
     Policy(
         "deduplicationEnabled",

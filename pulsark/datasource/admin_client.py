@@ -189,6 +189,16 @@ class AdminClient:
                 f"{change.what} of subscription {change.subscription} of {change.topic}",
             )
 
+    def call(self, method: str, path: str, body: Any = None, *, what: str) -> Any:
+        """Any other call, which may be made twice; ``path`` from the root. ``DataSourceError``."""
+        status, answer = self._call(method, path, body)
+        return self._expect(status, answer, what)
+
+    @staticmethod
+    def path_of(topic: TopicName) -> str:
+        """The path of a topic."""
+        return _path(topic)
+
     def close(self) -> None:
         """Drop the connection; the next call opens another."""
         if self._connection is not None:

@@ -73,7 +73,11 @@ def has_work(
     if subscriptions and 0 < minutes * 60_000 <= rest_ms:
         return True
     consumed = min(cursors.values(), default=last)
-    if trim_point(record.ledgers, consumed, policies.retention, now_ms) is not None:
+    in_table = None if policies.sealing.enabled else frozenset[int]()
+    point = trim_point(
+        record.ledgers, consumed, policies.retention, now_ms, policies.table_retention, in_table
+    )
+    if point is not None:
         return True
     if not subscriptions:
         return False

@@ -25,9 +25,12 @@ def is_due(policies: TopicPolicies, unused_ms: int) -> bool:
 
     What retention keeps by time is kept with its topic: for ever, if it is without limit.
     """
-    if not policies.inactive.delete or policies.retention_minutes < 0:
+    kept = [policies.retention_minutes]
+    if policies.sealing.enabled:
+        kept.append(policies.table_retention_minutes)
+    if not policies.inactive.delete or min(kept) < 0:
         return False
-    return unused_ms >= max(policies.inactive.seconds * 1000, policies.retention_minutes * 60_000)
+    return unused_ms >= max(policies.inactive.seconds * 1000, max(kept) * 60_000)
 
 
 def is_in_use(topic: Topic) -> bool:

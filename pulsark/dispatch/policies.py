@@ -20,6 +20,11 @@ BACKLOG_QUOTAS = "backlog_quota_map"
 BY_SIZE, BY_AGE = "destination_storage", "message_age"
 """The two kinds of backlog quota: bytes, and seconds since the oldest backlog was published."""
 
+RETENTION = "retention_policies"
+TABLE_RETENTION = "table_retention"
+"""How long sealed messages stay in the topic's table. Pulsark's own, in the shape of the retention
+of messages, which holds unless this is set."""
+
 SEALING = "sealing_policies"
 """Pulsark's own, in the manner of Pulsar's: ``enabled``, ``targetFileSizeInMB``,
 ``freshnessInSeconds``; what is left out is as the broker's settings say."""
@@ -85,7 +90,8 @@ class Sealing:
 class TopicPolicies:
     """The rules of one topic. A limit of 0 means no limit.
 
-    ``retention_minutes`` and ``retention_mb`` are of acknowledged messages; -1 is for ever.
+    ``retention_minutes`` and ``retention_mb`` are of acknowledged messages; -1 is for ever. What is
+    in the table, or on its way there, stays for as long as ``table_retention`` keeps it, too.
     """
 
     subscription_types: frozenset[str]
@@ -108,6 +114,8 @@ class TopicPolicies:
     delayed_delivery: DelayedDelivery
     retention_minutes: int
     retention_mb: int
+    table_retention_minutes: int
+    table_retention_mb: int
     message_ttl_seconds: int
     backlog_by_size: BacklogQuota
     backlog_by_age: BacklogQuota
@@ -118,11 +126,13 @@ class TopicPolicies:
 
     @property
     def retention(self) -> Retention:
-        """How long acknowledged messages are kept, as storage counts."""
-        minutes, megabytes = self.retention_minutes, self.retention_mb
-        return Retention(
-            minutes * 60_000 if minutes >= 0 else -1, megabytes << 20 if megabytes >= 0 else -1
-        )
+        """How long ledgers are kept."""
+        return Retention.of(self.retention_minutes, self.retention_mb)
+
+    @property
+    def table_retention(self) -> Retention:
+        """How long ledgers are kept that are in the topic's table."""
+        return Retention.of(self.table_retention_minutes, self.table_retention_mb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +158,8 @@ def applied(key: str, settings: Settings, *levels: Mapping[str, Any]) -> Any:
         value = level.get(key)
         if value is not None and value != []:
             return value
+    if key == TABLE_RETENTION:
+        return applied(RETENTION, settings, *levels)
     return None if default is None else default(settings)
 
 
@@ -159,8 +171,8 @@ def effective(
     def given(key: str) -> Any:
         return applied(key, settings, topic, namespace)
 
-    retention, quorums = given("retention_policies"), given("persistence")
-    sealing = given(SEALING)
+    retention, quorums = given(RETENTION), given("persistence")
+    table_retention, sealing = given(TABLE_RETENTION), given(SEALING)
     quotas, delayed = given(BACKLOG_QUOTAS), given("delayed_delivery_policies")
     inactive = given("inactive_topic_policies")
     return TopicPolicies(
@@ -191,6 +203,8 @@ def effective(
         ),
         retention_minutes=retention["retentionTimeInMinutes"],
         retention_mb=retention["retentionSizeInMB"],
+        table_retention_minutes=table_retention["retentionTimeInMinutes"],
+        table_retention_mb=table_retention["retentionSizeInMB"],
         message_ttl_seconds=given("message_ttl_in_seconds"),
         backlog_by_size=BacklogQuota(quotas[BY_SIZE]["limitSize"], quotas[BY_SIZE]["policy"]),
         backlog_by_age=BacklogQuota(quotas[BY_AGE]["limitTime"], quotas[BY_AGE]["policy"]),
@@ -281,7 +295,7 @@ _BROKER: dict[str, Callable[[Settings], Any]] = {
         "active": s.delayedDeliveryEnabled,
         "maxDeliveryDelayInMillis": s.delayedDeliveryMaxDelayInMillis,
     },
-    "retention_policies": lambda s: {
+    RETENTION: lambda s: {
         "retentionTimeInMinutes": s.defaultRetentionTimeInMinutes,
         "retentionSizeInMB": s.defaultRetentionSizeInMB,
     },

@@ -25,7 +25,7 @@ class TopicRetention:
 
     def trim_soon(self) -> None:
         """Trim in a task of its own, unless one does so already."""
-        if self._task is None and self._point() is not None:
+        if self._task is None and self._point(frozenset()) is not None:
             self._task = asyncio.get_running_loop().create_task(self._trim_aside())
 
     async def _trim_aside(self) -> None:
@@ -39,21 +39,37 @@ class TopicRetention:
 
     async def trim(self) -> None:
         """Remove what may go now; it is gone when this returns. ``StorageError``."""
-        point = self._point()
+        point = await self.point()
         if point is None:
             return
         await self._topic.ledger.trim(point)
         self._topic.trimmed()
 
-    def _point(self) -> Position | None:
+    async def point(self) -> Position | None:
+        """The position before which ledgers may go now; ``None`` if none may."""
+        if self._topic.policies.sealing.enabled:
+            return self._point(None)
+        # What the table has may be from a time when sealing was on: it is asked for those only
+        # that would go without it.
+        point = self._point(frozenset())
+        if point is None:
+            return None
+        ledger = self._topic.ledger
+        going = [info.ledger_id for info in ledger.ledgers() if info.ledger_id <= point.ledger_id]
+        return self._point({i for i in going if await ledger.sealed_through(i) >= 0})
+
+    def _point(self, in_table: set[int] | frozenset[int] | None) -> Position | None:
         topic = self._topic
         if topic.closed:
             return None
+        policies = topic.policies
         return trim_point(
             topic.ledger.ledgers(),
             self._consumed(),
-            topic.policies.retention,
+            policies.retention,
             topic.clock.now_ms(),
+            policies.table_retention,
+            in_table,
         )
 
     def _consumed(self) -> Position:

@@ -340,6 +340,11 @@ class Sealing:
             yield found
             first = found[-1][0] + 1
 
+    @property
+    def tables(self) -> Tables:
+        """The tables of this broker's topics."""
+        return self._tables
+
     async def table_id(self, topic: Topic) -> str:
         """The id of the table of a topic, of which this is a partition or the whole."""
         if topic.name.partition >= 0:

@@ -41,7 +41,8 @@ SYSTEM_TENANT = "pulsar"
 PUBLIC_TENANT = "public"
 
 KEEP_EVERYTHING: Mapping[str, Any] = {
-    "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+    "table_retention": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
 }
 """Policies with which ``public/default`` is made: its topics are tables, which do not forget."""
 

@@ -56,6 +56,9 @@ class SealedEntries(Protocol):
         ``NoSuchEntryError`` if the table does not have the first one.
         """
 
+    async def sealed_through(self, owner: str, ledger_id: int) -> int:
+        """The last entry of a ledger that its topic's table has; -1 if it has none."""
+
 
 class LedgerManager:
     """Creates, reads, recovers and deletes ledgers over a metadata store and bookies."""
@@ -153,6 +156,13 @@ class LedgerManager:
                 )
             except NoSuchEntryError:
                 raise e from None  # what is not sealed is as the bookies say
+
+    async def sealed_through(self, ledger_id: int) -> int:
+        """The last entry of a ledger that lives in its topic's table; -1 without one."""
+        if self._sealed is None:
+            return -1
+        metadata = await self._metadata_of(ledger_id)
+        return await self._sealed.sealed_through(metadata.config.owner, ledger_id)
 
     async def release(self, ledger_id: int, through: int) -> None:
         """The entries up to ``through`` live in the table: bookies may forget them, durably.

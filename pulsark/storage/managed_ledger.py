@@ -454,6 +454,10 @@ class ManagedLedger(LedgerView):
             trimmed = max([record.trimmed, *(_end(i) for i in victims if i.entries)])
             await self._save(replace(record, trimmed=trimmed))
 
+    async def sealed_through(self, ledger_id: int) -> int:
+        """The last entry of one of its ledgers that lives in the topic's table, -1 without one."""
+        return await self._manager.sealed_through(ledger_id)
+
     async def set_compacted(self, compacted: CompactedTo) -> None:
         """From now on this is the topic's compacted form, durably; the one before is removed."""
         await self._order(lambda: self._set_compacted(compacted))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from pulsark.storage.ledger_list import LedgerInfo
@@ -20,11 +20,30 @@ class Retention:
     time_ms: int = 0
     size_bytes: int = 0
 
+    @classmethod
+    def of(cls, minutes: int, megabytes: int) -> Retention:
+        """From a policy's numbers, of which -1 is for ever."""
+        return cls(
+            minutes * 60_000 if minutes >= 0 else -1, megabytes << 20 if megabytes >= 0 else -1
+        )
+
+    def lets_go(self, age_ms: int, size_without: int) -> bool:
+        """Whether a ledger may go, closed so long ago; the topic without it has so many bytes."""
+        return 0 <= self.time_ms <= age_ms or 0 <= self.size_bytes <= size_without
+
 
 def trim_point(
-    ledgers: Iterable[LedgerInfo], consumed: Position, retention: Retention, now_ms: int
+    ledgers: Iterable[LedgerInfo],
+    consumed: Position,
+    retention: Retention,
+    now_ms: int,
+    of_table: Retention | None = None,
+    in_table: Container[int] | None = None,
 ) -> Position | None:
     """The position before which ledgers may be removed; ``None`` if none may.
+
+    A ledger in the topic's table (``in_table``; ``None``: all are, or will be) goes when
+    ``of_table`` lets it go as well: there is one copy of a message, and who keeps it longer wins.
 
     ``ledgers`` are in order; ``consumed`` is the last entry that everybody has acknowledged, as
     have been all before it. An open ledger stays, and so does everything behind the first that
@@ -38,9 +57,10 @@ def trim_point(
         if info.open or end > consumed:
             break
         size -= info.size
-        too_old = 0 <= retention.time_ms <= now_ms - info.timestamp_ms
-        too_much = 0 <= retention.size_bytes <= size
-        if not (too_old or too_much):
+        if not retention.lets_go(now_ms - info.timestamp_ms, size):
+            break
+        sealed = in_table is None or info.ledger_id in in_table
+        if of_table and sealed and not of_table.lets_go(now_ms - info.timestamp_ms, size):
             break
         point = Position(info.ledger_id, info.entries)
     return point

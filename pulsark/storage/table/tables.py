@@ -276,6 +276,12 @@ class Tables:
             raise NoSuchEntryError(f"the ledgers of {owner} have no table")
         return await self.read(name, ledger_id, first, last, max_bytes)
 
+    async def sealed_through(self, owner: str, ledger_id: int) -> int:
+        """``storage.ledger.SealedEntries``."""
+        name = _topic_at(owner)
+        found = None if name is None else await self.sealed(name, ledger_id)
+        return -1 if found is None else found.through
+
     async def delete(self, name: TopicName) -> None:
         """Delete the table of a topic that is deleted."""
         path = table_path(name)

@@ -551,6 +551,9 @@ class Sealed:
             raise NoSuchEntryError(f"{first} is not sealed")
         return found
 
+    async def sealed_through(self, owner: str, ledger_id: int) -> int:
+        return max(self.entries, default=-1)
+
 
 def test_released_entries_come_from_the_table_and_others_from_bookies() -> None:
     async def main(sim: Simulation) -> None:

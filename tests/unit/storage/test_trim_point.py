@@ -68,3 +68,33 @@ def test_retention_keeps_by_time_and_by_size(
 
 def test_a_topic_without_ledgers_has_nothing_to_trim() -> None:
     assert trim_point([], LATEST, Retention(), NOW) is None
+
+
+FOR_EVER = Retention(-1, -1)
+
+
+@pytest.mark.feature("F51", "F53")
+@pytest.mark.parametrize(
+    ("messages", "table", "in_table", "expected"),
+    [
+        (Retention(), FOR_EVER, None, NOTHING),
+        (Retention(), FOR_EVER, set(), AFTER_8),
+        (Retention(), FOR_EVER, {8}, AFTER_5),
+        (Retention(), FOR_EVER, {3}, NOTHING),
+        (FOR_EVER, Retention(), None, NOTHING),
+        (Retention(), Retention(25 * MINUTE, -1), None, AFTER_3),
+        (Retention(15 * MINUTE, -1), Retention(25 * MINUTE, -1), None, AFTER_3),
+        (Retention(25 * MINUTE, -1), Retention(15 * MINUTE, -1), None, AFTER_3),
+        (Retention(), Retention(-1, 440), None, AFTER_5),
+        (Retention(), Retention(25 * MINUTE, -1), {8}, AFTER_5),
+    ],
+)
+def test_what_is_in_the_table_goes_when_both_policies_let_it_go(
+    messages: Retention, table: Retention, in_table: set[int] | None, expected: Position | None
+) -> None:
+    assert trim_point(LEDGERS, LATEST, messages, NOW, table, in_table) == expected
+
+
+def test_a_policy_in_minutes_and_megabytes() -> None:
+    assert Retention.of(-1, -1) == FOR_EVER
+    assert Retention.of(2, 3) == Retention(120_000, 3 << 20)

@@ -1,0 +1,90 @@
+"""Applying the retention of a topic's table now: what trimming and tidying do in their own time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.topic_admin import ledger_path
+from pulsark.storage.managed_ledger import read_record
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.sealing import Sealing
+    from pulsark.dispatch.topic import Topic
+    from pulsark.storage.table.record import SealedLedger
+    from pulsark.wire.topic_name import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What went, or would go. ``kept_files`` left the table and are deleted later."""
+
+    ledgers: int = 0
+    """Ledgers that were trimmed, sealed or not."""
+    rows: int = 0
+    deleted_files: int = 0
+    kept_files: int = 0
+
+
+async def apply_retention(broker: Broker, topics: list[Topic], *, dry_run: bool) -> RetentionReport:
+    """Trim the partitions of one topic, take the rows out of their table, delete old files.
+
+    Done again it does what is left. ``StorageError`` or ``MetadataError``: not all of it yet.
+    """
+    ledgers = 0
+    trimmed: set[int] = set()
+    for topic in topics:
+        before = {info.ledger_id for info in topic.ledger.ledgers()}
+        point = await topic.retention.point()
+        going = {i for i in before if point is not None and i <= point.ledger_id}
+        ledgers += len(going)
+        trimmed |= going
+        if not dry_run:
+            await topic.retention.trim()
+    if broker.sealing is None:
+        return RetentionReport(ledgers)
+    async with broker.sealing.exclusively(topics[0].name.base):
+        return await _apply_to_table(broker, broker.sealing, topics[0], ledgers, trimmed, dry_run)
+
+
+async def _apply_to_table(
+    broker: Broker,
+    sealing: Sealing,
+    topic: Topic,
+    ledgers: int,
+    trimmed: set[int],
+    dry_run: bool,
+) -> RetentionReport:
+    base = topic.name.base
+    tables = sealing.tables
+    table_id = await sealing.table_id(topic)
+    hours = broker.settings.tableVacuumRetentionHours
+    rows = deleted = kept = 0
+    for sealed in await tables.ledgers(base):
+        gone = sealed.ledger_id in trimmed or not await _is_listed(broker, base, sealed)
+        leaving = sealed.files if gone else ()
+        rows += sum(file.rows for file in leaving)
+        if leaving and not dry_run:
+            await tables.remove(base, table_id, sealed)
+        before_ms = broker.clock.now_ms() - hours * 3_600_000 + 1
+        if dry_run:
+            old = sum(file.time_ms < before_ms for file in sealed.left)
+            old += len(leaving) if hours == 0 else 0
+        else:
+            old = await tables.vacuum(base, table_id, sealed.ledger_id, before_ms)
+        deleted += old
+        kept += len(sealed.left) + len(leaving) - old
+    return RetentionReport(ledgers, rows, deleted, kept)
+
+
+async def _is_listed(broker: Broker, base: TopicName, sealed: SealedLedger) -> bool:
+    """Whether a ledger of the table is still part of the topic; in doubt it is."""
+    name = base if sealed.partition < 0 else base.with_partition(sealed.partition)
+    topic = broker.loaded_topic(name)
+    if topic is not None:
+        return any(info.ledger_id == sealed.ledger_id for info in topic.ledger.ledgers())
+    if broker.is_loading(name):
+        return True
+    record = await read_record(ledger_path(name), broker.metadata)
+    return record is None or any(i.ledger_id == sealed.ledger_id for i in record.ledgers)

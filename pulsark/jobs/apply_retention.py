@@ -1,0 +1,62 @@
+"""Let go what retention lets go, of topics that nobody uses as well.
+
+Ledgers beyond ``retention`` and ``tableRetention`` are trimmed, their rows leave the tables by
+commits that touch no file, and files that left a table long enough ago are deleted. The broker
+does all of it, because it is the only committer; this job goes through the topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pulsark.errors import PulsarkError
+from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
+from pulsark.wire.topic_name import TopicName, parse_namespace
+
+_COUNTS = ("ledgers", "rows", "deletedFiles", "keptFiles")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters(Repeated):
+    """Of ``apply_retention``."""
+
+    topic: Annotated[tuple[str, ...], Flag("a topic")] = ()
+    namespace: Annotated[tuple[str, ...], Flag("tenant/namespace: all its topics")] = ()
+    dry_run: Annotated[bool, Flag("only count what would go")] = False
+
+
+def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
+    """Go through the topics; ``JobError`` at the end if some could not be done."""
+    if not (wanted.topic or wanted.namespace):
+        raise UsageError("say which: --topic or --namespace")
+    admin = context.admin(wanted)
+    topics = {str(TopicName.parse(topic).base) for topic in wanted.topic}
+    for namespace in wanted.namespace:
+        topics.update(admin.topics("/".join(parse_namespace(namespace))))
+    counts = dict.fromkeys(_COUNTS, 0)
+    failed: dict[str, str] = {}
+    for number, topic in enumerate(sorted(topics)):
+        context.progress.show("topics", number, len(topics))
+        path = f"{admin.path_of(TopicName.parse(topic))}/table/retention"
+        query = "?dryRun=true" if wanted.dry_run else ""
+        try:
+            found = admin.call("POST", path + query, what=f"retention of {topic}")
+        except PulsarkError as error:
+            failed[topic] = str(error).removeprefix("pulsark: ")
+            continue
+        counts = {name: counts[name] + found[name] for name in _COUNTS}
+    admin.close()
+    if failed:
+        topic, reason = next(iter(failed.items()))
+        raise JobError(f"{len(failed)} of {len(topics)} topics failed, {topic}: {reason}")
+    return {"topics": len(topics), "dryRun": wanted.dry_run, **counts}
+
+
+JOB = Job(
+    "apply_retention",
+    "Trim topics and their tables as their retention says; delete old files.",
+    Parameters,
+    run,
+)

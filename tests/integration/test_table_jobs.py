@@ -1,0 +1,106 @@
+"""Jobs on the tables of a real process, and what official clients find afterwards."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from pulsark.cli.admin_client import AdminClient
+from pulsark.jobs.catalog import job
+from pulsark.jobs.runner import run_program
+from tests.support.python_client import connect
+from tests.support.standalone import Standalone
+
+SETTINGS = {
+    "PULSARK_sealEnabled": "true",
+    "PULSARK_sealFreshnessSeconds": "1",
+    "PULSARK_managedLedgerMaxEntriesPerLedger": "20",
+    "PULSARK_managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "PULSARK_tableVacuumRetentionHours": "0",
+    "PULSARK_brokerDeleteInactiveTopicsEnabled": "false",
+}
+WAIT_SECONDS = 60.0
+WAIT_MS = 10_000
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("broker") / "data", env=SETTINGS) as process:
+        yield process
+
+
+@pytest.fixture
+def client(standalone: Standalone) -> Iterator[pulsar.Client]:
+    client = connect(standalone)
+    yield client
+    client.close()
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], standalone: Standalone, name: str, *words: str
+) -> dict[str, Any]:
+    """The summary of a job that was done."""
+    where = ["--service-url", standalone.service_url, "--admin-url", standalone.web_url]
+    code = run_program(job(name), [*words, *where])
+    said = capsys.readouterr()
+    assert code == 0, said
+    found: dict[str, Any] = json.loads(said.out.splitlines()[-1])
+    return found
+
+
+def table_files(data: Path) -> list[Path]:
+    return list(data.rglob("*.parquet"))
+
+
+def eventually(what: Any) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while not what():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def ledgers(admin: AdminClient, topic: str) -> list[dict[str, Any]]:
+    path = topic.replace("://", "/")
+    found: list[dict[str, Any]] = admin.get(f"/{path}/segments")["partitions"][0]["ledgers"]
+    return found
+
+
+@pytest.mark.feature("F51", "F53")
+def test_retention_is_applied_to_the_table_and_earliest_follows(
+    standalone: Standalone, client: pulsar.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = AdminClient(standalone.web_url)
+    admin.call("PUT", "/namespaces/public/tables")
+    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    admin.call("POST", "/namespaces/public/tables/tableRetention", forever)
+    topic = "persistent://public/tables/kept"
+    producer = client.create_producer(topic, batching_enabled=False)
+    ids = [producer.send(str(number).encode()) for number in range(50)]
+    closed = [part for part in ledgers(admin, topic) if not part["open"]]
+    eventually(lambda: len(table_files(standalone.data_dir)) >= len(closed) >= 2)
+    found = run(capsys, standalone, "apply_retention", "--namespace", "public/tables")
+    assert (found["topics"], found["ledgers"], found["rows"]) == (1, 0, 0)
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    path = "/persistent/public/tables/kept/tableRetention"
+    admin.call("POST", path, nothing)
+    assert admin.get(f"{path}?applied=true") == nothing
+    assert admin.get("/namespaces/public/tables/tableRetention") == forever
+    would = run(capsys, standalone, "apply_retention", "--topic", topic, "--dry-run")
+    assert would["ledgers"] == len(closed)
+    assert would["rows"] == sum(part["entries"] for part in closed)
+    done = run(capsys, standalone, "apply_retention", "--topic", topic)
+    assert {**done, "seconds": 0} == {**would, "seconds": 0, "dryRun": False}
+    assert run(capsys, standalone, "apply_retention", "--topic", topic)["rows"] == 0
+    (left,) = ledgers(admin, topic)
+    assert left["open"]
+    ids += [producer.send(str(number).encode()) for number in range(50, 53)]
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    first = next(number for number, i in enumerate(ids) if i.ledger_id() == left["ledgerId"])
+    assert reader.read_next(WAIT_MS).data() == str(first).encode()
+    reader.close()
