@@ -47,14 +47,14 @@ class TopicRetention:
 
     async def point(self) -> Position | None:
         """The position before which ledgers may go now; ``None`` if none may."""
-        if self._topic.policies.sealing.enabled:
+        ledger = self._topic.ledger
+        if self._topic.policies.sealing.enabled and ledger.has_table:
             return self._point(None)
         # What the table has may be from a time when sealing was on: it is asked for those only
         # that would go without it.
         point = self._point(frozenset())
         if point is None:
             return None
-        ledger = self._topic.ledger
         going = [info.ledger_id for info in ledger.ledgers() if info.ledger_id <= point.ledger_id]
         return self._point({i for i in going if await ledger.sealed_through(i) >= 0})
 

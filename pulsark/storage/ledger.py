@@ -157,6 +157,11 @@ class LedgerManager:
             except NoSuchEntryError:
                 raise e from None  # what is not sealed is as the bookies say
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether entries can live in tables."""
+        return self._sealed is not None
+
     async def sealed_through(self, ledger_id: int) -> int:
         """The last entry of a ledger that lives in its topic's table; -1 without one."""
         if self._sealed is None:

@@ -454,6 +454,11 @@ class ManagedLedger(LedgerView):
             trimmed = max([record.trimmed, *(_end(i) for i in victims if i.entries)])
             await self._save(replace(record, trimmed=trimmed))
 
+    @property
+    def has_table(self) -> bool:
+        """Whether its entries can live in a table."""
+        return self._manager.has_tables
+
     async def sealed_through(self, ledger_id: int) -> int:
         """The last entry of one of its ledgers that lives in the topic's table, -1 without one."""
         return await self._manager.sealed_through(ledger_id)

@@ -38,6 +38,7 @@ RETENTION = {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}
 VALUES: dict[str, Any] = {
     "messageTTL": 5,
     "retention": RETENTION,
+    "tableRetention": RETENTION,
     "persistence": PERSISTENCE,
     "deduplication": False,
     "deduplicationEnabled": False,
@@ -67,6 +68,7 @@ def _not_built(table: dict[str, Any]) -> list[str]:
 @pytest.fixture(autouse=True)
 def no_policies(api: AdminApi) -> None:
     api.delete(f"{NS}/retention")
+    api.delete(f"{NS}/tableRetention")
 
 
 @pytest.mark.feature("F27", "F80")
@@ -227,6 +229,7 @@ def test_a_quota_is_below_the_retention(api: AdminApi) -> None:
     assert api.post(f"{NS}/backlogQuota?backlogQuotaType=message_age", by_age).status == 412
     assert api.post(f"{NS}/backlogQuota", {**QUOTA, "limitSize": (1 << 20) - 1}).status == 204
     api.delete(f"{NS}/retention")
+    api.delete(f"{NS}/tableRetention")
     assert api.post(f"{NS}/backlogQuota", {**QUOTA, "limitSize": 1 << 20}).status == 204
     assert api.post(f"{NS}/retention", limited).status == 412
 
