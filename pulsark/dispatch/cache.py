@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
+from operator import attrgetter
 
 from pulsark.dispatch.entry import Entry
 from pulsark.storage.position import Position
@@ -23,18 +24,15 @@ ENTRY_OVERHEAD_BYTES = 200
 class Chunk:
     """Consecutive entries of one ledger."""
 
-    __slots__ = ("entries", "first_entry_id", "ledger_id", "size")
+    __slots__ = ("entries", "first", "first_entry_id", "ledger_id", "size")
 
     def __init__(self, ledger_id: int, first_entry_id: int) -> None:
+        self.first = Position(ledger_id, first_entry_id)
+        """Place of the chunk's first entry."""
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.entries: list[Entry] = []
         self.size = 0
-
-    @property
-    def first(self) -> Position:
-        """Place of the chunk's first entry."""
-        return Position(self.ledger_id, self.first_entry_id)
 
     @property
     def is_full(self) -> bool:
@@ -99,7 +97,9 @@ class TopicCache:
         chunks = self._chunks
         if not chunks or position < chunks[0].first:
             return None
-        index = bisect_right(chunks, position, key=_first) - 1
+        index = len(chunks) - 1
+        if position < chunks[index].first:  # mostly it is in the last one
+            index = bisect_right(chunks, position, key=_first) - 1
         found: list[Entry] = []
         start = 0
         if position.ledger_id == chunks[index].ledger_id:
@@ -143,5 +143,4 @@ class TopicCache:
             self._budget.removed(self._chunks.popleft())
 
 
-def _first(chunk: Chunk) -> Position:
-    return Position(chunk.ledger_id, chunk.first_entry_id)
+_first = attrgetter("first")

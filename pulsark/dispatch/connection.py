@@ -519,7 +519,7 @@ class Connection(asyncio.BufferedProtocol):
         if producer.inspected and (refused := producer.refusal(data, is_chunk=send.is_chunk)):
             self._refuse_send(send, *refused)
             return
-        messages, batched, marker, deliver_at = counts
+        messages, batched, marker, deliver_at, is_chunk = counts
         if deliver_at:
             limit_ms = producer.topic.policies.delayed_delivery.limit_ms
             if limit_ms and deliver_at - entry_metadata(data).publish_time > limit_ms:
@@ -532,7 +532,15 @@ class Connection(asyncio.BufferedProtocol):
         # Absent and 0 are the same to the client that reads the receipt.
         highest = send.highest_sequence_id or None
         entry = Entry(
-            data, messages, batched, marker, producer, send.sequence_id, highest, deliver_at
+            data,
+            messages,
+            batched,
+            marker,
+            producer,
+            send.sequence_id,
+            highest,
+            deliver_at,
+            is_chunk,
         )
         producer.pending += 1
         self._pending_publishes += 1

@@ -149,6 +149,8 @@ class Dispatcher:
 
     @property
     def _source(self) -> Topic | CompactedView:
+        if self._topic.compacted_view is None:
+            return self._topic
         return self._compacted_view or self._topic
 
     def forget_redeliveries(self) -> None:
@@ -195,7 +197,7 @@ class Dispatcher:
             room = type_.room()
             if not room:
                 return
-            if self.held_back.due:
+            if self.held_back.due.ledgers:
                 self.replay(self.held_back.due.pop_lowest(min(room, READ_ENTRIES)))
                 continue
             entries: list[Entry] | None = self._ahead
@@ -221,9 +223,8 @@ class Dispatcher:
         deliver = subscription.deliver
         state = self._cursor.state
         subscription.dispatching_ms = self._topic.clock.now_ms()
-        cutoff_ms = self._cutoff_ms()
         first = entries[0]
-        holes = state.has_holes or state.mark_delete >= (first.ledger_id, first.entry_id)
+        holes = state.acks_from(first.ledger_id, first.entry_id)
         for index, entry in enumerate(entries):
             if entry.marker:
                 self._cursor.ack([(entry.position, None, None)], None)
@@ -234,7 +235,7 @@ class Dispatcher:
                 if state.is_acked(position):
                     continue
                 ack_set = state.ack_set_of(position)
-            if entry.deliver_at > cutoff_ms:
+            if entry.deliver_at and entry.deliver_at > self._cutoff_ms():
                 self._hold_back(entry)
                 continue
             consumer = None if subscription.blocked_on_unacked else choose(entry)
@@ -259,7 +260,6 @@ class Dispatcher:
             return True
         subscription.dispatching_ms = self._topic.clock.now_ms()
         state = self._cursor.state
-        cutoff_ms = self._cutoff_ms()
         for _ in range(READ_ENTRIES):
             position = type_.next_replay()
             if position is None:
@@ -271,7 +271,7 @@ class Dispatcher:
             if entry is None:
                 self._read(self._fill_aside(position))
                 return False
-            if entry.deliver_at > cutoff_ms:
+            if entry.deliver_at and entry.deliver_at > self._cutoff_ms():
                 type_.forget(position)
                 self._drop(position)
                 self._hold_back(entry)
@@ -303,12 +303,13 @@ class Dispatcher:
 
     def _skip(self) -> None:
         """Move the read position over entries that need not be read."""
-        if self._compacted_view is not None:
-            return
+        state = self._cursor.state
         owns = self._subscription.type.tracks_pending
         early = self._topic.delayed.tracker.positions if owns else NOTHING
+        if not (state.acked or early.ledgers) or self._compacted_view is not None:
+            return
         while True:
-            place = self.held_back.skip(self.read_position, self._cursor.state, early)
+            place = self.held_back.skip(self.read_position, state, early)
             if place == self.read_position:
                 return
             self.read_position = self._topic.ledger.valid_position_at_or_after(place)

@@ -19,7 +19,8 @@ class Entry:
     ``producer`` waits for the receipt and the ids are -1; afterwards the ids are final and
     nothing else changes. ``messages`` is the number of messages inside (at least 1);
     ``batched`` says whether the entry is a batch, even of one; a ``marker`` is never delivered;
-    ``deliver_at`` is the time (ms since the epoch) that a delayed one should wait for, or 0.
+    ``deliver_at`` is the time (ms since the epoch) that a delayed one should wait for, or 0;
+    ``is_chunk`` says whether it is a piece of a large message.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class Entry:
         "deliver_at",
         "entry_id",
         "highest_sequence_id",
+        "is_chunk",
         "ledger_id",
         "marker",
         "messages",
@@ -47,6 +49,7 @@ class Entry:
         sequence_id: int = 0,
         highest_sequence_id: int | None = None,
         deliver_at: int = 0,
+        is_chunk: bool = False,
         ledger_id: int = -1,
         entry_id: int = -1,
     ) -> None:
@@ -60,6 +63,7 @@ class Entry:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.deliver_at = deliver_at
+        self.is_chunk = is_chunk
         self._position: Position | None = None
         self._key_hash = -1
 
@@ -83,13 +87,14 @@ class Entry:
 
 def stored_entry(place: Position, data: bytes) -> Entry:
     """An entry as it comes back from storage."""
-    messages, batched, marker, deliver_at = message_counts(data)
+    messages, batched, marker, deliver_at, is_chunk = message_counts(data)
     return Entry(
         data,
         messages,
         batched,
         marker,
         deliver_at=deliver_at,
+        is_chunk=is_chunk,
         ledger_id=place.ledger_id,
         entry_id=place.entry_id,
     )

@@ -33,7 +33,7 @@ class HeldBack:
         """Due, and not yet offered to a consumer."""
 
     def __bool__(self) -> bool:
-        return bool(self.waiting or self.due)
+        return bool(self.waiting.ledgers or self.due.ledgers)
 
     def release(self, positions: PositionSet) -> bool:
         """These are due now; whether any of them is here."""
@@ -84,7 +84,7 @@ class HeldBack:
         """
         ledger_id, start = position
         known, acked = delayed.ledgers.get(ledger_id), state.acked.get(ledger_id)
-        if not any(some is not None and start in some for some in (known, acked)):
+        if (known is None or start not in known) and (acked is None or start not in acked):
             return position
         to_read = BitMap()
         to_read.add_range(start, start + SKIP_ENTRIES)

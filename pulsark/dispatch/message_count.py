@@ -72,7 +72,7 @@ async def _sizes(topic: Topic, place: Position) -> Iterable[tuple[Position, int]
 
 def _messages(entry: bytes) -> int:
     try:
-        messages, _, marker, _ = message_counts(entry)
+        messages, _, marker, *_ = message_counts(entry)
     except ProtocolError:
         return 1  # readers get a damaged entry as one row
     return 0 if marker else messages

@@ -57,18 +57,24 @@ class Rota:
 
     def next(self) -> Consumer | None:
         """The first one with room, who is last from now on."""
-        consumer = self.front()
-        if consumer is not None:
-            self._turns.rotate(-1)
-        return consumer
+        turns = self._turns
+        while turns:
+            consumer = turns[0]
+            if consumer.can_receive():
+                turns.rotate(-1)
+                return consumer
+            self._resting.add(turns.popleft())
+        return None
 
     def room(self) -> int:
         """Messages that the members can take together, not counted beyond ``ENOUGH``."""
-        permits = 0
-        if self.front() is not None:
-            for consumer in self._turns:
-                if consumer.can_receive():
-                    permits += consumer.permits
-                    if permits >= ENOUGH:
-                        break
+        consumer = self.front()
+        if consumer is None:
+            return 0
+        permits = consumer.permits
+        for other in self._turns:
+            if permits >= ENOUGH:
+                break
+            if other is not consumer and other.can_receive():
+                permits += other.permits
         return permits

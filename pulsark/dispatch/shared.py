@@ -68,10 +68,13 @@ class Shared:
 
     def room(self) -> int:
         self._turn = None
-        return sum(level.room() for level in self._levels.values())
+        permits = 0
+        for level in self._levels.values():
+            permits += level.room()
+        return permits
 
     def choose(self, entry: Entry) -> Consumer | None:
-        chunk = None if entry.batched else chunk_of(entry.data)
+        chunk = chunk_of(entry.data) if entry.is_chunk else None
         consumer = self._take_turn() if chunk is None else self._receiver_of(chunk)
         if consumer is not None and self._replay:
             self._replay.discard(entry.position)

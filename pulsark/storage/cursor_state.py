@@ -71,6 +71,17 @@ class AckedSet:
         """Whether anything above the mark-delete position is acknowledged, in full or in part."""
         return bool(self.acked or self.masks)
 
+    def acks_from(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether there may be any acknowledged entry or message at this position or after it."""
+        if self.masks or self.mark_delete >= (ledger_id, entry_id):
+            return True
+        for acked_ledger, entries in self.acked.items():
+            if acked_ledger > ledger_id or (
+                acked_ledger == ledger_id and entries.max() >= entry_id
+            ):
+                return True
+        return False
+
     def is_acked(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
         if position <= self.mark_delete:

@@ -35,7 +35,6 @@ _SINGLE_MESSAGE_BYTES_MIN = 6  # its size, and metadata with nothing but the pay
 _metadata_size = struct.Struct(">I")
 _head = struct.Struct(">HII")  # magic, checksum, metadata size
 _MAGIC_NUMBER = 0x0E01
-_CHUNKS_TAG = b"\xd8\x01"  # num_chunks_from_msg, where it is present
 _parse = pb.MessageMetadata.FromString
 
 
@@ -88,9 +87,10 @@ def parse_entry(entry: bytes) -> EntryHeader:
     )
 
 
-Counts = tuple[int, bool, bool, int]
-"""``messages``, ``batched`` and ``marker`` as in ``EntryHeader``, and the time in milliseconds
-since the epoch before which the message should not be delivered; 0: at once."""
+Counts = tuple[int, bool, bool, int, bool]
+"""``messages``, ``batched`` and ``marker`` as in ``EntryHeader``; the time in milliseconds since
+the epoch before which the message should not be delivered, 0: at once; whether the entry is a
+piece of a large message."""
 
 
 def checked_counts(entry: bytes) -> Counts | None:
@@ -131,8 +131,9 @@ def _counts(head: bytes, payload_size: int) -> Counts:
     if has("num_messages_in_batch"):
         messages = metadata.num_messages_in_batch
         _check_batch_size(metadata, messages, payload_size)
-        return messages, True, has("marker_type"), metadata.deliver_at_time
-    return 1, False, has("marker_type"), metadata.deliver_at_time
+        return messages, True, has("marker_type"), metadata.deliver_at_time, False
+    is_chunk = metadata.num_chunks_from_msg > 0
+    return 1, False, has("marker_type"), metadata.deliver_at_time, is_chunk
 
 
 def _check_batch_size(metadata: pb.MessageMetadata, messages: int, payload_size: int) -> None:
@@ -155,10 +156,7 @@ def entry_payload(entry: bytes) -> bytes:
 
 def chunk_of(entry: bytes) -> Chunk | None:
     """What an entry says of itself if it is a piece of a large message, else ``None``."""
-    start, end = _bounds(entry)
-    if entry.find(_CHUNKS_TAG, start, end) < 0:
-        return None
-    metadata = _parse_metadata(entry[start:end])
+    metadata = entry_metadata(entry)
     if not all(map(metadata.HasField, ("uuid", "chunk_id", "num_chunks_from_msg"))):
         return None
     is_last = metadata.chunk_id >= metadata.num_chunks_from_msg - 1

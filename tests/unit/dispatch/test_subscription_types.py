@@ -152,7 +152,8 @@ def chunk(uuid: str, chunk_id: int, chunks: int = 3) -> Entry:
     metadata = pb.MessageMetadata()
     metadata.CopyFrom(METADATA)
     metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = uuid, chunk_id, chunks
-    return Entry(build_entry(metadata, b"x"), 1, False, False, ledger_id=1, entry_id=chunk_id)
+    data = build_entry(metadata, b"x")
+    return Entry(data, 1, False, False, is_chunk=True, ledger_id=1, entry_id=chunk_id)
 
 
 @pytest.mark.feature("F32")

@@ -202,6 +202,19 @@ def test_runs_of_a_range() -> None:
     assert state.acked_between(EARLIEST, LATEST) == 3, "what mark-delete covers is not counted"
 
 
+def test_behind_the_last_acknowledgement_nothing_needs_to_be_looked_at() -> None:
+    state = state_over((3, 10), (6, 3))
+    state.ack(P(3, 4))
+    assert state.acks_from(3, 4)
+    assert not state.acks_from(3, 5)
+    assert not state.acks_from(6, 0)
+    state.ack(P(6, 1))
+    assert state.acks_from(3, 5)
+    state.ack_cumulative(P(6, 1))
+    assert state.acks_from(6, 1)
+    assert not state.acks_from(6, 2)
+
+
 BATCH = 3
 ledger_index = st.integers(0, 10)
 entry_ids = st.integers(-1, 8)
@@ -319,6 +332,9 @@ class CursorMachine(RuleBasedStateMachine):
         open_positions = [p for p in positions if p not in self.acked]
         state = self.state
         assert [p for p in positions if not state.is_acked(p)] == open_positions
+        untouched = [p in open_positions and p not in self.masks for p in positions]
+        for place, position in enumerate(positions):
+            assert state.acks_from(*position) or all(untouched[place:])
         assert {p: state.masks.get(p) for p in state.masks if p in positions} == self.masks
         assert all(state.masks.ledgers.values())
         assert state.backlog() == len(open_positions)

@@ -13,11 +13,14 @@ from pulsark.limits import MESSAGE_METADATA_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import (
     build_entry,
+    checked_counts,
     checksum_ok,
+    chunk_of,
     entry_metadata,
     entry_payload,
     entry_without_checksum,
     key_bytes,
+    message_counts,
     parse_entry,
     sticky_key,
 )
@@ -166,3 +169,19 @@ def test_sticky_keys() -> None:
 
 def test_the_test_helper_makes_entries() -> None:
     assert parse_entry(entry_of(b"x", 5, partition_key="k")).sequence_id == 5
+
+
+def test_what_a_broker_counts() -> None:
+    batch = build_entry(metadata(num_messages_in_batch=2), bytes(12))
+    chunk = metadata(uuid="p-3", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=9)
+    piece = build_entry(chunk, b"x")
+    marker = build_entry(metadata(marker_type=1, deliver_at_time=7), b"")
+    for entry, counts in [
+        (batch, (2, True, False, 0, False)),
+        (piece, (1, False, False, 0, True)),
+        (marker, (1, False, True, 7, False)),
+    ]:
+        assert message_counts(entry) == checked_counts(entry) == counts
+    assert chunk_of(piece) == ("p-3", True)
+    assert chunk_of(batch) is None
+    assert chunk_of(build_entry(metadata(num_chunks_from_msg=2), b"x")) is None
