@@ -2,10 +2,11 @@
 
 ``POST /admin/v2/sealing/plan`` with ``{"topics": [name], "everything": false, "leaseSeconds": 600,
 "rangeBytes": 67108864}`` answers ``{"flightUrl", "tables": [{"topic", "tableId", "roots",
-"rootsNeeded", "targetFileBytes", "ranges": [{"name", "topicId", "partition", "ledgerId", "first",
-"last", "size", "attempt"}]}]}``; without topics it is about all that are loaded. ``POST
-.../{topic}/attach`` with ``{"tableId", "files"}`` makes files part of a topic, as
-``docs/formats/table.md`` has them in an intent.
+"rootsNeeded", "targetFileBytes", "values", "ranges": [{"name", "topicId", "partition",
+"ledgerId", "first", "last", "size", "attempt"}]}]}``; without topics it is about all that are
+loaded. ``POST .../{topic}/attach`` with ``{"tableId", "files", "value"}`` makes files part of a
+topic, as ``docs/formats/table.md`` has them in an intent; ``value`` is the ``type`` in the plan's
+``values``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import BrokerOf, TopicOf, integer, json_object, strings, value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.sealing_jobs import PlannedTable, SealingJobs
+from pulsark.schemas.columns import is_column_type
 from pulsark.storage.table.record import DataFile
 from pulsark.wire.topic_name import TopicName
 
@@ -60,6 +62,7 @@ def _shown(table: PlannedTable) -> dict[str, Any]:
         "roots": list(table.roots),
         "rootsNeeded": table.roots_needed,
         "targetFileBytes": table.target_file_bytes,
+        "values": table.values.encode().decode(),
         "ranges": [
             {
                 "name": str(planned.name),
@@ -87,5 +90,8 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
         parsed = [DataFile.from_json(file) for file in files]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise fail(400, f"files: a file is not as it should be: {error!r}") from None
-    number = await _jobs(broker).attach(topic.base, str(given.get("tableId")), parsed)
+    kind = given.get("value")
+    if kind is not None and not is_column_type(kind):
+        raise fail(400, "value is the type in the plan's values")
+    number = await _jobs(broker).attach(topic.base, str(given.get("tableId")), parsed, kind)
     return value({"attach": number})

@@ -169,10 +169,15 @@ class AdminClient:
         plan: dict[str, Any] = self._expect(status, answer, "the plan of sealing")
         return plan
 
-    def attach(self, topic: str, table_id: str, files: Sequence[dict[str, Any]]) -> int:
-        """Make files part of a topic; the number of the attach. ``ConflictError``: plan anew."""
+    def attach(
+        self, topic: str, table_id: str, files: Sequence[dict[str, Any]], value: Any = None
+    ) -> int:
+        """Make files part of a topic; the number of the attach. ``ConflictError``: plan anew.
+
+        ``value`` is the type that their values have, from the plan.
+        """
         path = f"{_path(TopicName.parse(topic))}/attach"
-        body = {"tableId": table_id, "files": list(files)}
+        body = {"tableId": table_id, "files": list(files), "value": value}
         status, answer = self._call("POST", path, body)
         if status == 409:
             raise ConflictError(_reason(answer))

@@ -135,6 +135,17 @@ class Schemas:
         versions = await self._versions(topic)
         return [await self._read(topic, versions, number) for number in versions.live]
 
+    async def by_version(self, topic: TopicName) -> list[tuple[bytes, SchemaData]]:
+        """All versions that messages may carry, ascending, also those before a deletion."""
+        versions = await self._versions(topic)
+        found = []
+        for number, line in enumerate(versions.listed):
+            if not line.is_deletion:
+                with suppress(_ErasedError):
+                    stored = await self._read(topic, versions, number)
+                    found.append((encode_version(number), stored.schema))
+        return found
+
     async def exist(self, topic: TopicName) -> bool:
         """Whether a topic has a schema."""
         return bool((await self._versions(topic)).live)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.resources import InUseError, InvalidResourceError
+from pulsark.schemas.columns import ColumnType
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.record import FILES_PER_ATTACH_MAX, DataFile
 from pulsark.storage.table.tables import SealRange
 
@@ -52,6 +54,7 @@ class PlannedTable:
     roots: tuple[str, ...]
     roots_needed: int
     target_file_bytes: int
+    values: ValueSchemas
     ranges: tuple[PlannedRange, ...]
 
 
@@ -108,6 +111,7 @@ class SealingJobs:
             record.roots,
             self._tables.roots_needed(record),
             some.policies.sealing.target_file_bytes,
+            await self._tables.values(base, record),
             tuple(
                 PlannedRange(topic.name, topic.ledger.topic_id, piece, self._tables.new_attempt())
                 for topic, ranges in due.items()
@@ -116,9 +120,16 @@ class SealingJobs:
             ),
         )
 
-    async def attach(self, base: TopicName, table_id: str, files: Sequence[DataFile]) -> int:
+    async def attach(
+        self,
+        base: TopicName,
+        table_id: str,
+        files: Sequence[DataFile],
+        value: ColumnType | None = None,
+    ) -> int:
         """Make files part of a topic that a job wrote; returns the number of the attach.
 
+        ``value`` is the type that the plan gave their values.
         Attaching the same files once more changes nothing. ``InvalidResourceError`` for files
         that cannot be right, ``InUseError`` if somebody was faster. The lease is over.
         """
@@ -134,7 +145,7 @@ class SealingJobs:
                 _check(file, by_partition)
             await self._tables.opened(base, table_id)
             if await self._are_new(base, files):
-                await self._tables.attach(base, files)
+                await self._tables.attach(base, files, value)
             for topic in topics:
                 mine = {f.ledger_id for f in files if f.partition == topic.name.partition}
                 await self._sealing.attached(topic, mine)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from pulsark import __version__
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.server import Server
 from pulsark.errors import ConfigError
 from pulsark.metadata.sqlite import SqliteMetadataStore
@@ -74,6 +75,7 @@ class Standalone:
             runtime,
             copies=settings.managedLedgerDefaultWriteQuorum,
             copies_needed=settings.managedLedgerDefaultAckQuorum,
+            schemas_of=Schemas(metadata, runtime).by_version,
         )
         ledgers = LedgerManager(metadata, bookies, runtime, tables)
         broker = Broker(settings, runtime, metadata, ledgers, tables)

@@ -10,6 +10,7 @@ With ``sealByJobs=true`` the broker leaves all sealing to this job; run it with 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -52,9 +53,11 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
         mine = [one for one in written if one.task.topic == table["topic"]]
         found = outcome(mine, table["rootsNeeded"])
         problems += found.problems
+        kind = json.loads(table["values"])["type"]
         for some in _chunks(found.files):
+            described = [file.to_json() for file in some]
             try:
-                admin.attach(table["topic"], table["tableId"], [file.to_json() for file in some])
+                admin.attach(table["topic"], table["tableId"], described, kind)
             except ConflictError as error:
                 problems.append(f"{table['topic']}: {error}")
                 break

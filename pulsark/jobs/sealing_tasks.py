@@ -14,6 +14,7 @@ from pulsark.datasource.entry_stream import read_entries
 from pulsark.datasource.plan import Segment, Split
 from pulsark.errors import PulsarkError
 from pulsark.runtime import Disk, OsDisk
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table import staged
 from pulsark.storage.table.record import DataFile
 from pulsark.storage.table.room import check_room
@@ -42,6 +43,8 @@ class Task:
     size: int
     attempt: str
     target_bytes: int
+    values: str
+    """The schemas of the topic's values, as the plan has them."""
 
     @property
     def storage_root(self) -> str:
@@ -79,6 +82,7 @@ def tasks_of(plan: Mapping[str, Any]) -> list[Task]:
             planned["size"],
             planned["attempt"],
             table["targetFileBytes"],
+            table["values"],
         )
         for table in plan["tables"]
         for planned in table["ranges"]
@@ -114,6 +118,7 @@ def write(task: Task, disk: Disk | None = None) -> Written:
             disk,
             task.attempt,
             target_bytes=task.target_bytes,
+            values=ValueSchemas.decode(task.values),
         )
     except (PulsarkError, OSError) as error:
         return Written(task, problem=str(error))

@@ -66,6 +66,8 @@ _OF_PRIMITIVES: Final[Mapping[SchemaType, str]] = {
     SchemaType.LOCAL_DATE_TIME: "timestamp",
 }
 
+_SIMPLE: Final = {*_OF_AVRO.values(), *_OF_PRIMITIVES.values()}
+
 _SEPARATED = "SEPARATED"
 
 
@@ -135,6 +137,41 @@ def struct(fields: Iterable[tuple[str, ColumnType]]) -> ColumnType:
             {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields
         ],
     }
+
+
+def is_column_type(kind: Any) -> bool:
+    """Whether something that came from outside is the type of a column ``value``."""
+    try:
+        return len(json.dumps(kind)) <= VALUE_TYPE_BYTES_MAX and _is_column_type(kind)
+    except RecursionError:
+        return False
+
+
+def _is_column_type(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return kind in _SIMPLE
+    match kind:
+        case {"type": "array", "elementType": inner, "containsNull": True, **rest}:
+            return not rest and _is_column_type(inner)
+        case {
+            "type": "map",
+            "keyType": "string",
+            "valueType": inner,
+            "valueContainsNull": True,
+            **rest,
+        }:
+            return not rest and _is_column_type(inner)
+        case {"type": "struct", "fields": [_, *_] as fields, **rest}:
+            pairs = [
+                (field["name"], field["type"])
+                for field in fields
+                if isinstance(field, dict)
+                and isinstance(field.get("name"), str)
+                and _is_column_type(field.get("type"))
+            ]
+            names = {name.lower() for name, _ in pairs}
+            return not rest and len(names) == len(fields) and struct(pairs) == kind
+    return False
 
 
 def of_avro(avro: AvroType, as_json: bool = False) -> ColumnType | None:

@@ -17,7 +17,7 @@ ALLOWED = {
     "dispatch": BASE | {"wire", "metadata", "storage", "schemas"},
     "admin": BASE | {"wire", "metadata", "storage", "schemas", "dispatch"},
     "datasource": BASE | {"wire", "storage", "schemas"},
-    "jobs": BASE | {"wire", "storage", "datasource"},
+    "jobs": BASE | {"wire", "storage", "schemas", "datasource"},
 }
 COMPOSITION = {"dispatch/standalone.py"}
 """Files that wire the parts of a process together and may see all of them."""

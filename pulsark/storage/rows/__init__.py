@@ -9,7 +9,13 @@ Imports pyarrow and numpy: never import it where a broker starts.
 
 from pulsark.storage.rows.builder import RowBuilder
 from pulsark.storage.rows.entries import entries_of
-from pulsark.storage.rows.schema import FILE_SCHEMA, ROW_SCHEMA, TABLE_SCHEMA, TIMESTAMP
+from pulsark.storage.rows.schema import (
+    FILE_SCHEMA,
+    ROW_SCHEMA,
+    TABLE_SCHEMA,
+    TIMESTAMP,
+    file_schema,
+)
 
 __all__ = [
     "FILE_SCHEMA",
@@ -18,4 +24,5 @@ __all__ = [
     "TIMESTAMP",
     "RowBuilder",
     "entries_of",
+    "file_schema",
 ]

@@ -27,6 +27,7 @@ from pulsark.storage.rows.schema import (
     ROW_SCHEMA,
     TIMESTAMP,
 )
+from pulsark.storage.rows.values.column import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.compression import decompress
 from pulsark.wire.entry import CHECKSUM_END, MAGIC, EntryHeader, checksum_ok, parse_entry
@@ -55,17 +56,26 @@ class RowBuilder:
         columns: Sequence[str] = tuple(ROW_SCHEMA.names),
         *,
         every_entry: bool = False,
+        values: ValueColumn | None = None,
     ) -> None:
         self._topic = topic
         self._partition = partition
         self._every_entry = every_entry
         self.schema = pa.schema([ALL_COLUMNS.field(name) for name in columns])
+        self.values = values
+        if values is not None:
+            place = self.schema.get_field_index("value")
+            self.schema = self.schema.set(place, pa.field("value", values.type))
         self._clear()
 
     @classmethod
-    def for_table(cls, partition: int) -> RowBuilder:
-        """A builder of rows for the files of a table, from which entries can be made again."""
-        return cls("", partition, tuple(FILE_SCHEMA.names), every_entry=True)
+    def for_table(cls, partition: int, values: ValueColumn | None = None) -> RowBuilder:
+        """A builder of rows for the files of a table, from which entries can be made again.
+
+        With ``values`` the column ``value`` has their type. They may be replaced by others of
+        the same type between a ``finish`` and the next one.
+        """
+        return cls("", partition, tuple(FILE_SCHEMA.names), every_entry=True, values=values)
 
     def _clear(self) -> None:
         self.rows = 0
@@ -172,10 +182,35 @@ class RowBuilder:
             parts.append(self._plain.columns())
         found = merge(parts)
         rows = _Rows(found, len(self._entries))
+        if self.values is not None:
+            rows.found = self._typed(rows, self.values)
         arrays = [_BUILD[name](self, rows) for name in self.schema.names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         self._clear()
         return batch
+
+    def _typed(self, rows: _Rows, values: ValueColumn) -> MessageColumns:
+        """The rows with typed values; of what a type does not tell, also what was sent."""
+        found = rows.found
+        versions = _BUILD["schema_version"](self, rows)
+        value, raw = values.split(found.value, versions)
+        squeezed = [
+            place
+            for place in np.flatnonzero(
+                (found.batch_index.to_numpy() < 0) & pc.is_valid(raw).to_numpy(False)
+            ).tolist()
+            if (head := self._heads[found.entry[place]]) and head.metadata.compression
+        ]
+        if squeezed:
+            # A message sent alone is kept as it was sent: compressed.
+            kept = raw.to_pylist()
+            for place in squeezed:
+                number = found.entry[place]
+                head = self._heads[number]
+                assert head is not None
+                kept[place] = self._entries[number][head.payload_offset :]
+            raw = pa.array(kept, pa.binary())
+        return found._replace(value=value, value_raw=pc.coalesce(found.value_raw, raw))
 
     # -- columns ---------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from pulsark.errors import CorruptEntryError
 from pulsark.storage.rows.arrays import Bools, Ints
+from pulsark.storage.rows.values.column import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.compression import compress
 from pulsark.wire.entry import MAGIC
@@ -31,21 +32,36 @@ COLUMNS: Final = (
 )  # fmt: skip
 """What ``entries_of`` needs of a table."""
 
+SCHEMA_VERSION: Final = "schema_version"
+"""What it needs besides if values are typed."""
+
 _COMPRESSION_TAG, _UNCOMPRESSED_SIZE_TAG = b"\x40", b"\x48"
 _checksum_and_size = struct.Struct(">II").pack
 _size = struct.Struct(">I").pack
 
 
-def entries_of(rows: pa.RecordBatch | pa.Table) -> list[tuple[int, bytes]]:
+def entries_of(
+    rows: pa.RecordBatch | pa.Table, values: ValueColumn | None = None
+) -> list[tuple[int, bytes]]:
     """Entry ids and entries of one ledger's rows, sorted by ``entry_id``, ``batch_index``.
 
-    All rows of an entry must be there. ``CorruptEntryError`` if they cannot be an entry.
+    All rows of an entry must be there. ``values`` is what their file says of typed ones.
+    ``CorruptEntryError`` if they cannot be an entry.
     """
+    columns = list(COLUMNS if values is None else (*COLUMNS, SCHEMA_VERSION))
     if isinstance(rows, pa.Table):
-        batches = rows.select(COLUMNS).combine_chunks().to_batches()
+        batches = rows.select(columns).combine_chunks().to_batches()
     else:
-        batches = [rows.select(list(COLUMNS))]
+        batches = [rows.select(columns)]
+    if values is not None:
+        batches = [_with_payloads(batch, values) for batch in batches]
     return [pair for batch in batches if batch.num_rows for pair in _entries(batch)]
+
+
+def _with_payloads(rows: pa.RecordBatch, values: ValueColumn) -> pa.RecordBatch:
+    """Rows whose values are what was sent."""
+    payloads = values.join(*(rows.column(n) for n in ("value", "value_raw", SCHEMA_VERSION)))
+    return rows.set_column(rows.schema.get_field_index("value"), "value", payloads)
 
 
 def _entries(rows: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:

@@ -53,5 +53,12 @@ FILE_SCHEMA: Final = pa.schema(
     [field for field in TABLE_SCHEMA if field.name not in PARTITION_COLUMNS]
 )
 
+
+def file_schema(value: pa.DataType) -> pa.Schema:
+    """The columns of a file whose values have a type of their own."""
+    place = FILE_SCHEMA.get_field_index("value")
+    return FILE_SCHEMA.set(place, pa.field("value", value))
+
+
 MILLISECONDS_MAX: Final = (2**63 - 1) // 1000
 """The last time, in milliseconds, that a timestamp column can hold."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import google_crc32c
 
@@ -31,6 +31,7 @@ from pulsark.errors import (
 )
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Disk, Runtime, Worker, run_in_worker
+from pulsark.schemas.columns import ColumnType
 from pulsark.storage.table.delta_log import (
     Action,
     CorruptCommitError,
@@ -116,9 +117,16 @@ class TableOwner:
         """Which files hold a ledger's entries; ``None`` if none of them is sealed."""
         return await read_sealed(self._path, ledger_id, self._metadata)
 
-    async def attach(self, adds: Sequence[DataFile], removes: Sequence[DataFile] = ()) -> int:
+    async def attach(
+        self,
+        adds: Sequence[DataFile],
+        removes: Sequence[DataFile] = (),
+        value: ColumnType | None = None,
+    ) -> int:
         """Files join and leave the table, all or none; returns the number of the attach.
 
+        ``value`` is the type that added files have in their column ``value``; without it they
+        have the table's.
         ``StorageError`` before the intent: nothing happened. After it: it is decided, and a
         later call finishes it. ``LedgerFencedError``: the table has another owner.
         """
@@ -128,7 +136,7 @@ class TableOwner:
             raise ValueError(f"an attach has at most {FILES_PER_ATTACH_MAX} files")
         async with self._changing:
             await self._roll_forward()
-            record = self._record.intending(self._clock.now_ms(), adds, removes)
+            record = self._record.intending(self._clock.now_ms(), adds, removes, value)
             assert record.intent is not None
             await self._check(record.intent)
             await self._save(record)
@@ -243,7 +251,7 @@ class TableOwner:
 
 
 def _done(record: TableRecord) -> TableRecord:
-    return TableRecord(record.table_id, record.created_ms, record.roots, record.intent)
+    return replace(record, pending=False)
 
 
 async def read_sealed(path: str, ledger_id: int, metadata: MetadataStore) -> SealedLedger | None:
@@ -338,7 +346,7 @@ def commit_on_root(disk: Disk, record: TableRecord, directory: str, *, clean: bo
         if attached + 1 < intent.number:
             number, commit, adds = _next_of_peer(disk, peers, attached)
         else:
-            number, commit, adds = intent.number, commit_of(intent), list(intent.adds)
+            number, commit, adds = intent.number, commit_of(record), list(intent.adds)
         for file in adds:
             _ensure_file(disk, directory, peers, file)
         version = bad if bad is not None else versions[-1] + 1

@@ -13,17 +13,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from pulsark.errors import CorruptEntryError
 from pulsark.runtime import Disk
-from pulsark.storage.table.record import DataFile, Intent, TableRecord
+from pulsark.schemas.columns import BINARY, struct
+from pulsark.storage.table.record import DataFile, TableRecord
 
 APP_ID = "pulsark"
 """Under this name commits carry the number of their attach."""
 
 FORMAT_PROPERTY = "pulsark.formatVersion"
-TABLE_FORMAT_VERSION = 1
 
 Action: TypeAlias = dict[str, Any]
 
@@ -154,36 +155,34 @@ def files_of(actions: Iterable[Action]) -> list[DataFile]:
 
 def first_commit(record: TableRecord) -> bytes:
     """The commit that makes a table; equal on all roots."""
-    schema = {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in COLUMN_TYPES.items()
-        ],
-    }
-    ident = record.table_id
     return _lines(
         [
             _info(record.created_ms, "CREATE TABLE"),
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-            {
-                "metaData": {
-                    "id": "-".join(
-                        (ident[:8], ident[8:12], ident[12:16], ident[16:20], ident[20:])
-                    ),
-                    "format": {"provider": "parquet", "options": {}},
-                    "schemaString": json.dumps(schema, separators=(",", ":")),
-                    "partitionColumns": ["partition", "ledger_id"],
-                    "configuration": {FORMAT_PROPERTY: str(TABLE_FORMAT_VERSION)},
-                    "createdTime": record.created_ms,
-                }
-            },
+            _metadata(replace(record, value=BINARY)),
         ]
     )
 
 
-def commit_of(intent: Intent) -> bytes:
-    """The commit of an attach; equal on all roots, so that it can be made again."""
+def _metadata(record: TableRecord) -> Action:
+    columns = struct({**COLUMN_TYPES, "value": record.value}.items())
+    ident = record.table_id
+    return {
+        "metaData": {
+            "id": "-".join((ident[:8], ident[8:12], ident[12:16], ident[16:20], ident[20:])),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(columns, separators=(",", ":")),
+            "partitionColumns": ["partition", "ledger_id"],
+            "configuration": {FORMAT_PROPERTY: str(record.version)},
+            "createdTime": record.created_ms,
+        }
+    }
+
+
+def commit_of(record: TableRecord) -> bytes:
+    """The commit of the last attach; equal on all roots, so that it can be made again."""
+    intent = record.intent
+    assert intent is not None
     operation = "WRITE" if intent.adds else "DELETE"
     return _lines(
         [
@@ -195,6 +194,7 @@ def commit_of(intent: Intent) -> bytes:
                     "lastUpdated": intent.time_ms,
                 }
             },
+            *([_metadata(record)] if intent.value is not None else []),
             *({"add": _add(file, intent.time_ms)} for file in intent.adds),
             *({"remove": _remove(file, intent.time_ms)} for file in intent.removes),
         ]

@@ -12,6 +12,7 @@ from typing import Any
 
 from pulsark import errors
 from pulsark.errors import StorageError
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table import messages
 from pulsark.storage.table.record import DataFile, SealedLedger
 
@@ -45,6 +46,7 @@ class TableProcess:
         nonce: str,
         target_bytes: int,
         roots_needed: int,
+        values: ValueSchemas | None = None,
     ) -> list[DataFile]:
         """``seal.seal`` of entries that come in pieces."""
         request = {
@@ -55,6 +57,7 @@ class TableProcess:
             "nonce": nonce,
             "targetBytes": target_bytes,
             "rootsNeeded": roots_needed,
+            "values": (values or ValueSchemas()).encode().decode(),
         }
         document, _ = await self._exchange(request, entries)
         return [DataFile.from_json(file) for file in _checked(document)["files"]]

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from pulsark.errors import CorruptEntryError, NoSuchEntryError
 from pulsark.runtime import Disk, ReadFile
 from pulsark.storage.rows import entries_of
-from pulsark.storage.rows.entries import COLUMNS
+from pulsark.storage.rows.entries import COLUMNS, SCHEMA_VERSION
+from pulsark.storage.rows.values import ValueColumn
 from pulsark.storage.table.record import DataFile, SealedLedger
-from pulsark.storage.table.seal import FILE_FORMAT_VERSION, FORMAT_KEY
+from pulsark.storage.table.seal import FILE_FORMAT_VERSION, FORMAT_KEY, VALUES_KEY
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ class _OpenFile:
                 pa.PythonFile(self._source, mode="r"), page_checksum_verification=True
             )
             self._check_format()
+            self._values = self._find_values()
             self._ranges = [self._range(i) for i in range(self._parquet.num_row_groups)]
         except BaseException:
             self._source.close()
@@ -148,6 +150,10 @@ class _OpenFile:
                 f"it has format {found!r}; this release knows up to {FILE_FORMAT_VERSION}"
             )
 
+    def _find_values(self) -> ValueColumn | None:
+        found = (self._parquet.metadata.metadata or {}).get(VALUES_KEY)
+        return None if found is None else ValueColumn.from_metadata(found)
+
     def _range(self, number: int) -> tuple[int, int]:
         statistics = self._parquet.metadata.row_group(number).column(0).statistics
         return statistics.min, statistics.max
@@ -159,9 +165,9 @@ class _OpenFile:
         raise CorruptEntryError(f"no row group has entry {entry_id}")
 
     def entries(self, number: int) -> Entries:
-        found = entries_of(
-            self._parquet.read_row_group(number, columns=list(COLUMNS), use_threads=False)
-        )
+        columns = [*COLUMNS, SCHEMA_VERSION]
+        rows = self._parquet.read_row_group(number, columns=columns, use_threads=False)
+        found = entries_of(rows, self._values)
         first, last = self._ranges[number]
         if [entry_id for entry_id, _ in found] != list(range(first, last + 1)):
             raise CorruptEntryError(f"row group {number} lacks some of the entries {first}-{last}")

@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from pulsark.errors import MetadataError
+from pulsark.errors import MetadataError, StorageError
+from pulsark.schemas.columns import BINARY, ColumnType, merged
 from pulsark.storage.ledger_metadata import check_version
 from pulsark.wire.topic_name import TopicName
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest version that is read. A table has version 1 until its values have types."""
+SEALED_LEDGER_VERSION = 1
 TABLES_PATH = "/tables"
 
 FILES_PER_ATTACH_MAX = 500
@@ -112,6 +115,8 @@ class Intent:
     """When it was decided: the commits of all roots carry this time."""
     adds: tuple[DataFile, ...] = ()
     removes: tuple[DataFile, ...] = ()
+    value: ColumnType | None = None
+    """The new type of the column ``value``, if the attach changes it."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the table record."""
@@ -120,6 +125,7 @@ class Intent:
             "timeMs": self.time_ms,
             "adds": [file.to_json() for file in self.adds],
             "removes": [file.to_json() for file in self.removes],
+            **({"value": self.value} if self.value is not None else {}),
         }
 
     @classmethod
@@ -130,6 +136,7 @@ class Intent:
             int(document["timeMs"]),
             tuple(DataFile.from_json(file) for file in document["adds"]),
             tuple(DataFile.from_json(file) for file in document["removes"]),
+            document.get("value"),
         )
 
 
@@ -146,6 +153,13 @@ class TableRecord:
     """The last attach. It stays here when it is done, to make its commits again if need be."""
     pending: bool = False
     """Whether the intent is still to be rolled forward."""
+    value: ColumnType = BINARY
+    """The type of the column ``value``. Only the first attach may change it from binary."""
+
+    @property
+    def version(self) -> int:
+        """The version of the table's format: the oldest that can say all of it."""
+        return 1 if self.value == BINARY else 2
 
     @property
     def attached(self) -> int:
@@ -153,22 +167,36 @@ class TableRecord:
         return self.intent.number if self.intent is not None else 0
 
     def intending(
-        self, time_ms: int, adds: Iterable[DataFile], removes: Iterable[DataFile]
+        self,
+        time_ms: int,
+        adds: Iterable[DataFile],
+        removes: Iterable[DataFile],
+        value: ColumnType | None = None,
     ) -> TableRecord:
-        """With the next attach decided."""
-        intent = Intent(self.attached + 1, time_ms, tuple(adds), tuple(removes))
-        return replace(self, intent=intent, pending=True)
+        """With the next attach decided; ``value`` is the type that its files have in ``value``.
+
+        Raises ``StorageError`` if the table does not take that type.
+        """
+        if value is None or value == self.value:
+            value = None
+        elif self.attached and merged(self.value, value) != value:
+            raise StorageError("the table has other columns than the files of an attach")
+        intent = Intent(self.attached + 1, time_ms, tuple(adds), tuple(removes), value)
+        return replace(
+            self, intent=intent, pending=True, value=self.value if value is None else value
+        )
 
     def encode(self) -> bytes:
         """The stored JSON."""
         return _encode(
             {
-                "version": FORMAT_VERSION,
+                "version": self.version,
                 "tableId": self.table_id,
                 "createdMs": self.created_ms,
                 "roots": list(self.roots),
                 "intent": self.intent.to_json() if self.intent is not None else None,
                 "pending": self.pending,
+                **({"value": self.value} if self.version > 1 else {}),
             }
         )
 
@@ -185,6 +213,7 @@ class TableRecord:
                 tuple(map(str, document["roots"])),
                 Intent.from_json(intent) if intent is not None else None,
                 bool(document["pending"]),
+                document.get("value", BINARY),
             )
         except (KeyError, TypeError, ValueError) as e:
             raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
@@ -248,7 +277,7 @@ class SealedLedger:
         """The stored JSON."""
         return _encode(
             {
-                "version": FORMAT_VERSION,
+                "version": SEALED_LEDGER_VERSION,
                 "ledgerId": self.ledger_id,
                 "partition": self.partition,
                 "files": [file.to_json() for file in self.files],
@@ -261,7 +290,7 @@ class SealedLedger:
         """The inverse of ``encode``; raises ``MetadataError``."""
         try:
             document = json.loads(value)
-            check_version(document, FORMAT_VERSION)
+            check_version(document, SEALED_LEDGER_VERSION)
             return cls(
                 int(document["ledgerId"]),
                 int(document["partition"]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -22,14 +22,21 @@ import pyarrow.parquet as pq
 
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.runtime import AppendFile, Disk
-from pulsark.storage.rows import FILE_SCHEMA, RowBuilder
+from pulsark.schemas.columns import BINARY
+from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.rows import FILE_SCHEMA, RowBuilder, file_schema
+from pulsark.storage.rows.values import ValueColumn
 from pulsark.storage.table.record import DataFile
 from pulsark.wire.entry import checksum_ok
 
 log = logging.getLogger(__name__)
 
 FORMAT_KEY: Final = b"pulsark.formatVersion"
-FILE_FORMAT_VERSION: Final = 1
+FILE_FORMAT_VERSION: Final = 2
+"""The newest that is read. Version 1 has values as bytes, and is still written for those."""
+
+VALUES_KEY: Final = b"pulsark.values"
+"""Where a file with typed values says how they were made."""
 
 TARGET_FILE_BYTES: Final = 128 << 20
 """A file is closed when it has become as large."""
@@ -80,15 +87,21 @@ def seal(
     *,
     target_bytes: int = TARGET_FILE_BYTES,
     roots_needed: int = 1,
+    values: ValueSchemas | None = None,
 ) -> list[DataFile]:
     """Write consecutive entries of one ledger, in order, to every directory of its table.
 
+    ``values`` are the schemas of their messages, and the type to be given to ``attach`` with the
+    files; without them values are bytes, for a table whose values are.
     Each file is synced, read back and compared on ``roots_needed`` directories at least; one
     that fails meanwhile is left out with a warning, and gets its files from another one later.
     ``nonce`` makes the names differ from those of any other attempt. Raises ``CorruptEntryError``
     for an entry that fails its checksum, ``StorageError`` for a gap, ``OSError``.
     """
-    sealer = _Sealer(partition, ledger_id, directories, disk, nonce, target_bytes, roots_needed)
+    column = ValueColumn(values) if values is not None and values.kind != BINARY else None
+    sealer = _Sealer(
+        partition, ledger_id, directories, disk, nonce, target_bytes, roots_needed, column
+    )
     try:
         for entry_id, entry in entries:
             sealer.add(entry_id, entry)
@@ -109,6 +122,7 @@ class _Sealer:
         nonce: str,
         target_bytes: int,
         roots_needed: int,
+        values: ValueColumn | None,
     ) -> None:
         self.files: list[DataFile] = []
         self._partition = partition
@@ -118,7 +132,8 @@ class _Sealer:
         self._nonce = nonce
         self._target_bytes = target_bytes
         self._roots_needed = roots_needed
-        self._builder = RowBuilder.for_table(partition)
+        self._values = values
+        self._builder = RowBuilder.for_table(partition, values)
         self._group_bytes = ROW_GROUP_BYTES
         self._file: _FileWriter | None = None
         self._next = -1
@@ -146,7 +161,9 @@ class _Sealer:
         if self._file is None:
             name = f"part-{self._first:012d}-{self._nonce}-{len(self.files)}.parquet"
             path = f"partition={self._partition}/ledger_id={self._ledger_id}/{name}"
-            self._file = _FileWriter(path, self._first, self._directories, self._disk)
+            values = self._values.fresh() if self._values is not None else None
+            self._file = _FileWriter(path, self._first, self._directories, self._disk, values)
+            self._builder.values = values
         written = self._file.write_rows(self._builder.finish(), self._next - 1)
         # What this group took says how many values the next one may hold.
         ratio = max(written, 1) / max(size, 1)
@@ -171,8 +188,16 @@ class _Sealer:
 class _FileWriter(io.RawIOBase):
     """One Parquet file, written to several directories at the same time."""
 
-    def __init__(self, path: str, first: int, directories: Sequence[str], disk: Disk) -> None:
+    def __init__(
+        self,
+        path: str,
+        first: int,
+        directories: Sequence[str],
+        disk: Disk,
+        values: ValueColumn | None,
+    ) -> None:
         super().__init__()
+        self._values = values
         self._path = path
         self._first = first
         self._last = first - 1
@@ -194,13 +219,15 @@ class _FileWriter(io.RawIOBase):
                 errors.append(e)
         if not self._outputs:
             raise errors[0]
+        schema = FILE_SCHEMA if values is None else file_schema(values.type)
+        dictionaries = DICTIONARIES + ([] if values is None else list(_leaves(schema, "value")))
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
-            FILE_SCHEMA.with_metadata({FORMAT_KEY: str(FILE_FORMAT_VERSION).encode()}),
+            schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
             compression="zstd",
             compression_level=COMPRESSION_LEVEL,
             data_page_size=PAGE_BYTES,
-            use_dictionary=DICTIONARIES,
+            use_dictionary=dictionaries,
             column_encoding=DIFFERENCES,
             write_page_checksum=True,
             sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
@@ -246,6 +273,8 @@ class _FileWriter(io.RawIOBase):
 
     def finish(self, partition: int, ledger_id: int, roots_needed: int) -> DataFile:
         """Close, sync and verify."""
+        if self._values is not None:
+            self._writer.add_key_value_metadata({VALUES_KEY: self._values.to_metadata()})
         self._writer.close()
         self._push()
         self._everywhere(lambda directory: self._outputs[directory].sync())
@@ -292,6 +321,21 @@ class _FileWriter(io.RawIOBase):
                 errors.append(e)
         if not self._outputs:
             raise errors[0]
+
+
+def _leaves(parent: Any, name: str, path: str = "") -> Iterator[str]:
+    """The columns that a field has in a file."""
+    kind, path = parent.field(name).type, f"{path}{name}"
+    if pa.types.is_struct(kind):
+        for inner in kind:
+            yield from _leaves(kind, inner.name, f"{path}.")
+    elif pa.types.is_map(kind):
+        yield f"{path}.key_value.key"
+        yield from _leaves(pa.struct([("value", kind.item_type)]), "value", f"{path}.key_value.")
+    elif pa.types.is_list(kind):
+        yield from _leaves(pa.struct([("element", kind.value_type)]), "element", f"{path}.list.")
+    else:
+        yield path
 
 
 def verify(disk: Disk, directory: str, file: DataFile) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from pulsark.errors import NoSuchEntryError, StorageError, StorageFullError
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
+from pulsark.schemas.columns import BINARY, ColumnType
+from pulsark.schemas.definition import SchemaData
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table import staged
 from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
 from pulsark.storage.table.process import Entries, TableProcess
@@ -64,6 +67,9 @@ class SealRange:
         yield rest
 
 
+SchemasOf = Callable[[TopicName], Awaitable[Sequence[tuple[bytes, SchemaData]]]]
+"""Gives all versions of a topic's schema, the oldest first, by what messages carry of them."""
+
 EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
 """Gives the entries of a range in pieces, in order and without gaps."""
 
@@ -79,6 +85,7 @@ class Tables:
         *,
         copies: int = 1,
         copies_needed: int = 1,
+        schemas_of: SchemasOf | None = None,
         new_process: Callable[[], TableProcess] = TableProcess,
     ) -> None:
         self._roots = list(roots)
@@ -86,6 +93,7 @@ class Tables:
         self._copies_needed = min(copies_needed, self._copies)
         self._metadata = metadata
         self._runtime = runtime
+        self._schemas_of = schemas_of
         self._sealing = new_process()
         self._reading = new_process()
         self._ahead = ReadAhead()
@@ -146,8 +154,10 @@ class Tables:
         """What makes the names of the files of one attempt differ from all others."""
         return staged.nonce(self._runtime.clock.now_ms(), self._runtime.rng.getrandbits(48))
 
-    async def attach(self, name: TopicName, files: Sequence[DataFile]) -> None:
-        """Attach files that others wrote to a table that is open.
+    async def attach(
+        self, name: TopicName, files: Sequence[DataFile], value: ColumnType | None = None
+    ) -> None:
+        """Attach files that others wrote, with ``values``, to a table that is open.
 
         ``StorageError`` if they are on fewer storage roots than are needed.
         """
@@ -167,7 +177,7 @@ class Tables:
                     log.warning("%s: %s is not there: %s", root, file.path, e)
             if there < needed:
                 raise StorageError(f"{file.path} is on {there} storage roots of {needed}")
-        await self._attach(name, owner, files)
+        await self._attach(name, owner, files, value=value)
 
     async def seal(
         self,
@@ -185,14 +195,15 @@ class Tables:
         """
         await self.open(name, table_id)
         owner = self._owners[table_path(name)]
+        values = await self.values(name, owner.record)
         adds: list[DataFile] = []
         for wanted in ranges:
-            adds += await self._seal(owner, wanted, entries_of, target_bytes)
+            adds += await self._seal(owner, wanted, entries_of, target_bytes, values)
             if len(adds) > FILES_PER_ATTACH_MAX // 2:
-                await self._attach(name, owner, adds)
+                await self._attach(name, owner, adds, value=values.kind)
                 adds = []
         if adds:
-            await self._attach(name, owner, adds)
+            await self._attach(name, owner, adds, value=values.kind)
 
     async def merge(
         self,
@@ -206,8 +217,9 @@ class Tables:
         await self.open(name, table_id)
         owner = self._owners[table_path(name)]
         wanted = SealRange(sealed.partition, sealed.ledger_id, 0, sealed.through)
-        adds = await self._seal(owner, wanted, entries_of, target_bytes)
-        await self._attach(name, owner, adds, sealed.files)
+        values = await self.values(name, owner.record)
+        adds = await self._seal(owner, wanted, entries_of, target_bytes, values)
+        await self._attach(name, owner, adds, sealed.files, values.kind)
 
     async def remove(self, name: TopicName, table_id: str, sealed: SealedLedger) -> None:
         """Take the rows of a ledger out of the table: a commit, which touches no file."""
@@ -299,10 +311,23 @@ class Tables:
         if self._worker is not None:
             self._worker.close()
 
+    async def values(self, name: TopicName, record: TableRecord) -> ValueSchemas:
+        """With which schemas, and as which type, further files of a table have their values."""
+        if self._schemas_of is None or (record.attached and record.value == BINARY):
+            return ValueSchemas()
+        versions = await self._schemas_of(name)
+        table = record.value if record.attached else None
+        return await run_in_worker(self._thread(), lambda: ValueSchemas.next(table, versions))
+
     # Internals.
 
     async def _seal(
-        self, owner: TableOwner, wanted: SealRange, entries_of: EntriesOf, target_bytes: int
+        self,
+        owner: TableOwner,
+        wanted: SealRange,
+        entries_of: EntriesOf,
+        target_bytes: int,
+        values: ValueSchemas,
     ) -> list[DataFile]:
         roots, size = await self._roots_with_room(owner.record, wanted.size)
         wanted = wanted.within(size)
@@ -316,6 +341,7 @@ class Tables:
                 attempt,
                 target_bytes,
                 self._copies_needed,
+                values,
             )
         except StorageError:
             await self._remove_attempt(roots, wanted, attempt)
@@ -362,10 +388,11 @@ class Tables:
         owner: TableOwner,
         adds: Sequence[DataFile],
         removes: Sequence[DataFile] = (),
+        value: ColumnType | None = None,
     ) -> None:
         path = table_path(name)
         try:
-            await owner.attach(adds, removes)
+            await owner.attach(adds, removes, value)
         except StorageError:
             # Whoever is the owner now knows more; the next attempt opens the table anew.
             self._owners.pop(path, None)

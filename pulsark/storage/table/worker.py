@@ -17,6 +17,7 @@ from typing import Any
 
 from pulsark.errors import PulsarkError, StorageError
 from pulsark.runtime import Disk, OsDisk
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table import messages
 from pulsark.storage.table.messages import BlockingReader
 from pulsark.storage.table.record import SealedLedger
@@ -68,6 +69,7 @@ class TableWorker:
                 request["nonce"],
                 target_bytes=request["targetBytes"],
                 roots_needed=request["rootsNeeded"],
+                values=ValueSchemas.decode(request["values"]),
             )
         finally:
             for _ in entries:

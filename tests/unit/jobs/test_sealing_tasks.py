@@ -9,7 +9,7 @@ import pytest
 from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of
 from pulsark.storage.table.record import DataFile
 
-TASK = Task("t", "/r1", "t-partition-0", "id", "grpc://b", 0, 5, 0, 9, 100, "a", 1000)
+TASK = Task("t", "/r1", "t-partition-0", "id", "grpc://b", 0, 5, 0, 9, 100, "a", 1000, "{}")
 
 
 def file(ledger_id: int, first: int, last: int, crc: int = 1) -> DataFile:
@@ -36,7 +36,7 @@ def test_a_task_for_each_root_and_range() -> None:
         "size": 100,
         "attempt": "a",
     }
-    table = {"topic": "t", "roots": ["/r1", "/r2"], "targetFileBytes": 1000}
+    table = {"topic": "t", "roots": ["/r1", "/r2"], "targetFileBytes": 1000, "values": "{}"}
     plan = {
         "flightUrl": "grpc://b",
         "tables": [{**table, "ranges": [planned, {**planned, "first": 10, "last": 19}]}],

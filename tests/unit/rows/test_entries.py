@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsark.errors import CorruptEntryError
-from pulsark.storage.rows import FILE_SCHEMA, RowBuilder, builder, entries_of
+from pulsark.schemas.definition import SchemaData, SchemaType
+from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.rows import FILE_SCHEMA, RowBuilder, builder, entries_of, file_schema
 from pulsark.storage.rows import entries as entries_module
+from pulsark.storage.rows.values import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, encode_batch
 from pulsark.wire.entry import build_entry, checksum_ok, entry_without_checksum
@@ -40,19 +44,41 @@ def single(properties: Any = (), **fields: Any) -> pb.SingleMessageMetadata:
     return message
 
 
-def rows_of(entries: list[bytes]) -> pa.RecordBatch:
-    build = RowBuilder.for_table(0)
+VERSION = bytes(8)
+SCHEMAS = (
+    SchemaData(SchemaType.STRING),
+    SchemaData(
+        SchemaType.JSON,
+        b'{"type":"record","name":"R","fields":[{"name":"a","type":["null","int"]}]}',
+    ),
+    SchemaData(
+        SchemaType.AVRO, b'{"type":"record","name":"R","fields":[{"name":"a","type":"string"}]}'
+    ),
+)
+
+
+def rows_of(entries: list[bytes], values: ValueColumn | None = None) -> pa.RecordBatch:
+    build = RowBuilder.for_table(0, values)
     for entry_id, entry in enumerate(entries):
         build.add(5, entry_id, entry)
     batch = build.finish()
     batch.validate(full=True)
-    assert batch.schema == FILE_SCHEMA
+    assert batch.schema == (FILE_SCHEMA if values is None else file_schema(values.type))
     return batch
 
 
 def check(*entries: bytes) -> list[bytes]:
-    """The entries as they come back; asserts that they are all there and equal."""
-    found = entries_of(rows_of(list(entries)))
+    """The entries as they come back, whatever types their values have; asserts that they are all
+    there and equal."""
+    for schema in SCHEMAS:
+        values = ValueColumn(ValueSchemas.next(None, [(VERSION, schema)]))
+        rows = rows_of(list(entries), values)
+        again = ValueColumn.from_metadata(values.to_metadata())
+        same(entries, entries_of(rows, again))
+    return same(entries, entries_of(rows_of(list(entries))))
+
+
+def same(entries: Sequence[bytes], found: list[tuple[int, bytes]]) -> list[bytes]:
     assert [entry_id for entry_id, _ in found] == list(range(len(entries)))
     for original, (_, again) in zip(entries, found, strict=True):
         assert client_view(again) == client_view(original)
@@ -106,7 +132,7 @@ heads = st.builds(
             "publish_time": numbers,
             "sequence_id": numbers,
             "ordering_key": st.binary(max_size=4),
-            "schema_version": st.binary(max_size=8),
+            "schema_version": st.one_of(st.just(VERSION), st.binary(max_size=8)),
             "deliver_at_time": st.integers(0, 2**63 - 1),
             "replicated_from": texts,
             "highest_sequence_id": numbers,
@@ -125,12 +151,18 @@ def _with_properties(head: pb.MessageMetadata, items: Any) -> pb.MessageMetadata
     return head
 
 
+payloads = st.one_of(
+    st.binary(max_size=20),
+    st.sampled_from([b'{"a":1}', b'{"a": 2}', b"{}", b'{"a":null}', b"text", b"\x02x", b""]),
+)
+
+
 def batches(members: Any) -> Any:
-    lists = st.lists(st.tuples(members, st.binary(max_size=20)), min_size=1, max_size=8)
+    lists = st.lists(st.tuples(members, payloads), min_size=1, max_size=8)
     return st.builds(build_batch, heads, lists, compressions)
 
 
-alone = st.builds(build_entry, heads, st.binary(max_size=30))
+alone = st.builds(build_entry, heads, payloads)
 encrypted = st.builds(
     lambda head, payload: build_entry(_encrypted(head), payload), heads, st.binary(max_size=30)
 )

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsark.schemas.columns import merged, type_of_versions, value_type
+from pulsark.schemas.columns import ColumnType, merged, type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.key_value import from_text
+from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows.values import ValueColumn, arrow_type_of, decode_values
 
 V0, V1 = (bytes(7) + bytes([n]) for n in range(2))
@@ -72,8 +73,13 @@ def through(
     return values.to_pylist(), raw.to_pylist()
 
 
+def column_of(kind: ColumnType, *versions: SchemaData) -> ValueColumn:
+    schemas = map(ValueSchema, (V0, V1), versions)
+    return ValueColumn(ValueSchemas(kind, tuple(schemas)))
+
+
 def of(given: SchemaData, *payloads: bytes | None) -> tuple[list[Any], list[bytes | None]]:
-    column = ValueColumn(value_type(given), {V0: given})
+    column = column_of(value_type(given), given)
     return through(column, payloads, [V0] * len(payloads))
 
 
@@ -136,7 +142,7 @@ NESTED = record(
     ("more", ["null", {"type": "array", "items": record(("n", "long"), name="N")}]),
     ("counts", {"type": "map", "values": "int"}),
 )
-NESTEDS = [
+NESTEDS: list[dict[str, Any]] = [
     {"tags": ["a", "é"], "more": [{"n": 1}, {"n": 2}], "counts": {"x": 1, "y": 2}},
     {"tags": [], "more": None, "counts": {}},
     {"tags": ["b"], "more": [], "counts": {"x": 3}},
@@ -145,7 +151,7 @@ NESTEDS = [
 
 @pytest.mark.parametrize("form", [{}, {"indent": True}, {"separators": (",", ":")}])
 def test_lists_and_maps(form: dict[str, Any]) -> None:
-    shown = [{**value, "counts": list(value["counts"].items())} for value in NESTEDS]  # type: ignore[attr-defined]
+    shown = [{**value, "counts": list(value["counts"].items())} for value in NESTEDS]
     assert all_typed(as_json(NESTED), *texts(*NESTEDS, **form)) == shown
     assert all_typed(avro(NESTED), *encoded(NESTED, *NESTEDS)) == shown
     lists = record(*((f["name"], f["type"]) for f in NESTED["fields"][:2]))
@@ -346,7 +352,7 @@ def test_fields_of_later_versions_are_added_and_types_stay() -> None:
     new = avro(new_definition)
     kind = type_of_versions([old, new])
     assert merged(kind, value_type(old)) == kind
-    column = ValueColumn(kind, {V0: old, V1: new})
+    column = column_of(kind, old, new)
     assert [field.name for field in column.type] == ["a", "b", "c"]
     payloads = [
         *encoded(json.loads(old.data), {"a": 1, "b": {"x": 2}}),
@@ -373,7 +379,7 @@ def test_the_type_of_a_table_is_that_of_its_first_typed_version() -> None:
     text, number = schema(SchemaType.STRING), schema(SchemaType.INT32)
     assert type_of_versions([]) == type_of_versions([schema(SchemaType.BYTES)]) == "binary"
     assert type_of_versions([schema(SchemaType.BYTES), text, number]) == "string"
-    column = ValueColumn("string", {V0: text, V1: number})
+    column = column_of("string", text, number)
     assert through(column, [b"a", b"\0\0\0\1"], [V0, V1]) == (["a", None], [None, b"\0\0\0\1"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from tests.support.tables import check_entries, entries, entry
 ROOTS = ["/one/t", "/two/t"]
 
 
-def sealed(disk: SimDisk, originals: list[bytes], **options: int) -> SealedLedger:
+def sealed(disk: SimDisk, originals: list[bytes], **options: Any) -> SealedLedger:
     files = seal(enumerate(originals), 2, 5, ROOTS, disk, "n", **options)
     return SealedLedger(5, 2, tuple(file.without_statistics() for file in files))
 
@@ -143,8 +144,8 @@ def test_what_is_damaged_on_one_root_is_read_from_the_other(damage: str) -> None
 
 def test_a_file_of_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimDisk()
-    monkeypatch.setattr(seal_module, "FILE_FORMAT_VERSION", 2)
     ledger = sealed(disk, entries(3))
+    monkeypatch.setattr(reader_module, "FILE_FORMAT_VERSION", 0)
     with pytest.raises(CorruptEntryError, match="format"):
         TableReader(ROOTS, disk).read(ledger, 0, 0, 1)
 
@@ -162,10 +163,10 @@ def test_documents_come_back_and_newer_ones_are_refused() -> None:
     ledger = SealedLedger(5, 1, (file(0, 3),))
     assert SealedLedger.decode("/x", ledger.encode()) == ledger
     for decode, value in (
-        (TableRecord.decode, record.encode()),
-        (SealedLedger.decode, ledger.encode()),
+        (TableRecord.decode, record.encode().replace(b'"version":1', b'"version":3')),
+        (SealedLedger.decode, ledger.encode().replace(b'"version":1', b'"version":2')),
     ):
-        for wrong in (value.replace(b'"version":1', b'"version":2'), b"{}", b"[", b"[]"):
+        for wrong in (value, b"{}", b"[", b"[]"):
             with pytest.raises(MetadataError, match="/x cannot be read"):
                 decode("/x", wrong)
 

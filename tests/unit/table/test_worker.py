@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table import messages
 from pulsark.storage.table.record import DataFile, SealedLedger
 from pulsark.storage.table.worker import TableWorker
@@ -17,7 +18,7 @@ from tests.support.tables import entries
 ROOTS = ["/one/t"]
 SEAL = {
     "op": "seal", "partition": 0, "ledgerId": 5, "directories": ROOTS, "nonce": "n",
-    "targetBytes": 1 << 20, "rootsNeeded": 1,
+    "targetBytes": 1 << 20, "rootsNeeded": 1, "values": ValueSchemas().encode().decode(),
 }  # fmt: skip
 
 
