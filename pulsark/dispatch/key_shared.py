@@ -16,11 +16,11 @@ from typing import Protocol
 
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.entry import Entry
-from pulsark.dispatch.replay import ReplaySet
 from pulsark.dispatch.rota import ENOUGH, Rota
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.dispatch.waiting_slots import WaitingSlots
 from pulsark.storage.position import Position
+from pulsark.storage.position_set import PositionSet
 
 
 class Selector(Protocol):
@@ -80,7 +80,7 @@ class KeyShared:
         """The slots of pending entries."""
         self._holdings: dict[int, Holding] = {}
         self._waiting = WaitingSlots(self._owner, self._drains)
-        self._unsorted = ReplaySet()
+        self._unsorted = PositionSet()
         """Entries that wait and whose key is not known yet."""
         self.drained: dict[Consumer, int] = {}
         """How often a slot that a consumer had to give up was free at last."""

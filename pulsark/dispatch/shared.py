@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.entry import Entry
-from pulsark.dispatch.replay import ReplaySet
 from pulsark.dispatch.rota import Rota
 from pulsark.dispatch.subscription_type import SubType
 from pulsark.limits import CHUNKED_MESSAGES_MAX
 from pulsark.storage.position import Position
+from pulsark.storage.position_set import PositionSet
 from pulsark.wire.entry import Chunk, chunk_of
 
 
@@ -29,7 +29,7 @@ class Shared:
         self._consumers: list[Consumer] = []
         self._levels: dict[int, Rota] = {}
         """By priority, best first."""
-        self._replay = ReplaySet()
+        self._replay = PositionSet()
         self._chunked: dict[str, Consumer] = {}
         """Who gets the rest of the large messages that are delivered in part."""
         self._turn: Consumer | None = None
