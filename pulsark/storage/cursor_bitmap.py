@@ -22,7 +22,7 @@ from itertools import accumulate
 
 from pyroaring import BitMap
 
-from pulsark.errors import StorageError
+from pulsark.errors import CorruptEntryError
 
 WINDOW = 1 << 18
 """Ids in one piece: at most 32 KiB of bytes."""
@@ -73,12 +73,19 @@ def encode_entries(entries: BitMap) -> bytes:
 
 
 def decode_entries(data: bytes) -> BitMap:
-    """The set that ``encode_entries`` wrote."""
+    """The set that ``encode_entries`` wrote; ``CorruptEntryError`` if it is none."""
+    try:
+        return _decode(data)
+    except (ValueError, IndexError, OverflowError, struct.error) as error:
+        raise CorruptEntryError(f"A set of entries cannot be read: {error}") from error
+
+
+def _decode(data: bytes) -> BitMap:
     form = data[0]
     if form == _ROARING:
         return BitMap.deserialize(data[1:])
     if form not in (_GAPS_OF_MEMBERS, _GAPS_OF_HOLES):
-        raise StorageError(f"Cursor log: a set of entries has the unknown form {form}")
+        raise ValueError(f"its form {form} is unknown")
     first, last, count = _RANGE.unpack_from(data, 1)
     listed = BitMap(_unpack(data[1 + _RANGE.size :], count))
     if form == _GAPS_OF_MEMBERS:
@@ -105,11 +112,23 @@ def _pack(form: int, listed: BitMap, first: int, last: int) -> bytes:
 
 
 def _unpack(data: bytes, count: int) -> array[int]:
-    planes = zlib.decompress(data)
+    planes = inflate(data, 4 * count)
     gaps = bytearray(4 * count)
     for i in range(4):
         gaps[i::4] = planes[i * count : (i + 1) * count]
     return array("I", accumulate(array("I", _little(bytes(gaps)))))
+
+
+def inflate(data: bytes, size: int) -> bytes:
+    """Decompress what must come to ``size`` bytes; else ``CorruptEntryError``, soon."""
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(data, size + 1)
+    except zlib.error as error:
+        raise CorruptEntryError(f"Compressed bytes cannot be read: {error}") from error
+    if len(plain) != size or not inflater.eof:
+        raise CorruptEntryError(f"Compressed bytes do not end after {size}, or are cut")
+    return plain
 
 
 def _little(values: bytes | array[int]) -> bytes:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyroaring import BitMap
 
 from pulsark.errors import CorruptEntryError, StorageError
-from pulsark.storage.cursor_bitmap import decode_entries, encode_entries, pieces
+from pulsark.storage.cursor_bitmap import decode_entries, encode_entries, inflate, pieces
 from pulsark.storage.position_set import PositionSet
 
 FORMAT_VERSION = 1
@@ -60,12 +60,9 @@ def encode_segment(segment: bytes) -> bytes:
 def decode_segment(stored: bytes, info: SegmentInfo) -> bytes:
     """The inverse; ``CorruptEntryError`` if it is not the segment that ``info`` tells of."""
     size = info.keys * KEY.size
-    try:
-        planes = zlib.decompressobj().decompress(stored, size + 1)
-    except zlib.error as error:
-        raise CorruptEntryError(f"Delayed messages cannot be read: {error}") from error
-    if len(planes) != size or not size:
-        raise CorruptEntryError(f"A segment has {len(planes)} bytes, not {size}")
+    planes = inflate(stored, size)
+    if not size:
+        raise CorruptEntryError("A segment is empty")
     segment = bytearray(size)
     for i in range(KEY.size):
         segment[i :: KEY.size] = planes[i * info.keys : (i + 1) * info.keys]
@@ -115,7 +112,7 @@ def decode_header(entry: bytes, topic_id: str) -> BucketHeader:
             positions.add_entries(int(ledger_id), entries)
         if start != len(sets) or len(positions) > sum(info.keys for info in segments):
             raise ValueError("positions and segments do not agree")
-    except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, CorruptEntryError) as error:
         raise CorruptEntryError(f"Delayed messages cannot be read: {error!r}") from error
     if not positions or any(info.first_ms > info.last_ms or info.keys < 1 for info in segments):
         raise CorruptEntryError("A bucket of delayed messages is empty or out of order")

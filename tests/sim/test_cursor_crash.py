@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from pulsark.errors import StorageError
-from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.metadata.store import ANY_VERSION
+from pulsark.metadata.memory import MemoryTree
 from pulsark.runtime import Done
 from pulsark.storage import cursor_log_writer, cursor_records, cursor_table
 from pulsark.storage.cursor import Cursor
@@ -32,6 +31,7 @@ from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire.ack_set import words_of_mask
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
+from tests.sim.metadata import SteppingStore, copy_of
 from tests.sim.simulation import Simulation
 from tests.support.cursors import Owner, TopicLedgers, contents
 
@@ -83,32 +83,6 @@ class Promises:
 
     def copy(self) -> Promises:
         return Promises({key: replace(life) for key, life in self.lives.items()})
-
-
-class SteppingStore(MemoryMetadataStore):
-    """Tells about the moment before and after each write takes effect."""
-
-    def __init__(self, tree: MemoryTree, moment: Callable[[str], None]) -> None:
-        super().__init__(tree)
-        self._moment = moment
-
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        self._moment(f"put {path}")
-        version = await super().put(path, value, expected_version, ephemeral=ephemeral)
-        self._moment(f"end of put {path}")
-        return version
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        self._moment(f"delete {path}")
-        await super().delete(path, expected_version)
-        self._moment(f"end of delete {path}")
 
 
 class Script:
@@ -279,15 +253,6 @@ def moments(seed: int) -> list[Moment]:
 
         sim.run(two_owners())
     return found
-
-
-def copy_of(tree: MemoryTree) -> MemoryTree:
-    """The metadata as they are now, with their versions."""
-    twin = MemoryTree()
-    for path, node in tree._nodes.items():
-        for _ in range(node.version + 1):
-            twin.put(path, node.value, ANY_VERSION, None)
-    return twin
 
 
 def recovered(seed: int, moment: Moment, rounds: int = 4) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from pulsark.errors import StorageError
+from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.storage.cursor_bitmap import WINDOW, decode_entries, encode_entries, pieces
 from pulsark.storage.cursor_records import (
     BATCH_BYTES,
@@ -68,9 +68,14 @@ def test_no_density_of_holes_is_a_cliff(mean_gap: int, of_holes: bool) -> None:
     assert sum(map(len, data)) / len(lone) * 5_000_000 < 8 << 20
 
 
-def test_an_unknown_form_is_an_error() -> None:
-    with pytest.raises(StorageError):
-        decode_entries(b"\x07abc")
+def test_a_set_that_cannot_be_read_is_an_error() -> None:
+    """However it is broken, and without taking the memory that it says it needs."""
+    gaps = encode_entries(BitMap(range(0, 40_000, 50)))
+    assert gaps[0] == 1
+    giant = gaps[:9] + b"\xff\xff\xff\xff" + gaps[13:]
+    for broken in (b"", b"\x07abc", b"\x00", b"\x01", gaps[:10], gaps[:-1], gaps[:13], giant):
+        with pytest.raises(CorruptEntryError):
+            decode_entries(broken)
 
 
 positions = st.builds(Position, st.integers(5, 8), st.integers(0, 40))
