@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pulsark.datasource.catalog import register_topics
+    from pulsark.datasource.catalog import register_topics, table
     from pulsark.datasource.session import session
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "register_topics", "session"]
+__all__ = ["__version__", "register_topics", "session", "table"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,8 +18,8 @@ def __getattr__(name: str) -> Any:
         from pulsark.datasource.session import session
 
         return session
-    if name == "register_topics":
-        from pulsark.datasource.catalog import register_topics
+    if name in ("register_topics", "table"):
+        from pulsark.datasource import catalog
 
-        return register_topics
+        return getattr(catalog, name)
     raise AttributeError(f"module 'pulsark' has no attribute '{name}'")

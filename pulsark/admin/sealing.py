@@ -17,8 +17,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
+from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
-from pulsark.admin.requests import BrokerOf, TopicOf, integer, json_object, strings, value
+from pulsark.admin.requests import BrokerOf, TopicOf, done, integer, json_object, strings, value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.sealing_jobs import PlannedTable, SealingJobs
 from pulsark.schemas.columns import is_column_type
@@ -77,6 +78,38 @@ def _shown(table: PlannedTable) -> dict[str, Any]:
             for planned in table.ranges
         ],
     }
+
+
+@router.get(TOPICS + "/{topic}/table")
+async def table(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Where the topic's Delta table is; 404 until something is sealed."""
+    await leaves(broker, topic)
+    state = None if broker.sealing is None else await broker.sealing.table(topic.base)
+    if state is None:
+        raise fail(
+            404,
+            "Nothing of the topic is sealed yet: seal it, or wait as its policy says",
+        )
+    return value(
+        {
+            "topic": str(topic.base),
+            "uri": state.directories[0],
+            "directories": list(state.directories),
+            "files": state.files,
+            "rows": state.rows,
+            "bytes": state.size,
+        }
+    )
+
+
+@router.post(TOPICS + "/{topic}/seal")
+async def seal(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Seal everything that is published by now; it is in the table when this returns."""
+    if broker.sealing is None:
+        raise fail(405, "This broker has no storage roots")
+    topics = [await broker.topic(leaf, create=False) for leaf in await leaves(broker, topic.base)]
+    await broker.sealing.seal(topic.base, topics, everything=True)
+    return done()
 
 
 @router.post(TOPICS + "/{topic}/attach")

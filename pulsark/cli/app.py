@@ -202,6 +202,30 @@ def topics_stats(
     topic_stats(admin_url, topic, as_json=json)
 
 
+@topics.command("table")
+def topics_table(
+    topic: Topic,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Print where the topic's Delta table is."""
+    from pulsark.cli.topics import topic_table
+
+    topic_table(admin_url, topic, as_json=json)
+
+
+@topics.command("seal")
+def topics_seal(
+    topic: Topic,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Bring everything published by now into the topic's table, and print where it is."""
+    from pulsark.cli.topics import seal_topic
+
+    seal_topic(admin_url, topic, as_json=json)
+
+
 @topics.command("compact")
 def topics_compact(
     topic: Topic,

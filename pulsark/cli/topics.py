@@ -80,6 +80,21 @@ def _compaction_status(client: AdminClient, name: TopicName, *, wait: bool) -> d
         time.sleep(POLL_SECONDS)  # noqa: TID251 - a command has no loop
 
 
+def seal_topic(admin_url: str, topic: str, *, as_json: bool) -> None:
+    """Seal everything that is published by now, and say where it is."""
+    AdminClient(admin_url).call("POST", f"{topic_path(TopicName.parse(topic))}/seal")
+    topic_table(admin_url, topic, as_json=as_json)
+
+
+def topic_table(admin_url: str, topic: str, *, as_json: bool) -> None:
+    """Print where a topic's table is: its address alone, for other programs to read."""
+    found = AdminClient(admin_url).get(f"{topic_path(TopicName.parse(topic))}/table")
+    if as_json:
+        print_json(found)
+    else:
+        print(found["uri"])
+
+
 def topic_stats(admin_url: str, topic: str, *, as_json: bool) -> None:
     """Print what the broker knows of a topic."""
     name = TopicName.parse(topic)

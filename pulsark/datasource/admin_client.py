@@ -106,6 +106,14 @@ class AdminClient:
         rows: list[dict[str, Any]] = self._expect(status, body, f"{view} of {topic}")
         return rows
 
+    def table(self, topic: TopicName) -> dict[str, Any]:
+        """Where a topic's table is; ``TopicNotFoundError`` if there is none yet, too."""
+        status, body = self._call("GET", f"{_path(topic)}/table")
+        if status == 404:
+            raise TopicNotFoundError(f"{topic} at {self._url}: {_reason(body)}")
+        found: dict[str, Any] = self._expect(status, body, f"the table of {topic}")
+        return found
+
     def claim(
         self, query: str, client: str, subscription: str, topics: Sequence[str]
     ) -> str | None:

@@ -9,6 +9,7 @@ from pulsark.datasource.errors import OptionError
 from pulsark.datasource.options import Options
 from pulsark.datasource.topics import topics_matching
 from pulsark.datasource.views import VIEWS
+from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +47,20 @@ def register_topics(
         )
         reader.load().createOrReplaceTempView(VIEW_PREFIX + view)
     return [*names, *(VIEW_PREFIX + view for view in VIEWS)]
+
+
+def table(topic: str, **options: str) -> str:
+    """The address of a topic's Delta table, for whatever reads Delta: Spark, DuckDB, Polars.
+
+    It has what is sealed; ``pulsark topics seal`` seals what is there. Takes the options
+    ``serviceUrl`` and ``adminUrl``. ``TopicNotFoundError`` if nothing is sealed yet.
+    """
+    checked = Options.parse({**options, "topic": topic}, streaming=False)
+    admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
+    try:
+        return str(admin.table(TopicName.parse(topic))["uri"])
+    finally:
+        admin.close()
 
 
 def _addresses(options: dict[str, str]) -> dict[str, str]:

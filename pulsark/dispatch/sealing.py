@@ -82,6 +82,17 @@ class Due:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A topic's table: its directories, the primary first, and what its files hold."""
+
+    directories: tuple[str, ...]
+    files: int
+    rows: int
+    size: int
+    """Bytes of the files on one root."""
+
+
 class Sealing:
     """Seals what the policies ask for; one table after the other."""
 
@@ -98,6 +109,16 @@ class Sealing:
         self._lent: dict[TopicName, float] = {}
         """Tables that a job has to itself, and until when."""
         self.jobs = SealingJobs(broker, self, tables)
+
+    async def table(self, base: TopicName) -> TableState | None:
+        """Where the table of a topic is and what it has; ``None`` without one."""
+        roots = await self._tables.directories(base)
+        if not roots:
+            return None
+        files = [file for sealed in await self._tables.ledgers(base) for file in sealed.files]
+        return TableState(
+            tuple(roots), len(files), sum(f.rows for f in files), sum(f.size for f in files)
+        )
 
     def start(self) -> None:
         """Begin. With ``sealByJobs`` this process only tidies."""

@@ -42,6 +42,8 @@ EXPECTED = {
         "hello\nworld\n",
         "my-sub ",
         "b'one espresso' table-7",
+        "/table/public/default/",
+        "ledger_id",
     ),
     "spark.md": ("key='table-7'", "ledger_id", "key='table-8', value='one espresso'"),
 }

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pulsar
 import pytest
 
@@ -310,6 +311,20 @@ def test_topics(shared_standalone: Standalone) -> None:
 
 
 @pytest.mark.feature("F91")
+def test_the_table_of_a_topic(shared_standalone: Standalone) -> None:
+    _, error = pulsark(shared_standalone, "topics", "table", "cli-none", code=1)
+    assert "does not exist" in error or "not found" in error.lower()
+    pulsark(shared_standalone, "produce", "cli-5", "-m", "a", "-m", "b")
+    _, error = pulsark(shared_standalone, "topics", "table", "cli-5", code=1)
+    assert "Nothing of the topic is sealed yet" in error
+    sealed, _ = pulsark(shared_standalone, "topics", "seal", "cli-5")
+    assert pulsark(shared_standalone, "topics", "table", "cli-5")[0] == sealed
+    assert pl.read_delta(sealed.strip())["value"].to_list() == [b"a", b"b"]
+    pulsark(shared_standalone, "produce", "cli-5", "-m", "c")
+    found = json.loads(pulsark(shared_standalone, "topics", "seal", "cli-5", "--json")[0])
+    assert (found["uri"], found["rows"]) == (sealed.strip(), 3)
+
+
 def test_schemas(shared_standalone: Standalone, tmp_path: Path) -> None:
     first, second = tmp_path / "first.avsc", tmp_path / "second.json"
     definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pulsar
 import pytest
@@ -97,21 +96,3 @@ def test_a_job_that_fails_in_spark_says_why_in_one_line(
     assert summary["status"] == "failed"
     assert "nobody-made-it does not exist" in summary["error"]
     assert "Traceback" not in said.err
-
-
-def test_the_quickstart_notebook_runs(
-    spark: SparkSession, broker: Standalone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PULSARK_SERVICE_URL", broker.service_url)
-    monkeypatch.setenv("PULSARK_ADMIN_URL", broker.web_url)
-    notebook = json.loads((ROOT / "notebooks" / "quickstart.ipynb").read_text())
-    names: dict[str, Any] = {}
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            exec("".join(cell["source"]), names)
-    assert [tuple(row) for row in names["per_key"].collect()] == [
-        ("espresso", 500),
-        ("filter", 500),
-    ]
-    assert names["cups"] == {"espresso": 501, "filter": 500}
-    assert names["first"].data() == b"coffee 0"
