@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsark import __version__
 from pulsark.admin import (
+    absent,
     brokers,
     bundles,
     clusters,
@@ -78,6 +79,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         brokers,
         metrics,
         queries,
+        absent,
         reserved,
     ):
         app.include_router(module.router)

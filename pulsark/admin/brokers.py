@@ -11,9 +11,10 @@ from fastapi.responses import Response
 
 from pulsark import __version__
 from pulsark.admin.errors import fail
-from pulsark.admin.requests import BrokerOf, StatsOf, name_part, text, value
+from pulsark.admin.requests import BrokerOf, StatsOf, done, name_part, text, unquoted, value
 from pulsark.config import key_index
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.upkeep import each_topic, enforce_quotas
 
 router = APIRouter(prefix="/admin/v2", tags=["brokers"])
 
@@ -92,11 +93,40 @@ async def runtime_configuration(broker: BrokerOf) -> Response:
     )
 
 
+@router.post("/brokers/configuration/{key}/{content:path}")
+@router.delete("/brokers/configuration/{key}")
+async def change_configuration(key: str) -> Response:
+    """No setting can be changed while running."""
+    raise fail(412, f"{unquoted(key)[:100]} cannot be changed while the broker runs")
+
+
+@router.get("/brokers/backlog-quota-check")
+async def check_backlogs(broker: BrokerOf) -> Response:
+    """Look at all backlogs now."""
+    await each_topic(broker, enforce_quotas)
+    return done()
+
+
+@router.get("/brokers/{cluster}/{server}/ownedNamespaces")
+async def owned_namespaces(cluster: str, server: str, broker: BrokerOf) -> Response:
+    """The bundles that a broker has claimed."""
+    await _check_cluster(cluster, broker)
+    if unquoted(server) != _broker_id(broker):
+        raise fail(404, "Broker does not exist")
+    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return value(dict.fromkeys(broker.ownership.owned(), status))
+
+
+@router.get("/bookies/all")
+async def list_bookies(broker: BrokerOf) -> Response:
+    """The bookies of this process."""
+    return value({"bookies": [{"bookieId": one} for one in broker.ledgers.bookie_ids]})
+
+
 @router.get("/brokers/{cluster}")
 async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
     """The brokers of a cluster."""
-    if name_part("cluster", cluster) != broker.settings.clusterName:
-        raise fail(404, "Cluster does not exist")
+    await _check_cluster(cluster, broker)
     return value([_broker_id(broker)])
 
 
@@ -141,6 +171,11 @@ async def load_report(broker: BrokerOf, stats: StatsOf) -> Response:
             "loadReportType": "LocalBrokerData",
         }
     )
+
+
+async def _check_cluster(cluster: str, broker: Broker) -> None:
+    if name_part("cluster", cluster) != broker.settings.clusterName:
+        raise fail(404, "Cluster does not exist")
 
 
 def _broker_id(broker: Broker) -> str:

@@ -8,7 +8,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
-from pulsark.admin.requests import BrokerOf, done, empty, json_object, name_part, value
+from pulsark.admin.requests import (
+    BrokerOf,
+    done,
+    empty,
+    json_body,
+    json_object,
+    name_part,
+    strings,
+    value,
+)
+from pulsark.dispatch.broker import Broker
 
 router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"])
 
@@ -34,9 +44,7 @@ async def list_clusters(broker: BrokerOf) -> Response:
 @router.get("/{cluster}")
 async def get_cluster(cluster: str, broker: BrokerOf) -> Response:
     """A cluster's addresses."""
-    data = await broker.resources.clusters.get(name_part("cluster", cluster))
-    if data is None:
-        raise fail(404, "Cluster does not exist")
+    data = await _existing(broker, name_part("cluster", cluster))
     return value({**dict.fromkeys(_FLAGS, False), **data})
 
 
@@ -69,6 +77,34 @@ async def delete_cluster(cluster: str, broker: BrokerOf) -> Response:
             raise fail(412, f"Cluster {name} is used by tenant {tenant_name}")
     await resources.clusters.delete(name)
     return done()
+
+
+@router.get("/{cluster}/peers")
+async def get_peers(cluster: str, broker: BrokerOf) -> Response:
+    """The clusters that stand in for this one."""
+    data = await _existing(broker, name_part("cluster", cluster))
+    peers = data.get("peerClusterNames")
+    return value(peers) if peers else empty()
+
+
+@router.post("/{cluster}/peers")
+async def set_peers(cluster: str, request: Request, broker: BrokerOf) -> Response:
+    """Say which clusters stand in for this one."""
+    name = name_part("cluster", cluster)
+    data = await _existing(broker, name)
+    peers = strings(await json_body(request), "The body")
+    unknown = sorted(set(peers) - set(await broker.resources.clusters.list()))
+    if unknown or name in peers:
+        raise fail(412, f"Not another cluster: {', '.join(unknown or [name])[:200]}")
+    await broker.resources.clusters.update(name, {**data, "peerClusterNames": peers})
+    return done()
+
+
+async def _existing(broker: Broker, name: str) -> dict[str, Any]:
+    data = await broker.resources.clusters.get(name)
+    if data is None:
+        raise fail(404, "Cluster does not exist")
+    return data
 
 
 async def _cluster_data(request: Request) -> dict[str, Any]:

@@ -71,6 +71,36 @@ async def examine(topic: TopicOf, request: Request, broker: BrokerOf) -> Respons
     return await _message(broker, loaded, loaded.ledger.position_at(index))
 
 
+@router.get("/{topic}/backlog")
+async def offline_stats(topic: TopicOf, broker: BrokerOf) -> Response:
+    """What is stored, and what not acknowledged, in the shape of Pulsar's offline statistics."""
+    loaded = await _single(broker, topic)
+    backlogs = {s.name: s.backlog for s in loaded.backlog.subscriptions}
+    return value(
+        {
+            "storageSize": loaded.total_size,
+            "totalMessages": loaded.ledger.entries,
+            "messageBacklog": sum(backlogs.values()),
+            "brokerName": broker.web_url,
+            "topicName": topic.local,
+            "dataLedgerDetails": [
+                {
+                    "entries": info.entries,
+                    "timestamp": info.timestamp_ms,
+                    "size": info.size,
+                    "ledgerId": info.ledger_id,
+                }
+                for info in loaded.ledger.ledgers()
+            ],
+            "cursorDetails": {
+                name: {"cursorBacklog": backlog, "cursorLedgerId": -1}
+                for name, backlog in backlogs.items()
+            },
+            "statGeneratedAt": broker.clock.now_ms(),
+        }
+    )
+
+
 @router.put("/{topic}/backlogSize")
 async def backlog_size(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Bytes from a message on, about."""

@@ -75,6 +75,18 @@ async def all_schemas(topic: SchemaTopicOf, broker: BrokerOf) -> Response:
     return value({"getSchemaResponses": [_stored(each) for each in found]})
 
 
+@router.get("/metadata")
+async def schema_metadata(topic: SchemaTopicOf, broker: BrokerOf) -> Response:
+    """Where the versions are, were they in ledgers: the entry of each is its number."""
+    places = [
+        {"ledgerId": -1, "entryId": found.version, "version": found.version}
+        for found in await broker.schemas.all(topic)
+    ]
+    if not places:
+        raise fail(404, "The topic has no schema")
+    return value({"info": places[-1], "index": places})
+
+
 @router.post("/schema")
 async def upload_schema(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerOf) -> Response:
     """Add a schema, if the strategy allows it."""

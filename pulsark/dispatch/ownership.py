@@ -51,6 +51,14 @@ class Ownership:
                 return f"0x{low:08x}_0x{high:08x}"
         raise ClientError(ServerError.MetadataError, f"No bundle covers {name}")
 
+    def owned(self) -> list[str]:
+        """The bundles that are claimed, as ``tenant/namespace/bundle``."""
+        return sorted(
+            bundle
+            for bundle, claim in self._owned.items()
+            if claim.done() and not claim.cancelled() and claim.exception() is None
+        )
+
     async def own(self, name: TopicName) -> str:
         """Own the bundle of a topic, or raise; returns ``tenant/namespace/bundle``."""
         bundle = f"{name.namespace_name}/{await self.bundle_of(name)}"

@@ -111,7 +111,7 @@ class Upkeep:
                 Chore(
                     "backlog quotas",
                     settings.backlogQuotaCheckIntervalInSeconds,
-                    partial(every, _enforce_quotas),
+                    partial(every, enforce_quotas),
                 )
             )
         return chores
@@ -165,5 +165,6 @@ async def _expire(topic: Topic) -> None:
     await topic.backlog.expire()
 
 
-async def _enforce_quotas(topic: Topic) -> None:
+async def enforce_quotas(topic: Topic) -> None:
+    """What the policy says about a backlog that is too large."""
     await topic.backlog.enforce()

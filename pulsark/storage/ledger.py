@@ -79,6 +79,11 @@ class LedgerManager:
         self._closed: dict[int, LedgerMetadata] = {}
 
     @property
+    def bookie_ids(self) -> list[str]:
+        """Their ids, sorted."""
+        return self._bookies.ids
+
+    @property
     def bookie_count(self) -> int:
         """Bookies that ledgers can be on."""
         return self._bookies.count

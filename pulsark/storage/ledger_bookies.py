@@ -30,6 +30,11 @@ class LedgerBookies:
         return bookie
 
     @property
+    def ids(self) -> list[str]:
+        """Their ids, sorted."""
+        return sorted(self._bookies)
+
+    @property
     def count(self) -> int:
         """How many there are."""
         return len(self._bookies)
