@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -358,37 +359,40 @@ def schemas_get(
     get_schema(admin_url, topic, version, as_json=json)
 
 
-@schemas.command("upload")
-def schemas_upload(
-    topic: Topic,
-    file: DefinitionFile,
-    schema_type: SchemaKind = "AVRO",
-    header: SchemaProperty = None,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Add a schema to a topic, unless it is incompatible."""
-    from pulsark.cli.schemas import read_payload, upload_schema
+def _schema_command(name: str, does: str, run: Callable[[str, str, Any, bool], None]) -> None:
+    """Add a command about a definition: what runs gets URL, topic, payload and ``--json``."""
 
-    payload = read_payload(file, schema_type, _named(header))
-    upload_schema(admin_url, topic, payload, as_json=json)
+    @schemas.command(name, help=does)
+    def command(
+        topic: Topic,
+        file: DefinitionFile,
+        schema_type: SchemaKind = "AVRO",
+        header: SchemaProperty = None,
+        admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+        json: Json = False,
+    ) -> None:
+        from pulsark.cli.schemas import read_payload
+
+        run(admin_url, topic, read_payload(file, schema_type, _named(header)), json)
 
 
-@schemas.command("compatibility")
-def schemas_compatibility(
-    topic: Topic,
-    file: DefinitionFile,
-    schema_type: SchemaKind = "AVRO",
-    header: SchemaProperty = None,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Check whether a schema could be added; ends with 1 if not."""
-    from pulsark.cli.schemas import check_schema, read_payload
+def _upload_schema(admin_url: str, topic: str, payload: Any, as_json: bool) -> None:
+    from pulsark.cli.schemas import upload_schema
 
-    payload = read_payload(file, schema_type, _named(header))
-    if not check_schema(admin_url, topic, payload, as_json=json):
+    upload_schema(admin_url, topic, payload, as_json=as_json)
+
+
+def _check_schema(admin_url: str, topic: str, payload: Any, as_json: bool) -> None:
+    from pulsark.cli.schemas import check_schema
+
+    if not check_schema(admin_url, topic, payload, as_json=as_json):
         raise typer.Exit(1)
+
+
+_schema_command("upload", "Add a schema to a topic, unless it is incompatible.", _upload_schema)
+_schema_command(
+    "compatibility", "Check whether a schema could be added; ends with 1 if not.", _check_schema
+)
 
 
 @schemas.command("delete")

@@ -249,6 +249,20 @@ def test_where_encryption_is_required_nothing_else_is_taken(
     assert consumer.receive(WAIT_MS).data() == b"secret"
 
 
+def test_where_encryption_becomes_required_a_connected_producer_is_stopped(
+    client: pulsar.Client, admin: AdminClient, namespace: str, keys: pulsar.CryptoKeyReader
+) -> None:
+    topic = f"persistent://{namespace}/later"
+    plain = client.create_producer(topic, send_timeout_millis=1000)
+    secret = client.create_producer(topic, encryption_key="k", crypto_key_reader=keys)
+    plain.send(b"before")
+    admin.call("POST", f"/namespaces/{namespace}/encryptionRequired", True)
+    with pytest.raises(pulsar.PulsarException):
+        plain.send(b"after")
+    secret.send(b"secret")
+    assert admin.call("GET", f"/persistent/{namespace}/later/stats")["msgInCounter"] == 2
+
+
 @pytest.mark.feature("F7")
 @pytest.mark.parametrize("compression", ["LZ4", "ZLib", "ZSTD", "SNAPPY"])
 def test_compressed_messages_in_pieces(client: pulsar.Client, topic: str, compression: str) -> None:
