@@ -198,6 +198,12 @@ class Settings:
     activeConsumerFailoverDelayTimeMillis: int = setting(
         1000, "ms", "Wait before a new active consumer of a Failover subscription starts", ge=0
     )
+    activeConsumerFailoverConsistentHashing: bool = setting(
+        False,
+        "",
+        "The active consumer of a partition is chosen by consistent hashing, as that of a topic "
+        "without partitions is, and not by the partition's number",
+    )
     acknowledgmentAtBatchIndexLevelEnabled: bool = setting(
         False, "", "Messages of a batch are acknowledged one by one"
     )

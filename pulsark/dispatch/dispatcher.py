@@ -220,6 +220,7 @@ class Dispatcher:
         """Send new entries in order; ``False`` when somebody has to make room first."""
         subscription = self._subscription
         choose = subscription.type.choose
+        unwanted = subscription.type.unwanted
         deliver = subscription.deliver
         state = self._cursor.state
         subscription.dispatching_ms = self._topic.clock.now_ms()
@@ -228,6 +229,8 @@ class Dispatcher:
         for index, entry in enumerate(entries):
             if entry.marker:
                 self._cursor.ack([(entry.position, None, None)], None)
+                continue
+            if unwanted is not None and unwanted(entry):
                 continue
             ack_set = None
             if holes:

@@ -1,8 +1,16 @@
-"""Exclusive: one consumer, and nobody else may subscribe."""
+"""Exclusive: one consumer, and nobody else may subscribe.
+
+It may name ranges of hashes, as the consumers of a sticky Key_Shared subscription do; then it gets
+the keys in them only. So do readers that divide a topic among themselves.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pulsark.dispatch.consumer import Consumer
+from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.hash_ranges import StickyRanges
 from pulsark.dispatch.single_active import SingleActive
 from pulsark.dispatch.subscription_type import PlaceTakenError, SubType
 from pulsark.errors import ServerError
@@ -22,8 +30,15 @@ class Exclusive(SingleActive):
             raise PlaceTakenError(
                 ServerError.ConsumerBusy, "Exclusive consumer is already connected", self._active
             )
+        self.unwanted = _outside(consumer) if consumer.key_ranges else None
         self._active = consumer
 
     def remove(self, consumer: Consumer) -> None:
         if self._active is consumer:
             self._active = None
+
+
+def _outside(consumer: Consumer) -> Callable[[Entry], bool]:
+    ranges = StickyRanges()
+    ranges.add(consumer)
+    return lambda entry: ranges.owner(ranges.slot(entry.key_hash)) is None

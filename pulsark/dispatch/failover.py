@@ -41,9 +41,9 @@ class Failover(SingleActive):
 def pick_active(consumers: list[Consumer], topic: str, partition: int) -> Consumer | None:
     """The consumer that is active, among those of the best (lowest) priority level.
 
-    Partitions are spread evenly: by name, index ``partition`` modulo their number. A topic
-    that is not partitioned (``partition`` -1) takes the owner of its hash on a Murmur3 ring
-    with 100 points a consumer, so that many topics spread over the same consumers.
+    Partitions are spread evenly: by name, index ``partition`` modulo their number. Otherwise
+    (``partition`` -1) a topic takes the owner of its hash on a Murmur3 ring with 100 points a
+    consumer, so that many topics spread over the same consumers, and few move when one leaves.
     """
     if not consumers:
         return None

@@ -64,6 +64,7 @@ class KeyShared:
     sub_type = SubType.Key_Shared
     tracks_pending = True
     active = None
+    unwanted = None
 
     def __init__(
         self, selector: Selector, look_ahead: Callable[[int], int], *, ordered: bool = True

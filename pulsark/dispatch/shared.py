@@ -23,6 +23,7 @@ class Shared:
     sub_type = SubType.Shared
     tracks_pending = True
     active = None
+    unwanted = None
 
     def __init__(self, turn_entries: int = 1) -> None:
         self._turn_entries = turn_entries

@@ -6,6 +6,8 @@ cursor. So nothing is ever put aside or kept to be delivered again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.entry import Entry
 from pulsark.storage.position import Position
@@ -16,6 +18,7 @@ class SingleActive:
 
     tracks_pending = False
     replay_count = 0
+    unwanted: Callable[[Entry], bool] | None = None
 
     def __init__(self) -> None:
         self._active: Consumer | None = None

@@ -11,6 +11,7 @@ either pending at one consumer or waiting here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
@@ -82,6 +83,10 @@ class SubscriptionType(Protocol):
     @property
     def active(self) -> Consumer | None:
         """The only consumer that receives (Exclusive, Failover); ``None`` for shared types."""
+
+    @property
+    def unwanted(self) -> Callable[[Entry], bool] | None:
+        """Tells entries that nobody here asks for: they are passed over. ``None``: all are."""
 
     @property
     def replay_count(self) -> int:

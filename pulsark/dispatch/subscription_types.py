@@ -30,7 +30,8 @@ def new_type(spec: TypeSpec, topic: TopicName, settings: Settings) -> Subscripti
     if spec.sub_type == SubType.Exclusive:
         return Exclusive()
     if spec.sub_type == SubType.Failover:
-        return Failover(str(topic), topic.partition)
+        by_number = not settings.activeConsumerFailoverConsistentHashing
+        return Failover(str(topic), topic.partition if by_number else -1)
     if spec.sub_type == SubType.Shared:
         # What is not stored is sent as it comes: there is nothing to collect for a turn.
         return Shared(settings.dispatcherMaxRoundRobinBatchSize if topic.is_persistent else 1)

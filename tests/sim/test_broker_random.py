@@ -265,7 +265,7 @@ def ack_set_replaces(patch: pytest.MonkeyPatch) -> None:
     ack_part = CursorState._ack_part
 
     def planted(self: CursorState, position: Position, *rest: Any) -> int:
-        self.masks.pop(position, None)
+        self.masks.discard(position)
         return ack_part(self, position, *rest)
 
     patch.setattr(CursorState, "_ack_part", planted)

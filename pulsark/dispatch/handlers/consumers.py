@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.error_codes import error_code
 from pulsark.dispatch.message_ids import fill_message_id, position_of
-from pulsark.errors import ClientError, ServerError
+from pulsark.errors import ClientError, MetadataError, ServerError, StorageError
 from pulsark.limits import (
     CONSUMER_METADATA_CHARS_MAX,
     CONSUMER_NAME_CHARS_MAX,
@@ -187,19 +187,25 @@ def seek(connection: Connection, command: Command) -> None:
     async def answer() -> None:
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
-        subscription = consumer.subscription
-        if request.HasField("message_id"):
-            ack_set = list(request.message_id.ack_set) or None
-            await subscription.seek(position_of(request.message_id), ack_set)
-        elif request.HasField("message_publish_time"):
-            await subscription.seek_to_time(request.message_publish_time)
-        else:
+        try:
+            await _move(consumer, request)
+        except (StorageError, MetadataError) as error:
             raise ClientError(
-                ServerError.MetadataError, "A seek needs a message id or a publish time"
-            )
+                ServerError.UnknownError, f"The subscription could not be moved: {error}"
+            ) from error
         connection.send_success(request.request_id)
 
     connection.requests.run(answer(), request.request_id)
+
+
+async def _move(consumer: Consumer, request: pb.CommandSeek) -> None:
+    if request.HasField("message_id"):
+        ack_set = list(request.message_id.ack_set) or None
+        await consumer.subscription.seek(position_of(request.message_id), ack_set)
+    elif request.HasField("message_publish_time"):
+        await consumer.subscription.seek_to_time(request.message_publish_time)
+    else:
+        raise ClientError(ServerError.MetadataError, "A seek needs a message id or a publish time")
 
 
 def unsubscribe(connection: Connection, command: Command) -> None:
@@ -242,7 +248,12 @@ def last_message_id(connection: Connection, command: Command) -> None:
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription
-        found = await subscription.topic.last_message(compacted=consumer.read_compacted)
+        try:
+            found = await subscription.topic.last_message(compacted=consumer.read_compacted)
+        except StorageError as error:
+            raise ClientError(
+                ServerError.MetadataError, f"The last message could not be read: {error}"
+            ) from error
         reply = Command(type=Command.GET_LAST_MESSAGE_ID_RESPONSE)
         response = reply.getLastMessageIdResponse
         response.request_id = request.request_id
@@ -278,5 +289,8 @@ def consumer_stats(connection: Connection, command: Command) -> None:
         response.address = connection.address
         response.connectedSince = connection.broker.iso_time(consumer.connected_since_ms)
         response.type = consumer.subscription.type.sub_type.name
+        response.msgRateExpired = connection.broker.rates.subscription(
+            consumer.subscription
+        ).expired
         response.msgBacklog = consumer.subscription.backlog
     connection.send(reply)

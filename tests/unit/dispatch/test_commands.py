@@ -99,6 +99,7 @@ async def test_statistics_of_a_consumer(broker) -> None:
     assert (answer.availablePermits, answer.msgBacklog) == (997, 2)
     assert (answer.msgRateOut, answer.messageAckRate, answer.msgRateRedeliver) == (3, 1, 0)
     assert answer.msgThroughputOut > 3
+    assert answer.HasField("msgRateExpired")
     assert (answer.address, answer.unackedMessages) == ("/10.0.0.1:1234", 0)
     assert answer.connectedSince.endswith("Z")
     consumer = client.connection.consumers[1]

@@ -65,6 +65,32 @@ async def test_partitions_are_spread_over_the_consumers_of_the_best_level(broker
 
 
 @pytest.mark.feature("F30")
+@scenario(activeConsumerFailoverConsistentHashing=True)
+async def test_by_hashes_a_consumer_that_leaves_moves_its_own_partitions_only(broker) -> None:
+    await broker.broker.topic_admin.create_partitioned_topic(TopicName.parse(TOPIC), 20, {})
+    clients = {name: Client(broker) for name in "abcd"}
+    for name, client in clients.items():
+        for partition in range(20):
+            await join(client, name, f"{TOPIC}-partition-{partition}", consumer_id=partition)
+
+    def active() -> dict[int, str]:
+        return {
+            partition: name
+            for name, client in clients.items()
+            for partition, consumer in client.connection.consumers.items()
+            if consumer.subscription.type.active is consumer
+        }
+
+    before = active()
+    assert set(before.values()) == set(clients)
+    clients.pop("b").hang_up()
+    await asyncio.sleep(0.01)
+    after = active()
+    assert {p: name for p, name in after.items() if before[p] != "b"}.items() <= before.items()
+    assert set(after) == set(range(20))
+
+
+@pytest.mark.feature("F30")
 @pytest.mark.command("ACTIVE_CONSUMER_CHANGE")
 @scenario()
 async def test_all_hear_of_a_change_and_a_newcomer_after_its_answer(broker) -> None:

@@ -168,6 +168,37 @@ async def test_a_seek_needs_a_target_and_a_consumer(broker) -> None:
     assert not client.has(Command.CLOSE_CONSUMER)
 
 
+@pytest.mark.command("SEEK")
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_seek_that_cannot_be_stored_is_an_unknown_error(kind: int) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        client = Client(broker)
+        ids = await ledgers_of_two(broker, client, 1)
+        assert await client.subscribe(TOPIC, kind=kind) == 0
+        await client.received(2)
+        broker.bookie.down = True
+        code = await seek(client, client.seek_command(tuple(ids[0])))
+        assert code == ServerError.UnknownError
+        assert client.connection.is_open
+
+    run()
+
+
+@pytest.mark.command("GET_LAST_MESSAGE_ID")
+@scenario()
+async def test_a_last_message_that_cannot_be_read(broker) -> None:
+    client = Client(broker)
+    await ledgers_of_two(broker, client, 1)
+    assert await client.subscribe(TOPIC) == 0
+    await client.received(2)
+    broker.broker.loaded_topic(NAME)._cache.clear()
+    broker.bookie.down = True
+    client.send(last_id_command())
+    answer = await client.take(Command.ERROR, seconds=60)
+    assert (answer.error.request_id, answer.error.error) == (900, ServerError.MetadataError)
+
+
 # -- who is told ------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import pytest
 from pulsark.errors import ServerError
 from pulsark.limits import CONSUMER_METADATA_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.hashes import murmur3_32
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, held, scenario
 from tests.support.wire_frames import publish
@@ -199,6 +200,52 @@ async def test_subscriptions_that_are_not_created_by_consumers(broker) -> None:
     await client.produce(TOPIC, 1)
     assert await client.subscribe(TOPIC) == ServerError.SubscriptionNotFound
     assert await client.subscribe(TOPIC, "r", durable=False) == 0
+
+
+def ranged(client: Client, name: str, *ranges: tuple[int, int], **fields) -> pb.BaseCommand:
+    """A SUBSCRIBE that asks for ranges of hashes."""
+    command = client.subscribe_command(TOPIC, name, **fields)
+    command.subscribe.keySharedMeta.keySharedMode = pb.KeySharedMode.STICKY
+    for start, end in ranges:
+        command.subscribe.keySharedMeta.hashRanges.add(start=start, end=end)
+    return command
+
+
+@pytest.mark.command("SUBSCRIBE")
+@scenario()
+async def test_readers_may_divide_the_keys_of_a_topic(broker) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    ids = [await client.publish(n, partition_key=f"k{n}") for n in range(40)]
+    parts = {2: [(0, 9999), (20000, 32767)], 3: [(10000, 19999)], 4: [(32768, 65535)]}
+    for number, ranges in parts.items():
+        reader = {"consumer_id": number, "durable": False, "start": EARLIEST_ID}
+        client.send(ranged(client, f"r{number}", *ranges, **reader))
+        assert await client.outcome() == 0
+        client.flow(1000, number)
+    for n in range(40, 60):
+        ids.append(await client.publish(n, partition_key=f"k{n}"))
+    got = {number: [] for number in parts}
+    for delivery in await client.deliveries():
+        slot = murmur3_32(delivery.metadata.partition_key.encode()) % 65536
+        number = delivery.message.consumer_id
+        assert any(start <= slot <= end for start, end in parts[number])
+        got[number].append(delivery.message.message_id.entryId)
+    assert all(found == sorted(found) and found for found in got.values())
+    assert sorted(n for found in got.values() for n in found) == [number for _, number in ids]
+
+
+@pytest.mark.parametrize("ranges", [[(9, 3)], [(0, 70000)], [(0, 9), (9, 10)]])
+def test_a_reader_with_ranges_that_cannot_be(ranges: list[tuple[int, int]]) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        client = Client(broker)
+        client.send(ranged(client, "r", *ranges, durable=False))
+        assert await client.outcome() == ServerError.ConsumerAssignError
+        assert not topic(broker).subscriptions
+        assert await client.subscribe(TOPIC, "r", durable=False) == 0
+
+    run()
 
 
 @pytest.mark.parametrize("name", ["", "pulsar.repl.west", "pulsar.dedup"])
