@@ -88,6 +88,9 @@ class Disk(Protocol):
         name at the same time, one succeeds.
         """
 
+    def link(self, path: str, name: str) -> None:
+        """Give a file a second name, durably, that must not exist: ``FileExistsError``."""
+
     def truncate(self, path: str, size: int) -> None:
         """Cut a file to ``size`` bytes, durably."""
 
@@ -220,6 +223,10 @@ class OsDisk:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         self._sync_dir(os.path.dirname(path))
+
+    def link(self, path: str, name: str) -> None:
+        os.link(path, name)
+        self._sync_dir(os.path.dirname(name))
 
     def truncate(self, path: str, size: int) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -13,6 +13,7 @@ from pulsark import __version__
 from pulsark.admin import (
     absent,
     brokers,
+    bulk_publish,
     bundles,
     clusters,
     compaction,
@@ -73,6 +74,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         segments,
         sealing,
         tables,
+        bulk_publish,
         views,
         lookup,
         schemas,

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsark.dispatch.broker_unacked import BrokerUnacked
@@ -324,6 +325,7 @@ class Broker:
             ManagedLedgerConfig.from_settings(self.settings),
             self.runtime,
             topic,
+            attached=partial(self.sealing.existing, name) if self.sealing is not None else None,
         )
         delayed = DelayedBuckets(
             buckets_path(name), ledger.topic_id, self.ledgers, self.metadata, topic.ledger_config

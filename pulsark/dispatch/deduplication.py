@@ -24,6 +24,7 @@ from pulsark.dispatch.producer import send_receipts
 from pulsark.dispatch.sequences import NONE, ProducerSequences, SequenceTable, Verdict
 from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError, StorageError
 from pulsark.limits import DEDUPLICATION_WAIT_SECONDS
+from pulsark.storage.position import Position
 from pulsark.wire.entry import parse_entry
 from pulsark.wire.sequence_ids import completes_message, last_sequence_id
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pulsark.runtime import Clock
     from pulsark.storage.cursor import Cursor
     from pulsark.storage.managed_ledger import ManagedLedger
-    from pulsark.storage.position import Position
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ REPLICATOR_PREFIX = "pulsar.repl."
 """Producers that publish for others, whose names and ids are in the messages."""
 
 _SPECIAL_PREFIXES = (BULK_PREFIX, REPLICATOR_PREFIX)
+_LAST = 2**62
 _REPLAY_ENTRIES = 1000
 _REPLAY_BYTES = 4 << 20
 _RETRY_SECONDS = 1.0
@@ -111,6 +112,9 @@ class Deduplication:
     async def _replay(self, after: Position) -> None:
         ledger = self._topic.ledger
         while (position := ledger.next_position(after)) <= ledger.last_confirmed:
+            if await ledger.is_attached(position.ledger_id):
+                after = Position(position.ledger_id, _LAST)  # see BULK_PREFIX
+                continue
             entries = await self._topic.read(position, _REPLAY_ENTRIES, _REPLAY_BYTES)
             if not entries:
                 return

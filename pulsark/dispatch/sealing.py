@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -26,6 +26,7 @@ from pulsark.storage.table.tables import SealRange
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.topic import Topic
+    from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.ledger_list import LedgerInfo
     from pulsark.storage.table.process import Entries
     from pulsark.storage.table.record import SealedLedger
@@ -134,6 +135,24 @@ class Sealing:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._tables.close()
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of this broker's topics."""
+        return self._tables
+
+    async def staging(self, base: TopicName, table_id: str) -> tuple[list[str], int, ValueSchemas]:
+        """Directories for the files of a bulk publish, how many are needed, and how to write."""
+        found = await self._tables.staging(base, table_id)
+        self._tidy_later(base)
+        return found
+
+    async def existing(
+        self, name: TopicName, topic_id: str, ledger_ids: Collection[int]
+    ) -> set[int]:
+        """Those of a partition's reserved ledgers that exist: the table knows."""
+        table_id = await self.table_id_of(name, topic_id)
+        return await self._tables.existing(name, table_id, ledger_ids)
 
     async def forget(self, base: TopicName) -> None:
         """A topic was deleted with all its partitions: so is its table."""
@@ -361,18 +380,17 @@ class Sealing:
             yield found
             first = found[-1][0] + 1
 
-    @property
-    def tables(self) -> Tables:
-        """The tables of this broker's topics."""
-        return self._tables
-
     async def table_id(self, topic: Topic) -> str:
         """The id of the table of a topic, of which this is a partition or the whole."""
-        if topic.name.partition >= 0:
-            parent = await self._broker.resources.partitioned_topics.get(topic.name.base)
+        return await self.table_id_of(topic.name, topic.ledger.topic_id)
+
+    async def table_id_of(self, name: TopicName, topic_id: str) -> str:
+        """Likewise; ``topic_id`` is that of ``name``."""
+        if name.partition >= 0:
+            parent = await self._broker.resources.partitioned_topics.get(name.base)
             if parent is not None:
                 return parent.topic_id
-        return topic.ledger.topic_id
+        return topic_id
 
     # -- tidying ---
 
@@ -406,8 +424,9 @@ class Sealing:
             before_ms = self._clock.now_ms() - retention_ms
             if any(file.time_ms < before_ms for file in sealed.left):
                 await self._tables.vacuum(base, table_id, sealed.ledger_id, before_ms)
-        if sealed_ledgers:
-            await self._tables.remove_staged(base, table_id, self._clock.now_ms() - STAGED_MS)
+        before_ms = self._clock.now_ms() - STAGED_MS
+        if await self._tables.remove_staged(base, before_ms):
+            self._tidy_later(base)
         if any(sealed.left for sealed in await self._tables.ledgers(base)):
             self._tidy_later(base)
 
@@ -415,12 +434,14 @@ class Sealing:
         """The ledgers of a partition, loaded or not; ``None`` if that cannot be said."""
         name = base if partition < 0 else base.with_partition(partition)
         topic = self._broker.loaded_topic(name)
-        if topic is not None:
+        if topic is not None and not topic.ledger.is_fenced:
             return {info.ledger_id: info for info in topic.ledger.ledgers()}
         if self._broker.is_loading(name):
             return None
         record = await read_record(ledger_path(name), self._broker.metadata)
-        return None if record is None else {info.ledger_id: info for info in record.ledgers}
+        if record is None or record.pending:
+            return None
+        return {info.ledger_id: info for info in record.ledgers}
 
 
 def is_complete(sealed: SealedLedger, info: LedgerInfo) -> bool:

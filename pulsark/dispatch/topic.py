@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.backlog import Backlog
@@ -40,6 +40,7 @@ from pulsark.storage.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
+    from pulsark.storage.ledger_list import LedgerInfo
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -198,6 +199,15 @@ class Topic:
         self.delayed.trimmed()
         for subscription in self.subscriptions.values():
             subscription.trimmed(through)
+
+    def ledgers_attached(self, infos: Sequence[LedgerInfo]) -> None:
+        """Whole ledgers are at the end now; consumers read them from the table."""
+        self.touch()
+        self.entries_in += sum(info.entries for info in infos)
+        self.bytes_in += sum(info.size for info in infos)
+        self._cache.clear()  # its window ends before them
+        for subscription in self.subscriptions.values():
+            subscription.schedule_pump()
 
     def ledger_closed(self) -> None:
         """A ledger is complete: perhaps it is of no more use."""

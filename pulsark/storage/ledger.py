@@ -112,6 +112,23 @@ class LedgerManager:
         self._writers[ledger_id] = writer
         return writer
 
+    async def new_ids(self, count: int) -> list[int]:
+        """Ids of ledgers that were never used, ascending."""
+        return [await self._store.next_id(ID_COUNTER) for _ in range(count)]
+
+    async def attach(self, ledger_id: int, owner: str, entries: int, length: int) -> None:
+        """Let there be a closed ledger whose entries are in the table of ``owner``'s topic."""
+        metadata = LedgerMetadata(
+            ledger_id,
+            LedgerConfig(owner=owner),
+            LedgerState.CLOSED,
+            (),
+            self._clock.now_ms(),
+            entries - 1,
+            length,
+        )
+        await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
+
     async def open(self, ledger_id: int) -> LedgerMetadata:
         """A ledger as the metadata store knows it; ``NoSuchLedgerError`` if it does not."""
         cached = self._closed.get(ledger_id)
@@ -144,6 +161,8 @@ class LedgerManager:
         last = min(last, end)
         if first > last or first < 0:
             return []
+        if metadata.is_attached:
+            return await self._read_sealed(metadata, first, last, max_bytes)
         ensemble, ensemble_end = metadata.ensemble_at(first)
         last = min(last, ensemble_end)
         if metadata.config.ensemble_size > metadata.config.write_quorum and last > first:
@@ -156,9 +175,7 @@ class LedgerManager:
             if self._sealed is None:
                 raise
             try:
-                return await self._sealed.read_of(
-                    metadata.config.owner, ledger_id, first, last, max_bytes
-                )
+                return await self._read_sealed(metadata, first, last, max_bytes)
             except NoSuchEntryError:
                 raise e from None  # what is not sealed is as the bookies say
 
@@ -227,6 +244,15 @@ class LedgerManager:
                 del self._closed[next(iter(self._closed))]
             self._closed[metadata.ledger_id] = metadata
         return metadata
+
+    async def _read_sealed(
+        self, metadata: LedgerMetadata, first: int, last: int, max_bytes: int
+    ) -> Entries:
+        if self._sealed is None:
+            raise StorageError(f"ledger {metadata.ledger_id} is in a table, and there are none")
+        return await self._sealed.read_of(
+            metadata.config.owner, metadata.ledger_id, first, last, max_bytes
+        )
 
     async def _metadata_of(self, ledger_id: int) -> LedgerMetadata:
         writer = self._writers.get(ledger_id)

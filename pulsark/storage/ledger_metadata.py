@@ -66,7 +66,11 @@ class Ensemble:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """Immutable; every change is a compare-and-set of the whole."""
+    """Immutable; every change is a compare-and-set of the whole.
+
+    A closed ledger without ensembles was attached: no bookie ever had its entries, the topic's
+    table has them.
+    """
 
     ledger_id: int
     config: LedgerConfig
@@ -82,6 +86,11 @@ class LedgerMetadata:
     def is_closed(self) -> bool:
         """Whether the end of the ledger is known and final."""
         return self.state is LedgerState.CLOSED
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the entries are in a table and were never on bookies."""
+        return not self.ensembles
 
     def ensemble_at(self, entry_id: int) -> tuple[Ensemble, int]:
         """The ensemble of an entry, and the last entry id for which it holds."""
@@ -171,14 +180,16 @@ def _from_document(document: dict[str, Any]) -> LedgerMetadata:
         document["owner"],
     )
     firsts = [e.first_entry_id for e in ensembles]
-    if not firsts or firsts[0] != 0 or firsts != sorted(set(firsts)):
+    state = LedgerState(document["state"])
+    attached = not firsts and state is LedgerState.CLOSED
+    if not attached and (not firsts or firsts[0] != 0 or firsts != sorted(set(firsts))):
         raise ValueError(f"ensembles start at {firsts}")
     if any(len(e.bookies) != config.ensemble_size for e in ensembles):
         raise ValueError(f"an ensemble is not of {config.ensemble_size} bookies")
     return LedgerMetadata(
         int(document["ledgerId"]),
         config,
-        LedgerState(document["state"]),
+        state,
         ensembles,
         int(document["createdMs"]),
         int(document["lastEntryId"]),

@@ -7,7 +7,7 @@ the topic.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -54,6 +54,8 @@ class ManagedLedgerRecord:
     """Of the last producer that had the topic for itself; ``None`` if there never was one."""
     compacted: CompactedTo | None = None
     """Where the compacted form of the topic is, if there is one."""
+    pending: tuple[LedgerInfo, ...] = ()
+    """Reserved ledgers, behind all others. They exist if the topic's table has them."""
 
     def ledger_list(self) -> LedgerList:
         """For arithmetic with positions."""
@@ -80,9 +82,24 @@ class ManagedLedgerRecord:
             removing=tuple(sorted({*self.removing, *ledger_ids})),
         )
 
+    def with_pending(self, infos: Sequence[LedgerInfo]) -> ManagedLedgerRecord:
+        """With reserved ledgers."""
+        return replace(self, pending=(*self.pending, *infos))
+
+    def decided(self, existing: Collection[int]) -> ManagedLedgerRecord:
+        """With no ledger reserved any more: these are part of it now, the others never will be."""
+        joined = [info for info in self.pending if info.ledger_id in existing]
+        never = {info.ledger_id for info in self.pending} - set(existing)
+        return replace(
+            self,
+            ledgers=tuple(sorted((*self.ledgers, *joined))),
+            removing=tuple(sorted({*self.removing, *never})),
+            pending=(),
+        )
+
     def encode(self) -> bytes:
         """The stored JSON."""
-        document = {
+        document: dict[str, Any] = {
             "version": FORMAT_VERSION,
             "topicId": self.topic_id,
             "createdMs": self.created_ms,
@@ -99,6 +116,8 @@ class ManagedLedgerRecord:
             document["topicEpoch"] = self.topic_epoch
         if self.compacted is not None:
             document["compacted"] = [self.compacted.ledger_id, *self.compacted.horizon]
+        if self.pending:
+            document["pending"] = [list(i[:4]) for i in self.pending]
         return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -159,6 +178,10 @@ def _from_document(document: dict[str, Any]) -> ManagedLedgerRecord:
         {str(key): str(value) for key, value in dict(document["properties"]).items()},
         None if (epoch := document.get("topicEpoch")) is None else int(epoch),
         _compacted(document.get("compacted")),
+        tuple(
+            LedgerInfo(int(i), int(entries), int(size), int(timestamp))
+            for i, entries, size, timestamp in document.get("pending", ())
+        ),
     )
 
 

@@ -59,6 +59,10 @@ class LedgerView:
             position = Position(ledger_id, found[-1][0] + 1)
         return result
 
+    async def is_attached(self, ledger_id: int) -> bool:
+        """Whether a ledger came by a bulk publish, as a whole."""
+        return (await self._manager.open(ledger_id)).is_attached
+
     async def find_by_publish_time(self, ms: int) -> Position:
         """The first entry published at ``ms`` (epoch) or later, or the place after the last."""
         return await find_by_publish_time(self._ledgers, self.read, ms)

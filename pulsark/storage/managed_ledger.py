@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -45,6 +46,7 @@ from pulsark.storage.ledger_record import (
 from pulsark.storage.ledger_view import LedgerView
 from pulsark.storage.managed_ledger_config import ManagedLedgerConfig, ManagedLedgerListener
 from pulsark.storage.position import Position
+from pulsark.storage.reservation import Reservation
 
 __all__ = [
     "LedgerInfo",
@@ -60,6 +62,9 @@ __all__ = [
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+Attached = Callable[[str, Collection[int]], Awaitable[Collection[int]]]
+"""Of reserved ledgers of the topic with this id, those that its table has."""
 
 RETRY_SECONDS = 1.0
 """After a failed attempt to store, appends fail at once for so long."""
@@ -125,11 +130,13 @@ class ManagedLedger(LedgerView):
         listener: ManagedLedgerListener,
         *,
         properties: Mapping[str, str] | None = None,
+        attached: Attached | None = None,
     ) -> ManagedLedger:
         """Open or create the managed ledger whose record is at ``path``, as its owner.
 
         Recovers what the owner before left open, and so stops it. The next ledger is opened by
-        the first append. ``properties`` are those of a new one. Raises ``StorageError`` or
+        the first append. ``properties`` are those of a new one. ``attached`` tells which of the
+        ledgers exist that the owner before had reserved. Raises ``StorageError`` or
         ``MetadataError`` if the end of the topic cannot be known now.
         """
         while True:
@@ -140,11 +147,21 @@ class ManagedLedger(LedgerView):
             opened = cls(path, record, version, manager, metadata, config, runtime, listener)
             try:
                 await opened._close_unclosed()
+                await opened._decide_pending(attached)
             except LedgerFencedError:
                 continue  # somebody else opened it meanwhile: the record is theirs to read first
             opened._loaded = True
             opened._go_on()
             return opened
+
+    async def _decide_pending(self, attached: Attached | None) -> None:
+        pending = [info.ledger_id for info in self._record.pending]
+        if not pending:
+            return
+        if attached is None:
+            raise StorageError(f"{self.path} waits for its table, and there are no tables")
+        existing = await attached(self.topic_id, pending)
+        await self._save(self._record.decided(existing), open_entries=0)
 
     def set_quorums(self, ensemble: int, write: int, ack: int) -> None:
         """How the ledgers are stored that are created from now on."""
@@ -427,6 +444,18 @@ class ManagedLedger(LedgerView):
                         self._go_on()
 
         return await asyncio.shield(self._loop.create_task(run()))
+
+    @asynccontextmanager
+    async def reservation(self) -> AsyncIterator[Reservation]:
+        """Reserve ledgers at the end; see there. Nothing else changes as long as it lasts."""
+        async with self._changing:
+            if self._refusal is not None:
+                raise self._refusal
+            try:
+                yield Reservation(self)
+            finally:
+                if not self._loop.is_closed():
+                    self._go_on()
 
     async def roll_over_if_due(self) -> None:
         """Close the ledger if it is full, without waiting for an append; the next opens one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,6 +10,7 @@ from pulsark.storage.ledger import LedgerConfig
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
+    from pulsark.storage.ledger_list import LedgerInfo
 
 
 class ManagedLedgerListener(Protocol):
@@ -30,6 +32,9 @@ class ManagedLedgerListener(Protocol):
     def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
         """The end of a failed ledger is known: so many entries exist, after all, whose appends
         were reported as failed. All others never will."""
+
+    def ledgers_attached(self, infos: Sequence[LedgerInfo]) -> None:
+        """Whole ledgers are part of it now, behind all entries there were."""
 
     def ledger_closed(self) -> None:
         """A ledger was closed while the managed ledger goes on: it may be trimmed from now on."""

@@ -207,6 +207,16 @@ class SimDisk:
         self._change_names({temporary: None})
         self._sync_dir(os.path.dirname(path))
 
+    def link(self, path: str, name: str) -> None:
+        inode, name = self._inode(path), _absolute(name)
+        self._check_parent(name)
+        self._step("link", name)
+        self._fail(self.name_errno, name)
+        if name in self._names:
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        self._change_names({name: inode})
+        self._sync_dir(os.path.dirname(name))
+
     def truncate(self, path: str, size: int) -> None:
         inode = self._inode(path)
         self._step("truncate", path)

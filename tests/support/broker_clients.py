@@ -13,6 +13,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection import Connection
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.table.tables import Tables
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.frames import FrameDecoder, encode_command, send_frame
@@ -38,14 +39,15 @@ class BrokerInMemory:
         self.metadata = MemoryMetadataStore(self._tree)
         self._settings = Settings(**settings)
         self._runtime = runtime
-        self._tables = None
-        if settings.get("sealEnabled"):
-            from tests.support.inline_table import inline_tables
-
-            self._tables = inline_tables(["/table"], self.metadata, runtime)
+        self._has_tables = bool(settings.get("sealEnabled"))
+        self._tables: Tables | None = None
         self.broker = self._new_broker()
 
     def _new_broker(self) -> Broker:
+        if self._has_tables:
+            from tests.support.inline_table import inline_tables
+
+            self._tables = inline_tables(["/table"], self.metadata, self._runtime)
         ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, self._runtime, self._tables)
         return Broker(self._settings, self._runtime, self.metadata, ledgers, self._tables)
 

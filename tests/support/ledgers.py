@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
 from pulsark.storage.ledger import LedgerManager, LedgerMetadata
+from pulsark.storage.ledger_list import LedgerInfo
 from pulsark.storage.ledger_metadata import decode_ledger_metadata, ledger_path
 from pulsark.storage.managed_ledger import LedgerView, ManagedLedger, ManagedLedgerConfig
 from pulsark.storage.position import EARLIEST, Position
@@ -49,6 +50,7 @@ class Appends:
     ends: list[int] = field(default_factory=list)
     """Failed ledgers whose end was found."""
     closed: int = 0
+    attached: list[int] = field(default_factory=list)
 
     def entries_confirmed(
         self, ledger_id: int, first_entry_id: int, entries: list[bytes], contexts: list[Any]
@@ -69,6 +71,9 @@ class Appends:
         self.ends.append(ledger_id)
         if count:
             self.recovered.append((ledger_id, first_entry_id, count))
+
+    def ledgers_attached(self, infos: Sequence[LedgerInfo]) -> None:
+        self.attached += [info.ledger_id for info in infos]
 
     def ledger_closed(self) -> None:
         self.closed += 1

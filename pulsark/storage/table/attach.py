@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import google_crc32c
@@ -43,8 +43,10 @@ from pulsark.storage.table.delta_log import (
 )
 from pulsark.storage.table.record import (
     FILES_PER_ATTACH_MAX,
+    FILES_PER_PUBLISH_MAX,
     DataFile,
     Intent,
+    Published,
     SealedLedger,
     TableRecord,
     ledgers_of,
@@ -55,6 +57,10 @@ from pulsark.storage.table.room import check_room
 log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 << 20
+
+DOUBT_SECONDS = 1.0
+DOUBT_ATTEMPTS = 10
+"""How often the outcome of an intent is asked for before its ledgers are left in doubt."""
 
 
 class TableOwner:
@@ -143,6 +149,57 @@ class TableOwner:
             await self._roll_forward()
             return record.attached
 
+    async def publish(
+        self,
+        ident: str,
+        number: int,
+        reserve: Callable[[], Awaitable[Sequence[DataFile]]],
+        decided: Callable[[bool | None], Awaitable[None]],
+        value: ColumnType,
+    ) -> bool:
+        """An attach of ledgers that exist from its intent on; once for ``ident`` and ``number``.
+
+        ``False``: this publish, or a later one of ``ident``, was made before, and nothing is
+        done. Otherwise ``reserve`` gives the files, and ``decided`` hears whether they are part of
+        the table now; ``None`` if that cannot be known. Errors as those of ``attach``.
+        """
+        async with self._changing:
+            await self._roll_forward()
+            if self._record.has_published(ident, number):
+                return False
+            happened: bool | None = False
+            try:
+                adds = await reserve()
+                if len(adds) > FILES_PER_PUBLISH_MAX:
+                    raise ValueError(f"a publish has at most {FILES_PER_PUBLISH_MAX} files")
+                if len(adds) > FILES_PER_ATTACH_MAX:
+                    adds = [file.without_statistics() for file in adds]
+                now = self._clock.now_ms()
+                record = self._record.intending(now, adds, (), value)
+                assert record.intent is not None
+                await self._check(record.intent)
+                happened = None
+                happened = await self._decide(record.with_published(Published(ident, number, now)))
+            finally:
+                await decided(happened)
+            if not happened:
+                raise StorageError(f"table {self._record.table_id}: the attach was not stored")
+            try:
+                await self._roll_forward()
+            except (StorageError, MetadataError) as e:
+                log.warning("table %s: to be rolled forward later: %s", self._record.table_id, e)
+            return True
+
+    async def existing(self, ledger_ids: Collection[int]) -> set[int]:
+        """Those of some reserved ledgers that an attach has made; the others never will exist."""
+        async with self._changing:
+            if self._doubtful:
+                await self._reload()
+            await self._save(self._record)  # a stale owner finds out that it is one
+            intent = self._record.intent
+            named = set(ledgers_of(intent)) if intent is not None else set()
+            return {i for i in ledger_ids if i in named or await self.sealed(i) is not None}
+
     async def vacuum(self, ledger_id: int, before_ms: int) -> int:
         """Delete the files of a ledger that left the table before a time; returns their number.
 
@@ -174,6 +231,24 @@ class TableOwner:
                 else:
                     await self._metadata.delete(path, found.version)
             return len(old)
+
+    async def _decide(self, record: TableRecord) -> bool:
+        """Write the intent; whether it is there, which may take a while to find out.
+
+        An error that leaves this open is raised.
+        """
+        try:
+            await self._save(record)
+        except MetadataError:
+            for _ in range(DOUBT_ATTEMPTS):
+                await asyncio.sleep(DOUBT_SECONDS)
+                try:
+                    await self._reload()
+                except MetadataError:
+                    continue
+                return self._record == record
+            raise
+        return True
 
     async def _check(self, intent: Intent) -> None:
         for ledger_id, partition in ledgers_of(intent).items():

@@ -83,6 +83,16 @@ class TableProcess:
         _checked(document)
         return entries
 
+    async def check(self, directories: Sequence[str], files: Sequence[DataFile]) -> None:
+        """``check_files``: every file can be read in each directory that has it."""
+        request = {
+            "op": "check",
+            "directories": list(directories),
+            "files": [file.to_json() for file in files],
+        }
+        document, _ = await self._exchange(request)
+        _checked(document)
+
     async def checkpoint(self, directories: Sequence[str]) -> list[int | None]:
         """``checkpoint_if_due`` of each directory; ``None`` also where it failed."""
         document, _ = await self._exchange({"op": "checkpoint", "directories": list(directories)})

@@ -105,6 +105,26 @@ class TableReader:
             found.close()
 
 
+def check_files(disk: Disk, directories: Sequence[str], files: Sequence[DataFile]) -> None:
+    """Files that others wrote are what they are said to be, as far as a glance can tell.
+
+    Size, format, columns and entries are compared in each directory that has the file.
+    ``CorruptEntryError`` names one that differs.
+    """
+    for directory in directories:
+        for file in files:
+            try:
+                opened = _OpenFile(disk, directory, file)
+            except FileNotFoundError:
+                continue  # whether enough directories have it is found out later
+            except (OSError, CorruptEntryError, pa.ArrowException) as e:
+                raise CorruptEntryError(f"{directory}/{file.path}: {e}") from None
+            try:
+                opened.check(file)
+            finally:
+                opened.close()
+
+
 def _part(group: Entries, first: int, last: int, max_bytes: int) -> Entries:
     start = first - group[0][0]
     if not 0 <= start < len(group) or group[start][0] != first:
@@ -153,6 +173,19 @@ class _OpenFile:
     def _find_values(self) -> ValueColumn | None:
         found = (self._parquet.metadata.metadata or {}).get(VALUES_KEY)
         return None if found is None else ValueColumn.from_metadata(found)
+
+    def check(self, file: DataFile) -> None:
+        """``CorruptEntryError`` unless the file has the columns and rows that it should have."""
+        found = self._parquet.schema_arrow
+        missing = [name for name in COLUMNS if name not in found.names]
+        if missing:
+            raise CorruptEntryError(f"{file.path} lacks the columns {missing}")
+        if self._parquet.metadata.num_rows != file.rows:
+            raise CorruptEntryError(f"{file.path} has {self._parquet.metadata.num_rows} rows")
+        ends = [file.first_entry_id - 1, *(last for _, last in self._ranges)]
+        for (first, _), end in zip(self._ranges, ends, strict=False):
+            if first != end + 1:
+                raise CorruptEntryError(f"{file.path} lacks entries after {end}")
 
     def _range(self, number: int) -> tuple[int, int]:
         statistics = self._parquet.metadata.row_group(number).column(0).statistics

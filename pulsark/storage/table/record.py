@@ -27,6 +27,12 @@ TABLES_PATH = "/tables"
 FILES_PER_ATTACH_MAX = 500
 """An intent is one value of the metadata store, which may have 1 MiB."""
 
+FILES_PER_PUBLISH_MAX = 3000
+"""Of a bulk publish: above the number before, its files go without statistics of columns."""
+
+PUBLISHED_KEPT = 1000
+"""Origins of bulk publishes that a table remembers, so that each is made once."""
+
 Statistics = Mapping[str, Mapping[str, Any]]
 """``minValues``, ``maxValues``, ``nullCount``: by column, as Delta has them."""
 
@@ -140,6 +146,14 @@ class Intent:
         )
 
 
+class Published(NamedTuple):
+    """The last bulk publish of somebody who makes them one after the other."""
+
+    ident: str
+    number: int
+    time_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class TableRecord:
     """The durable state of a table."""
@@ -155,11 +169,30 @@ class TableRecord:
     """Whether the intent is still to be rolled forward."""
     value: ColumnType = BINARY
     """The type of the column ``value``. Only the first attach may change it from binary."""
+    published: tuple[Published, ...] = ()
+    """Bulk publishes that were decided, the latest last; at most ``PUBLISHED_KEPT``."""
 
     @property
     def version(self) -> int:
         """The version of the table's format: the oldest that can say all of it."""
         return 1 if self.value == BINARY else 2
+
+    def has_published(self, ident: str, number: int) -> bool:
+        """Whether a bulk publish, or a later one of the same origin, was decided."""
+        return any(done.ident == ident and done.number >= number for done in self.published)
+
+    def with_published(self, done: Published) -> TableRecord:
+        """With a bulk publish noted, in place of an earlier one of the same origin."""
+        others = tuple(other for other in self.published if other.ident != done.ident)
+        return replace(self, published=(*others, done)[-PUBLISHED_KEPT:])
+
+    def decided(self, ledger_id: int) -> SealedLedger | None:
+        """A ledger that the intent brings whole, as long as that is to be rolled forward."""
+        if self.intent is None or not self.pending:
+            return None
+        partition = ledgers_of(self.intent).get(ledger_id, -1)
+        found = SealedLedger(ledger_id, partition).with_intent(self.intent)
+        return found if found.files and found.is_whole() else None
 
     @property
     def attached(self) -> int:
@@ -197,6 +230,7 @@ class TableRecord:
                 "intent": self.intent.to_json() if self.intent is not None else None,
                 "pending": self.pending,
                 **({"value": self.value} if self.version > 1 else {}),
+                **({"published": [list(p) for p in self.published]} if self.published else {}),
             }
         )
 
@@ -214,6 +248,10 @@ class TableRecord:
                 Intent.from_json(intent) if intent is not None else None,
                 bool(document["pending"]),
                 document.get("value", BINARY),
+                tuple(
+                    Published(str(ident), int(number), int(time_ms))
+                    for ident, number, time_ms in document.get("published", ())
+                ),
             )
         except (KeyError, TypeError, ValueError) as e:
             raise MetadataError(f"the record {path} cannot be read: {e!r}") from e

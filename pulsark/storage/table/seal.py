@@ -135,7 +135,7 @@ class _Sealer:
         self._values = values
         self._builder = RowBuilder.for_table(partition, values)
         self._group_bytes = ROW_GROUP_BYTES
-        self._file: _FileWriter | None = None
+        self._file: FileWriter | None = None
         self._next = -1
         self._first = 0
         """First entry of the row group that is being collected."""
@@ -162,7 +162,7 @@ class _Sealer:
             name = f"part-{self._first:012d}-{self._nonce}-{len(self.files)}.parquet"
             path = f"partition={self._partition}/ledger_id={self._ledger_id}/{name}"
             values = self._values.fresh() if self._values is not None else None
-            self._file = _FileWriter(path, self._first, self._directories, self._disk, values)
+            self._file = FileWriter(path, self._first, self._directories, self._disk, values)
             self._builder.values = values
         written = self._file.write_rows(self._builder.finish(), self._next - 1)
         # What this group took says how many values the next one may hold.
@@ -185,8 +185,11 @@ class _Sealer:
             self._file.abandon()
 
 
-class _FileWriter(io.RawIOBase):
-    """One Parquet file, written to several directories at the same time."""
+class FileWriter(io.RawIOBase):
+    """One Parquet file, written to several directories at the same time.
+
+    ``first`` is its first entry. Directories that fail are left out with a warning.
+    """
 
     def __init__(
         self,
@@ -195,6 +198,7 @@ class _FileWriter(io.RawIOBase):
         directories: Sequence[str],
         disk: Disk,
         values: ValueColumn | None,
+        compression_level: int = COMPRESSION_LEVEL,
     ) -> None:
         super().__init__()
         self._values = values
@@ -225,7 +229,7 @@ class _FileWriter(io.RawIOBase):
             pa.PythonFile(self, mode="w"),
             schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
             compression="zstd",
-            compression_level=COMPRESSION_LEVEL,
+            compression_level=compression_level,
             data_page_size=PAGE_BYTES,
             use_dictionary=dictionaries,
             column_encoding=DIFFERENCES,

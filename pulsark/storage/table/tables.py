@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import unquote
 
-from pulsark.errors import NoSuchEntryError, StorageError, StorageFullError
+from pulsark.errors import (
+    CorruptEntryError,
+    LedgerFencedError,
+    NoSuchEntryError,
+    StorageError,
+    StorageFullError,
+)
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.columns import BINARY, ColumnType
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.managed_ledger import ManagedLedger
 from pulsark.storage.table import staged
 from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
+from pulsark.storage.table.bulk import BulkPublish, remove_never_attached, remove_old_staged
 from pulsark.storage.table.process import Entries, TableProcess
 from pulsark.storage.table.read_ahead import BLOCK_BYTES, ReadAhead
 from pulsark.storage.table.record import (
@@ -28,6 +46,7 @@ from pulsark.storage.table.record import (
     table_path,
 )
 from pulsark.storage.table.room import room
+from pulsark.storage.table.staging import STAGING, StagedLedger
 from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -231,24 +250,101 @@ class Tables:
         await self.open(name, table_id)
         return await self._owners[table_path(name)].vacuum(ledger_id, before_ms)
 
-    async def remove_staged(self, name: TopicName, table_id: str, before_ms: int) -> None:
-        """Delete files that were staged before a time, and that were never attached."""
-        await self.open(name, table_id)
-        record = self._owners[table_path(name)].record
+    async def remove_staged(self, name: TopicName, before_ms: int) -> int:
+        """Delete files that were staged before a time, and that were never attached.
+
+        Returns how many of those for bulk publishes are left.
+        """
+        record = await self._record_if_any(table_path(name))
+        if record is None:
+            return 0
         named = {file.path for file in record.intent.adds} if record.intent is not None else set()
         for ledger in await self.ledgers(name):
             named.update(file.path for file in ledger.files)
             named.update(left.path for left in ledger.left)
+
+        def remove(root: str) -> int:
+            staged.remove_old(self._runtime.disk, root, named, before_ms)
+            return remove_old_staged(self._runtime.disk, root, before_ms)
+
+        return sum([await self._blocking(root, partial(remove, root)) for root in record.roots])
+
+    async def staging(self, name: TopicName, table_id: str) -> tuple[list[str], int, ValueSchemas]:
+        """Directories for the files of a bulk publish, made now: one on each root of the table.
+
+        Also in how many of them each file has to be, and how values are written.
+        """
+        await self.open(name, table_id)
+        record = self._owners[table_path(name)].record
+        directories = []
         for root in record.roots:
-            try:
-                await run_in_worker(
-                    self._thread(),
-                    lambda root=root: staged.remove_old(  # type: ignore[misc]
-                        self._runtime.disk, root, named, before_ms
-                    ),
-                )
-            except OSError as e:
-                log.warning("%s: staged files stay for now: %s", root, e)
+            directories.append(f"{os.path.abspath(root)}/{STAGING}")
+            make = partial(self._runtime.disk.make_dirs, directories[-1])
+            await self._blocking(root, lambda make=make: make() or 0)  # type: ignore[misc]
+        needed = min(self._copies_needed, len(directories))
+        return directories, needed, await self.values(name, record)
+
+    async def has_published(self, name: TopicName, table_id: str, ident: str, number: int) -> bool:
+        """Whether a bulk publish was made, or a later one of the same origin."""
+        await self.open(name, table_id)
+        return self._owners[table_path(name)].record.has_published(ident, number)
+
+    async def publish(
+        self,
+        name: TopicName,
+        table_id: str,
+        ledgers: Mapping[int, ManagedLedger],
+        staged: Sequence[StagedLedger],
+        ident: str,
+        number: int,
+        value: ColumnType = BINARY,
+    ) -> bool:
+        """Make staged files ledgers of a topic's partitions, all at once, and once.
+
+        ``value`` is the type that the files have in their column ``value``.
+
+        ``False``: it was done before. ``StorageError`` or ``MetadataError``: it may be tried again.
+        """
+        await self.open(name, table_id)
+        owner = self._owners[table_path(name)]
+        files = [file for ledger in staged for file in ledger.files]
+        if not owner.record.has_published(ident, number):
+            if value != (await self.values(name, owner.record)).kind:
+                raise CorruptEntryError("the topic's schema is another one since it was written")
+            await self._sealing.check([f"{root}/{STAGING}" for root in owner.record.roots], files)
+        publish = BulkPublish(
+            owner, ledgers, staged, self._runtime.disk, self._thread(), self._copies_needed
+        )
+        try:
+            return await publish.run(ident, number, value)
+        except LedgerFencedError:
+            self._owners.pop(table_path(name), None)
+            raise
+
+    async def existing(
+        self, name: TopicName, table_id: str, ledger_ids: Collection[int]
+    ) -> set[int]:
+        """Those of a partition's reserved ledgers that exist. Of the others nothing stays."""
+        await self.open(name, table_id)
+        path = table_path(name)
+        owner = self._owners[path]
+        try:
+            found = await owner.existing(ledger_ids)
+        except LedgerFencedError:
+            self._owners.pop(path, None)
+            raise
+        for root in owner.record.roots:
+            for ledger_id in set(ledger_ids) - found:
+                remove = partial(remove_never_attached, self._runtime.disk, root)
+                await self._blocking(root, partial(remove, name.partition, ledger_id))
+        return found
+
+    async def _blocking(self, root: str, action: Callable[[], int]) -> int:
+        try:
+            return await run_in_worker(self._thread(), action)
+        except OSError as e:
+            log.warning("%s: files that nobody needs stay for now: %s", root, e)
+            return 1
 
     async def checkpoint(self, name: TopicName) -> None:
         """Give long logs a checkpoint, for the sake of other engines."""
@@ -408,13 +504,17 @@ class Tables:
         return [*self._roots[start:], *self._roots[:start]][: self._copies]
 
     async def _record(self, path: str) -> TableRecord:
+        record = await self._record_if_any(path)
+        if record is None:
+            raise StorageError(f"there is no table at {path}")
+        return record
+
+    async def _record_if_any(self, path: str) -> TableRecord | None:
         owner = self._owners.get(path)
         if owner is not None:
             return owner.record
         found = await self._metadata.get(path)
-        if found is None:
-            raise StorageError(f"there is no table at {path}")
-        return TableRecord.decode(path, found.value)
+        return None if found is None else TableRecord.decode(path, found.value)
 
     async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
         key = f"{path}/{ledger_id}"
@@ -422,7 +522,8 @@ class Tables:
         if found is None:
             found = await read_sealed(path, ledger_id, self._metadata)
             if found is None:
-                return None
+                record = await self._record_if_any(path)
+                return None if record is None else record.decided(ledger_id)
             self._ledgers[key] = found
             while len(self._ledgers) > LEDGERS_KNOWN_MAX:
                 self._ledgers.popitem(last=False)

@@ -20,7 +20,7 @@ from pulsark.runtime import Disk, OsDisk
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table import messages
 from pulsark.storage.table.messages import BlockingReader
-from pulsark.storage.table.record import SealedLedger
+from pulsark.storage.table.record import DataFile, SealedLedger
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ class TableWorker:
                     return self._seal(request, stream)
                 case "read":
                     return self._read(request)
+                case "check":
+                    return self._check(request)
                 case "checkpoint":
                     return self._checkpoint(request)
                 case op:
@@ -88,6 +90,13 @@ class TableWorker:
         ledger = SealedLedger.decode("the request", request["ledger"].encode())
         found = reader.read(ledger, request["first"], request["last"], request["maxBytes"])
         return {}, found
+
+    def _check(self, request: dict[str, Any]) -> Reply:
+        from pulsark.storage.table.reader import check_files
+
+        files = [DataFile.from_json(file) for file in request["files"]]
+        check_files(self._disk, request["directories"], files)
+        return {}, []
 
     def _checkpoint(self, request: dict[str, Any]) -> Reply:
         from deltalake.exceptions import DeltaError

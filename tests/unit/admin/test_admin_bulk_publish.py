@@ -1,0 +1,62 @@
+"""The HTTP side of a bulk publish: what it takes, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulsark.storage.table.record import FILES_PER_PUBLISH_MAX
+from tests.support.admin_api import NAMESPACE, AdminApi
+
+PATH = f"{NAMESPACE}/t/bulkPublish"
+FILE = {
+    "path": "1-a-0.parquet", "partition": -1, "ledgerId": -1, "entries": [0, 0], "rows": 1,
+    "size": 1, "crc32c": 0, "stats": {},
+}  # fmt: skip
+
+
+def body(**changed: Any) -> dict[str, Any]:
+    ledgers = [{"partition": -1, "length": 1, "files": [{**FILE, **changed}]}]
+    return {"topicId": "x", "partitions": 0, "ledgers": ledgers}
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "reason"),
+    [
+        ({}, 400, "ledgers is a list"),
+        ({"ledgers": [], "partitions": 0}, 400, "topicId is a text"),
+        ({"ledgers": [], "topicId": "x"}, 400, "partitions is an integer"),
+        ({"ledgers": [{}], "topicId": "x", "partitions": 0}, 400, "cannot be understood"),
+        (body(path="../../etc/passwd"), 400, "not the name of a staged file"),
+        (body(path="1-a-0.parquet/x-1.parquet"), 400, "not the name of a staged file"),
+        (body(entries=[1, 1]), 400, "do not follow"),
+        (body(entries=[0, 10**30]), 400, ""),
+        (body(partition=3), 400, "is of partition 3"),
+    ],
+)
+def test_a_request_that_is_not_understood_names_what_is_wrong(
+    api: AdminApi, sent: dict[str, Any], status: int, reason: str
+) -> None:
+    api.put(f"{NAMESPACE}/t")
+    answer = api.put(f"{PATH}/q/0", sent)
+    assert answer.status == status or not reason
+    assert answer.status < 500
+    assert reason in answer.reason
+
+
+def test_too_many_files_are_refused_before_anything_is_looked_at(api: AdminApi) -> None:
+    file = {**FILE, "stats": {}, "path": "1-a-0.parquet"}
+    ledger = {"partition": -1, "length": 1, "files": [file]}
+    sent = {"topicId": "x", "partitions": 0, "ledgers": [ledger] * (FILES_PER_PUBLISH_MAX + 1)}
+    assert api.put(f"{PATH}/q/0", sent).status == 413
+
+
+def test_ids_and_numbers_are_checked(api: AdminApi) -> None:
+    assert api.get(f"{PATH}/{'q' * 129}/0").status == 412
+    assert api.get(f"{PATH}/q%20/0").status == 412
+    assert api.get(f"{PATH}/q/x").status == 404
+
+
+def test_a_broker_without_tables_and_a_topic_that_is_missing_say_so(api: AdminApi) -> None:
+    assert "storage roots" in api.get(PATH).reason
