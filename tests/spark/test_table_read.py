@@ -124,7 +124,9 @@ def test_reads_are_whole_while_messages_come_and_are_sealed(
         .where("key = 'k3' AND partition = 1 AND event_time >= timestamp_millis(1700000003000)")
     )
     wanted.explain("formatted")
-    assert "Filter" not in capsys.readouterr().out  # nothing is left to Spark
+    plan = capsys.readouterr().out
+    assert "EqualTo(partition,1), GreaterThanOrEqual(event_time" in plan
+    assert "* Filter" not in plan  # nothing is left to Spark
     expected = {
         int(row.value)
         for row in from_files
