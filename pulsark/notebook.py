@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.errors import OptionError
+from pulsark.datasource.layout import layout_of
 from pulsark.datasource.offsets import NOTHING, Place
 from pulsark.datasource.options import Options
 from pulsark.datasource.plan import PartitionState, Split, range_of
@@ -163,7 +164,8 @@ def _rows(split: Split | None, options: Options) -> list[dict[str, Any]]:
 
     if split is None:
         return []
-    batches = SplitReader(options, _SHOWN).read(SplitPartition((split,)))
+    layout = layout_of(options, dict)
+    batches = SplitReader(options, layout, _SHOWN).read(SplitPartition((split,)))
     found = [row for batch in batches for row in batch.to_pylist()]
     for row in found:
         row["properties"] = dict(row["properties"] or ())

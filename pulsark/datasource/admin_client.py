@@ -24,6 +24,8 @@ from pulsark.datasource.errors import (
 from pulsark.datasource.offsets import Place
 from pulsark.datasource.plan import PartitionState
 from pulsark.datasource.table_files import TableFiles
+from pulsark.schemas import key_value
+from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.wire.topic_name import TopicName
 
 FIRST_CONTACT_SECONDS = 5.0
@@ -87,6 +89,16 @@ class AdminClient:
         found = self._expect(status, body, f"the number of messages of {topic} after {after}")
         last = found["last"]
         return found["messages"], Place(last["ledgerId"], last["entryId"], last["batchIndex"])
+
+    def schemas(self, topic: TopicName) -> dict[bytes, SchemaData]:
+        """The schemas of a topic by the version that messages carry, the oldest first."""
+        path = f"/admin/v2/schemas/{topic.namespace_name}/{quote(topic.local, safe='')}/schemas"
+        status, body = self._call("GET", path)
+        if status == 404:
+            return {}
+        answer = self._expect(status, body, f"the schemas of {topic}")
+        found = sorted(answer["getSchemaResponses"], key=lambda each: each["version"])
+        return {each["version"].to_bytes(8, "big"): _schema(each) for each in found}
 
     def first_since(self, topic: str, ms: int) -> Place:
         """The first message of a partition published at a time (epoch) or later.
@@ -261,6 +273,12 @@ class AdminClient:
         self._connection.request(method, self._parts.path + path, text, headers)
         response = self._connection.getresponse()
         return response.status, response.read()
+
+
+def _schema(stored: dict[str, Any]) -> SchemaData:
+    kind, text = SchemaType[stored["type"]], stored["data"]
+    data = key_value.from_text(text) if kind is SchemaType.KEY_VALUE else text.encode()
+    return SchemaData(kind, data, stored["properties"])
 
 
 def _path(topic: TopicName) -> str:

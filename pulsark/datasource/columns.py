@@ -7,15 +7,8 @@ because the planning process must not import pyarrow only to tell a schema.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
-
-from pulsark.datasource.errors import OptionError
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from pulsark.datasource.options import Options
+from collections.abc import Iterable
+from typing import NamedTuple
 
 
 class Column(NamedTuple):
@@ -52,62 +45,20 @@ COLUMNS: tuple[Column, ...] = (
     Column("entry_meta", "binary", "metadata of the entry as sent, on its first row"),
 )
 
-_TYPES = {column.name: column.type for column in COLUMNS}
-
-
-def column_types(options: Options) -> dict[str, str]:
-    """The columns of a query in Spark's types, in order: what may be chosen, and the default."""
-    types = dict(_TYPES)
-    if options.value_format == "string":
-        types["value"] = "string"
-    if not options.include_properties:
-        del types["properties"]
-    return types
-
-
-def spark_schema(names: Iterable[str] | None, types: Mapping[str, str] = _TYPES) -> StructType:
-    """The schema of the columns named, in that order; all for ``None``. ``OptionError``."""
-    from pyspark.sql.types import (
-        BinaryType,
-        BooleanType,
-        IntegerType,
-        LongType,
-        MapType,
-        StringType,
-        StructField,
-        StructType,
-        TimestampType,
-    )
-
-    wanted = list(types if names is None else names)
-    for name in wanted:
-        if name not in types:
-            raise OptionError(f"option 'columns': {unknown_column(name, types)}")
-    kinds = {
-        "string": StringType(),
-        "int": IntegerType(),
-        "bigint": LongType(),
-        "boolean": BooleanType(),
-        "binary": BinaryType(),
-        "timestamp": TimestampType(),
-        "map<string,string>": MapType(StringType(), StringType()),
-    }
-    return StructType([StructField(name, kinds[types[name]]) for name in wanted])
-
-
-def check_schema(schema: StructType, types: Mapping[str, str] = _TYPES) -> None:
-    """``OptionError`` unless a schema that the user gave is a subset of the columns."""
-    for field in schema.fields:
-        if field.name not in types:
-            raise OptionError(f"schema: {unknown_column(field.name, types)}")
-        expected = spark_schema([field.name], types)[field.name]
-        if field.dataType != expected.dataType:
-            raise OptionError(
-                f"schema: column '{field.name}' is {types[field.name]}, "
-                f"not {field.dataType.simpleString()}"
-            )
-        if not field.nullable:
-            raise OptionError(f"schema: column '{field.name}' must be nullable")
+PAYLOAD_META = {
+    "__topic": "topic",
+    "__partition": "partition",
+    "__messageId": "message_id",
+    "__key": "key",
+    "__publishTime": "publish_time",
+    "__eventTime": "event_time",
+    "__messageProperties": "properties",
+    "__producerName": "producer_name",
+    "__sequenceId": "sequence_id",
+    "__schemaVersion": "schema_version",
+    "__valueRaw": "value_raw",
+}
+"""Beside the fields of a payload: what is known of its message, and where that is stored."""
 
 
 def unknown_column(name: str, known: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ from pulsark.datasource.plan import Segment, Split, consecutive
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TAKEN_TYPES = ("string", "int", "bigint", "binary", "timestamp", "boolean")
+TAKEN_TYPES = ("string", "integer", "long", "binary", "timestamp", "boolean")
 """Types of columns whose values mean the same in Python as in Spark."""
 
 _NAMES: Mapping[type[Filter], str] = {
@@ -50,11 +50,15 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Condition(NamedTuple):
-    """``test`` is the name of Arrow's function, ``is_in``, ``is_null`` or ``is_valid``."""
+    """``test`` is the name of Arrow's function, ``is_in``, ``is_null`` or ``is_valid``.
+
+    ``stored`` is the column of a message that ``column`` of the query is a copy of.
+    """
 
     column: str
     test: str
     values: tuple[Any, ...] = ()
+    stored: str | None = None
 
     def holds(self, value: Any) -> bool:
         """Whether it is true of a value that is not null."""
@@ -75,14 +79,19 @@ class Condition(NamedTuple):
                 return True
 
 
-def condition(given: Filter, types: Mapping[str, str]) -> Condition | None:
+def condition(
+    given: Filter, types: Mapping[str, str], stored: Mapping[str, str]
+) -> Condition | None:
     """A filter as a condition, if it can be applied exactly to a column of one of the types."""
     path: Sequence[str] = getattr(given, "attribute", ())
     if len(path) != 1 or types.get(path[0]) not in TAKEN_TYPES:
         return None
     column, kind = path[0], types[path[0]]
+    source = stored.get(column)
     if isinstance(given, IsNull | IsNotNull):
-        return Condition(column, "is_null" if isinstance(given, IsNull) else "is_valid")
+        return Condition(
+            column, "is_null" if isinstance(given, IsNull) else "is_valid", stored=source
+        )
     test = "is_in" if isinstance(given, In) else _NAMES.get(type(given))
     if test is None:
         return None
@@ -91,17 +100,17 @@ def condition(given: Filter, types: Mapping[str, str]) -> Condition | None:
     if test == "is_in":
         values = tuple(value for value in values if value is not None)
     elif isinstance(given, EqualNullSafe) and raw is None:
-        return Condition(column, "is_null")
+        return Condition(column, "is_null", stored=source)
     if not all(_fits(value, kind) for value in values):
         return None
-    return Condition(column, test, tuple(map(_plain, values)))
+    return Condition(column, test, tuple(map(_plain, values)), source)
 
 
 def _fits(value: Any, kind: str) -> bool:
     match kind:
         case "string":
             return isinstance(value, str)
-        case "int" | "bigint":
+        case "integer" | "long":
             return isinstance(value, int) and not isinstance(value, bool)
         case "boolean":
             return isinstance(value, bool)
@@ -119,9 +128,9 @@ def narrowed(item: Split, conditions: Iterable[Condition]) -> list[Split]:
     """What of a split the conditions on ids and places can be true of, without gaps each."""
     segments: list[Segment] = list(item.segments)
     for each in conditions:
-        match each.column:
+        match each.stored:
             case "topic" | "partition":
-                if not each.holds(getattr(item, each.column)):
+                if not each.holds(getattr(item, each.stored)):
                     return []
             case "ledger_id":
                 segments = [s for s in segments if each.holds(s.ledger_id)]
@@ -173,7 +182,7 @@ class RowFilter:
     def may_match(self, group: Any, columns: Mapping[str, int]) -> bool:
         """Whether a row group can have such rows; ``columns`` has the places of plain columns."""
         for each in self._conditions:
-            place = columns.get(each.column)
+            place = columns.get(each.stored or "")
             found = group.column(place).statistics if place is not None else None
             if found is None:
                 continue

@@ -122,7 +122,14 @@ OPTIONS: tuple[OptionDoc, ...] = (
         "true",
         "whether properties are a column; the costliest one",
     ),
-    OptionDoc("valueFormat", (), "raw", "raw (value is binary) or string (value is text)"),
+    OptionDoc(
+        "valueFormat",
+        (),
+        "raw",
+        "raw (value is binary), string (value is text), auto (the fields of the topic's schema are "
+        "columns) or json (the fields of valueSchema are)",
+    ),
+    OptionDoc("valueSchema", (), "", "for valueFormat json: the payload's fields, as DDL"),
     OptionDoc(
         "readTableFiles",
         (),

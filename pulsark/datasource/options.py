@@ -94,6 +94,7 @@ class Options:
     columns: tuple[str, ...] | None
     include_properties: bool
     value_format: str
+    value_schema: str | None
     read_table_files: bool
     pushdown: bool
     min_partitions: int | None
@@ -132,7 +133,8 @@ class Options:
             subscription=_subscription(given, topics, pattern),
             columns=_optional(given, "columns", names),
             include_properties=_flag(given, "includeProperties", True),
-            value_format=_one_of(given, "valueFormat", "raw", "string"),
+            value_format=_value_format(given),
+            value_schema=given.get("valueSchema"),
             read_table_files=_flag(given, "readTableFiles", True),
             pushdown=_flag(given, "pushdown", False),
             min_partitions=_optional(given, "minPartitions", positive),
@@ -320,6 +322,13 @@ def _time(given: Mapping[str, str], for_all: str, by_partition: str) -> Starting
     if by_partition in given:
         return parse_moments(by_partition, given[by_partition])
     return None
+
+
+def _value_format(given: Mapping[str, str]) -> str:
+    found = _one_of(given, "valueFormat", "raw", "string", "auto", "json")
+    if (found == "json") != ("valueSchema" in given):
+        raise OptionError("options 'valueSchema' and 'valueFormat' json go together; set both")
+    return found
 
 
 def _subscription(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pulsark.datasource.admin_client import AdminClient
-from pulsark.datasource.columns import column_types
 from pulsark.datasource.errors import DataLossError
 from pulsark.datasource.filters import Condition, RowFilter, condition, narrowed
+from pulsark.datasource.layout import Layout
 from pulsark.datasource.offsets import Edge, Place
 from pulsark.datasource.options import Options
 from pulsark.datasource.plan import (
@@ -66,6 +66,7 @@ class SplitReader:
     """Reads splits in tasks. Plain data, because it is pickled into every task."""
 
     options: Options
+    layout: Layout
     columns: tuple[str, ...]
     conditions: tuple[Condition, ...] = ()
 
@@ -73,34 +74,43 @@ class SplitReader:
         """The rows of splits as record batches with exactly the query's columns."""
         if not isinstance(partition, SplitPartition):
             return  # Spark's stand-in for "no partitions"
-        from pulsark.datasource.shape import Shape
+        from pulsark.datasource.shape import Shape, schemas_of
 
-        shape, wanted = Shape(self.options, self.columns), RowFilter(self.conditions)
+        options = self.options
+        shape = Shape(
+            self.layout,
+            self.columns,
+            schemas_of(options.admin_url, options.poll_timeout_s),
+            json_values=options.value_format == "json",
+        )
+        wanted = RowFilter(self.conditions)
         for split in partition.splits:
-            for batch in self._rows(split, wanted):
-                rows = wanted.apply(shape.apply(batch))
+            for batch in self._rows(split, shape.stored, wanted):
+                rows = wanted.apply(shape.apply(batch, split.topic))
                 if rows.num_rows:
                     yield rows
 
-    def _rows(self, split: Split, wanted: RowFilter) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, split: Split, columns: tuple[str, ...], wanted: RowFilter
+    ) -> Iterator[pa.RecordBatch]:
         """The columns as they are stored; of files only what may be wanted."""
         for piece, file in pieces(split):
             if file is None:
-                yield from self._from_broker(piece)
+                yield from self._from_broker(piece, columns)
                 continue
             from pulsark.datasource.file_rows import UnreadableError, file_rows
 
             try:
-                yield from file_rows(piece, file, split.files.directories, self.columns, wanted)
+                yield from file_rows(piece, file, split.files.directories, columns, wanted)
             except UnreadableError as error:
                 log.warning("%s; reading from the broker", error)
-                yield from self._from_broker(behind(piece, error.entry_id))
+                yield from self._from_broker(behind(piece, error.entry_id), columns)
 
-    def _from_broker(self, split: Split) -> Iterator[pa.RecordBatch]:
+    def _from_broker(self, split: Split, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         from pulsark.datasource.entry_stream import read_entries
         from pulsark.storage.rows import RowBuilder
 
-        builder = RowBuilder(split.topic, split.partition, self.columns)
+        builder = RowBuilder(split.topic, split.partition, columns)
         first = (split.segments[0].ledger_id, split.segments[0].first)
         last = (split.segments[-1].ledger_id, split.segments[-1].last)
         for chunk in read_entries(
@@ -137,9 +147,9 @@ class SplitReader:
 class PulsarkReader(DataSourceReader):
     """A batch read. Constructed anew for every execution."""
 
-    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: Options, layout: Layout, columns: tuple[str, ...]) -> None:
         self._options = options
-        self._splits = SplitReader(options, columns)
+        self._splits = SplitReader(options, layout, columns)
 
     def partitions(self) -> list[InputPartition]:
         """The splits of everything between the starting and the ending offsets, as of now."""
@@ -182,10 +192,9 @@ class FilteringReader(PulsarkReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Remember what the read applies; gives the others back."""
-        known = column_types(self._options)
-        types = {name: known[name] for name in self._splits.columns}
+        layout = self._splits.layout
         for each in filters:
-            taken = condition(each, types)
+            taken = condition(each, layout.simple_types, layout.stored)
             if taken is None:
                 yield each
             else:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from pulsark.datasource.columns import check_schema, column_types, spark_schema
+from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.errors import OptionError
+from pulsark.datasource.layout import Layout, layout_of
 from pulsark.datasource.options import MESSAGES, Options
+from pulsark.datasource.topics import topic_names, topics_matching
 from pulsark.datasource.views import ViewReader, view_ddl
+from pulsark.schemas.definition import SchemaData
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceWriter
     from pyspark.sql.types import StructType
+
+
+SCHEMAS_OF_TOPICS_MAX = 100
+"""More topics are not compared for ``valueFormat`` auto."""
 
 
 class PulsarkSource(DataSource):
@@ -28,7 +37,7 @@ class PulsarkSource(DataSource):
         options = Options.parse(self.options)
         if options.view != MESSAGES:
             return view_ddl(options.view, options.columns)
-        return spark_schema(options.columns, column_types(options))
+        return _layout(options).schema(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``."""
@@ -37,9 +46,10 @@ class PulsarkSource(DataSource):
         options = Options.parse(self.options, streaming=False)
         if options.view != MESSAGES:
             return ViewReader(options, schema)
-        check_schema(schema, column_types(options))
+        layout = _layout(options)
+        layout.check(schema)
         kind = FilteringReader if options.pushdown else PulsarkReader
-        return kind(options, tuple(schema.fieldNames()))
+        return kind(options, layout, tuple(schema.fieldNames()))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write to the view ``cursors``."""
@@ -52,5 +62,27 @@ class PulsarkSource(DataSource):
         from pulsark.datasource.stream_reader import PulsarkStreamReader
 
         options = Options.parse(self.options, streaming=True)
-        check_schema(schema, column_types(options))
-        return PulsarkStreamReader(options, tuple(schema.fieldNames()))
+        layout = _layout(options)
+        layout.check(schema)
+        return PulsarkStreamReader(options, layout, tuple(schema.fieldNames()))
+
+
+def _layout(options: Options) -> Layout:
+    return layout_of(options, lambda: _schemas(options))
+
+
+def _schemas(options: Options) -> Mapping[str, Mapping[bytes, SchemaData]]:
+    admin = AdminClient(options.admin_url, options.poll_timeout_s)
+    try:
+        if options.topics_pattern is not None:
+            names = topics_matching(admin, options.topics_pattern)
+        else:
+            names = topic_names(options.topics)
+        if len(names) > SCHEMAS_OF_TOPICS_MAX:
+            raise OptionError(
+                f"option 'valueFormat': auto is for at most {SCHEMAS_OF_TOPICS_MAX} topics, and "
+                f"these are {len(names)}; read them with valueFormat raw"
+            )
+        return {str(name): admin.schemas(name) for name in names}
+    finally:
+        admin.close()

@@ -21,6 +21,7 @@ from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.admission import Admission, default_limit
 from pulsark.datasource.errors import DataSourceError
 from pulsark.datasource.following import Following
+from pulsark.datasource.layout import Layout
 from pulsark.datasource.offsets import Edge, PartitionOffset, Place, StreamOffset
 from pulsark.datasource.options import Options
 from pulsark.datasource.plan import PartitionState, Split, comes_after
@@ -49,9 +50,9 @@ _STOP_SECONDS = 2.0
 class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read."""
 
-    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: Options, layout: Layout, columns: tuple[str, ...]) -> None:
         self._options = options
-        self._splits = SplitReader(options, columns)
+        self._splits = SplitReader(options, layout, columns)
         self._admin: AdminClient | None = None
         self._finder: TopicFinder | None = None
         self._initial: StreamOffset | None = None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Double, Integer, JsonSchema, Record, String
 from pyspark.errors import PySparkException
 
 from tests.support.python_client import connect
@@ -386,3 +387,47 @@ def test_a_sink_has_everything_once_though_the_query_was_killed_five_times(
     assert len(rows) == len(wanted)
     assert {(row.producer, row.seq) for row in rows} == wanted
     assert len({row.message_id for row in rows}) == len(rows)
+
+
+def order(**fields: Any) -> type[Record]:
+    """A class of records of one name."""
+    found: type[Record] = type(Record)("Order", (Record,), {"id": Integer(), **fields})
+    return found
+
+
+First = order(item=String())
+Second = order(item=String(), price=Double(required_default=True))
+
+
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_fields_of_a_schema_that_changes_under_the_query(
+    spark: SparkSession,
+    client: pulsar.Client,
+    reading: dict[str, Any],
+    tmp_path: Path,
+    kind: Any,
+) -> None:
+    topic = f"fields-{kind.__name__}"
+    old = client.create_producer(topic, schema=kind(First))
+    old.send(First(id=1, item="tea"), partition_key="k")
+    given = {**reading, "topic": topic, "columns": "id,item,__key", "valueFormat": "auto"}
+    query = (
+        stream(spark, given, columns=given["columns"])
+        .writeStream.format("memory")
+        .queryName(f"fields_{kind.__name__}")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+        rows = spark.table(f"fields_{kind.__name__}")
+        eventually(lambda: rows.count() == 1, "the first row")
+        new = client.create_producer(topic, schema=kind(Second))
+        new.send(Second(id=2, item="milk", price=1.5))
+        eventually(lambda: rows.count() == 2, "the row of the new schema")
+        found = [tuple(row) for row in rows.orderBy("id").collect()]
+        assert found == [(1, "tea", "k"), (2, "milk", None)]
+    finally:
+        query.stop()
+    columns = {key: value for key, value in given.items() if key != "columns"}
+    frame = spark.read.format("pulsark").options(**columns).load()
+    assert [(row.id, row.price) for row in frame.orderBy("id").collect()] == [(1, None), (2, 1.5)]

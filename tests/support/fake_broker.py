@@ -16,6 +16,7 @@ from pulsark.dispatch.flight import FlightListener, TopicRange
 from pulsark.dispatch.query_claims import QueryClaims
 from pulsark.errors import ClientError, ServerError
 from pulsark.runtime import OsDisk, SystemClock
+from pulsark.schemas.definition import SchemaData
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.record import DataFile
 from pulsark.storage.table.seal import seal
@@ -64,6 +65,7 @@ class FakeBroker:
         self.fail_reads = 0
         self.hide_from: Position | None = None
         self._next_ledger = 0
+        self.schemas: dict[str, list[SchemaData]] = {}
         self.table = ""
         self.sealed: dict[str, dict[int, list[DataFile]]] = {}
         self.claims = QueryClaims(SystemClock())
@@ -99,6 +101,21 @@ class FakeBroker:
         nonce = uuid.uuid4().hex[:16]
         numbered = enumerate(held, first)
         files += seal(numbered, partition, ledger_id, [directory], OsDisk(), nonce, **how)
+
+    def schema_answer(self, topic: str) -> dict[str, Any]:
+        """The answer of the ``schemas`` endpoint, of ``tenant/namespace/topic``."""
+        return {
+            "getSchemaResponses": [
+                {
+                    "version": version,
+                    "type": schema.type.name,
+                    "timestamp": 0,
+                    "data": schema.data.decode(),
+                    "properties": dict(schema.properties),
+                }
+                for version, schema in enumerate(self.schemas.get(topic, ()))
+            ]
+        }
 
     def table_files(self, topic: str) -> dict[str, Any]:
         """The answer of the ``tableFiles`` endpoint."""
@@ -274,7 +291,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.fake.requests.append(f"{self.command} {unquote(self.path)}")
         parts = path.removeprefix("/admin/v2/").removeprefix("persistent/").split("/")
         try:
-            if parts[0] == "spark-queries":
+            if parts[0] == "schemas":
+                status, answer = 200, self.fake.schema_answer("/".join(parts[1:4]))
+            elif parts[0] == "spark-queries":
                 status, answer = self._query(parts[1], body)
             else:
                 status, answer = self._route(parts, body, dict(parse_qsl(query)))

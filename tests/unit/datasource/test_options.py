@@ -42,6 +42,7 @@ def test_defaults() -> None:
         columns=None,
         include_properties=True,
         value_format="raw",
+        value_schema=None,
         read_table_files=True,
         pushdown=False,
         min_partitions=None,
@@ -104,6 +105,8 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
         ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"), '{"t": {"0": 1}}'
     )
     valid |= {"startingOffsetsByTimestampStrategy": "latest", "valueFormat": "string"}
+    if key == "valueSchema":
+        other["valueFormat"] = "json"
     if key == "startingOffsetsByTimestampStrategy":
         other["startingTimestamp"] = "1"
     if key == "maxTriggerDelay":
@@ -203,6 +206,7 @@ def test_durations(text: str, seconds: float) -> None:
             "nothing without 'startingTimestamp'",
         ),
         ({"topic": "t", "valueFormat": "strng"}, "'strng' is unknown; did you mean 'string'?"),
+        ({"topic": "t", "valueFormat": "json"}, "'valueSchema' and 'valueFormat' json go together"),
         ({"topic": "t", "subscription": "a", "subscriptionPrefix": "b"}, "set one of"),
     ],
 )

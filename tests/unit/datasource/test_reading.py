@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from pulsark.datasource.admission import Admission
-from pulsark.datasource.columns import COLUMNS, check_schema, column_types, spark_schema
+from pulsark.datasource.columns import COLUMNS
 from pulsark.datasource.errors import (
     DataLossError,
     DataSourceError,
@@ -22,6 +22,7 @@ from pulsark.datasource.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from pulsark.datasource.layout import layout_of
 from pulsark.datasource.options import Options
 from pulsark.datasource.reader import PulsarkReader, SplitPartition
 from pulsark.datasource.stream_reader import PulsarkStreamReader
@@ -36,6 +37,7 @@ from tests.support.fake_broker import FakeBroker
 
 T = "persistent://public/default/t"
 COLUMNS_READ = ("partition", "message_id", "value")
+RAW = layout_of(Options.parse({"topic": "t"}), dict)
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def options(broker: FakeBroker, streaming: bool, **raw: Any) -> Options:
 
 def read(broker: FakeBroker, **raw: Any) -> list[str]:
     """Values of a batch read, in split order."""
-    reader = PulsarkReader(options(broker, False, **raw), COLUMNS_READ)
+    reader = PulsarkReader(options(broker, False, **raw), RAW, COLUMNS_READ)
     return values(reader, reader.partitions())
 
 
@@ -78,7 +80,7 @@ def values(reader: Any, partitions: list[Any]) -> list[str]:
     for partition in partitions:
         partition = pickle.loads(pickle.dumps(partition))
         for found in reader.read(partition):
-            assert found.schema == to_arrow_schema(spark_schema(COLUMNS_READ), timezone="UTC")
+            assert found.schema == to_arrow_schema(RAW.schema(COLUMNS_READ), timezone="UTC")
             rows += [row.decode() for row in found.column("value").to_pylist()]
     return rows
 
@@ -93,7 +95,7 @@ class Stream:
         self.end = self.offset
 
     def restart(self) -> None:
-        self.reader = PulsarkStreamReader(self._options, COLUMNS_READ)
+        self.reader = PulsarkStreamReader(self._options, RAW, COLUMNS_READ)
 
     def plan(self, limit: Any = None) -> bool:
         """The next end; whether there is a batch to run."""
@@ -121,17 +123,17 @@ class Stream:
 
 def test_the_columns_are_those_of_the_table() -> None:
     assert [column.name for column in COLUMNS] == ROW_SCHEMA.names
-    assert to_arrow_schema(spark_schema(None), timezone="UTC") == ROW_SCHEMA
+    assert to_arrow_schema(RAW.schema(), timezone="UTC") == ROW_SCHEMA
 
 
 def test_a_schema_given_by_the_user_must_be_a_subset() -> None:
-    check_schema(StructType().add("value", spark_schema(["value"])["value"].dataType))
+    RAW.check(StructType().add("value", BinaryType()))
     with pytest.raises(OptionError, match="did you mean 'value'"):
-        check_schema(StructType().add("valu", StringType()))
+        RAW.check(StructType().add("valu", StringType()))
     with pytest.raises(OptionError, match="'value' is binary, not string"):
-        check_schema(StructType().add("value", StringType()))
+        RAW.check(StructType().add("value", StringType()))
     with pytest.raises(OptionError, match="must be nullable"):
-        check_schema(StructType().add("entry_id", LongType(), nullable=False))
+        RAW.check(StructType().add("entry_id", LongType(), nullable=False))
 
 
 def test_everything_is_read_across_ledgers_and_partitions(broker: FakeBroker) -> None:
@@ -191,7 +193,7 @@ def test_a_stream_may_wait_for_its_topic(broker: FakeBroker) -> None:
 def test_splits_of_so_many_records(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [batch("a", "b", "c", "d")] * 10)
-    reader = PulsarkReader(options(broker, False, maxRecordsPerPartition="12"), COLUMNS_READ)
+    reader = PulsarkReader(options(broker, False, maxRecordsPerPartition="12"), RAW, COLUMNS_READ)
     assert [split.splits[0].entries for split in reader.partitions()] == [2, 3, 2, 3]  # type: ignore[attr-defined]
     assert read(broker, maxRecordsPerPartition="12") == ["a", "b", "c", "d"] * 10
 
@@ -200,7 +202,7 @@ def test_many_small_topics_are_few_tasks(broker: FakeBroker) -> None:
     for number in range(50):
         broker.publish(broker.create(f"t-{number:02d}"), [alone(f"{number:02d}")])
     given = {"topicsPattern": "t-.*", "minPartitions": "4"}
-    reader = PulsarkReader(options(broker, False, **given), COLUMNS_READ)
+    reader = PulsarkReader(options(broker, False, **given), RAW, COLUMNS_READ)
     assert 4 <= len(reader.partitions()) <= 8
     assert read(broker, **given) == [f"{number:02d}" for number in range(50)]
 
@@ -208,19 +210,20 @@ def test_many_small_topics_are_few_tasks(broker: FakeBroker) -> None:
 def test_values_as_text(broker: FakeBroker) -> None:
     broker.publish(broker.create("t"), [alone("\u00e4"), batch("b", "c")])
     given = options(broker, False, valueFormat="string")
-    types = column_types(given)
-    reader = PulsarkReader(given, ("value", "partition"))
+    layout = layout_of(given, dict)
+    reader = PulsarkReader(given, layout, ("value", "partition"))
     (found,) = [rows for split in reader.partitions() for rows in reader.read(split)]
-    schema = spark_schema(("value", "partition"), types)
+    schema = layout.schema(("value", "partition"))
     assert found.schema == to_arrow_schema(schema, timezone="UTC")
     assert found.column(0).to_pylist() == ["\u00e4", "b", "c"]
-    assert "properties" not in column_types(options(broker, False, includeHeaders="false"))
+    without = options(broker, False, includeHeaders="false")
+    assert "properties" not in layout_of(without, dict).columns
 
 
 def test_a_single_partition_gives_several_splits(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [alone(str(i)) for i in range(10)])
-    reader = PulsarkReader(options(broker, False, minPartitions="5"), COLUMNS_READ)
+    reader = PulsarkReader(options(broker, False, minPartitions="5"), RAW, COLUMNS_READ)
     splits = reader.partitions()
     assert [split.splits[0].entries for split in splits] == [2] * 5  # type: ignore[attr-defined]
     assert values(reader, splits) == [str(i) for i in range(10)]
@@ -228,7 +231,7 @@ def test_a_single_partition_gives_several_splits(broker: FakeBroker) -> None:
 
 def test_an_empty_topic_has_no_splits(broker: FakeBroker) -> None:
     broker.create("t", 3)
-    reader = PulsarkReader(options(broker, False), COLUMNS_READ)
+    reader = PulsarkReader(options(broker, False), RAW, COLUMNS_READ)
     assert reader.partitions() == []
     assert list(reader.read(None)) == []  # type: ignore[arg-type]
 
@@ -303,8 +306,8 @@ def test_a_gap_is_data_loss(broker: FakeBroker) -> None:
     broker.publish(topic, [alone("a"), alone("b")])
     broker.roll(topic)
     broker.publish(topic, [alone("c")])
-    reader = PulsarkReader(options(broker, False), COLUMNS_READ)
-    lenient = PulsarkReader(options(broker, False, failOnDataLoss="false"), COLUMNS_READ)
+    reader = PulsarkReader(options(broker, False), RAW, COLUMNS_READ)
+    lenient = PulsarkReader(options(broker, False, failOnDataLoss="false"), RAW, COLUMNS_READ)
     splits = reader.partitions()
     del broker.topics[topic][-1].ledgers[1]
     with pytest.raises(DataLossError, match="message 1:0 is gone, next comes 2:0"):
@@ -315,7 +318,7 @@ def test_a_gap_is_data_loss(broker: FakeBroker) -> None:
 def test_a_topic_created_again_is_not_read_as_the_old_one(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [alone("a")])
-    reader = PulsarkReader(options(broker, False), COLUMNS_READ)
+    reader = PulsarkReader(options(broker, False), RAW, COLUMNS_READ)
     splits = reader.partitions()
     broker.create("t")
     with pytest.raises(TopicNotFoundError, match="created again"):
@@ -334,7 +337,7 @@ def test_no_broker_is_one_clear_error(broker: FakeBroker, monkeypatch: pytest.Mo
 def test_rows_of_large_reads_come_in_several_batches(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [batch(*map(str, range(3000))) for _ in range(8)])
-    reader = PulsarkReader(options(broker, False), ("batch_index",))
+    reader = PulsarkReader(options(broker, False), RAW, ("batch_index",))
     (split,) = reader.partitions()
     assert [found.num_rows for found in reader.read(split)] == [12_000, 12_000]
 
@@ -359,7 +362,7 @@ def test_a_stream_reads_every_message_once(broker: FakeBroker) -> None:
 def test_the_start_does_not_move_between_the_two_questions(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [alone("old")])
-    reader = PulsarkStreamReader(options(broker, True), COLUMNS_READ)
+    reader = PulsarkStreamReader(options(broker, True), RAW, COLUMNS_READ)
     first = reader.initialOffset()
     broker.publish(topic, [alone("new")])
     assert reader.initialOffset() == first
@@ -655,7 +658,7 @@ def _moved(offset: dict[str, Any]) -> dict[str, Any]:
 
 def test_polling_while_nothing_happens_costs_few_requests(broker: FakeBroker) -> None:
     broker.create("t")
-    reader = PulsarkStreamReader(options(broker, True), COLUMNS_READ)
+    reader = PulsarkStreamReader(options(broker, True), RAW, COLUMNS_READ)
     start = reader.initialOffset()
     before = len(broker.requests)
     for _ in range(50):
@@ -666,8 +669,8 @@ def test_polling_while_nothing_happens_costs_few_requests(broker: FakeBroker) ->
 def test_a_reader_can_be_pickled_for_the_tasks(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [alone("a")])
-    reader = pickle.loads(pickle.dumps(PulsarkReader(options(broker, False), COLUMNS_READ)))
+    reader = pickle.loads(pickle.dumps(PulsarkReader(options(broker, False), RAW, COLUMNS_READ)))
     assert values(reader, reader.partitions()) == ["a"]
-    stream = PulsarkStreamReader(options(broker, True), COLUMNS_READ)
+    stream = PulsarkStreamReader(options(broker, True), RAW, COLUMNS_READ)
     assert isinstance(pickle.loads(pickle.dumps(stream)), PulsarkStreamReader)
     assert isinstance(reader.partitions()[0], SplitPartition)

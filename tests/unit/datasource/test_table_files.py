@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from pyspark.sql.datasource import (
 )
 
 from pulsark.datasource import reader as reader_module
-from pulsark.datasource.columns import column_types
 from pulsark.datasource.filters import RowFilter, condition
+from pulsark.datasource.layout import layout_of
 from pulsark.datasource.options import Options
 from pulsark.datasource.plan import pieces
 from pulsark.datasource.reader import FilteringReader
@@ -37,6 +38,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.tables import NOW, entries, entry
 
 COLUMNS = tuple(ROW_SCHEMA.names)
+RAW = layout_of(Options.parse({"topic": "t"}), dict)
 Rows = list[dict[str, Any]]
 
 
@@ -54,7 +56,7 @@ def options(broker: FakeBroker, **raw: str) -> Options:
 
 
 def read(broker: FakeBroker, *filters: Filter, **raw: str) -> Rows:
-    reader = FilteringReader(options(broker, **raw), COLUMNS)
+    reader = FilteringReader(options(broker, **raw), RAW, COLUMNS)
     assert list(reader.pushFilters(list(filters))) == []
     found = [rows for split in reader.partitions() for rows in reader.read(split)]
     assert all(rows.schema == ROW_SCHEMA for rows in found)
@@ -173,7 +175,7 @@ def test_the_rest_of_a_file_that_breaks_midway_comes_from_the_broker(
 
 def test_a_split_carries_the_files_that_it_reads(broker: FakeBroker, tmp_path: Path) -> None:
     filled(broker, tmp_path)
-    reader = FilteringReader(options(broker, minPartitions="8"), COLUMNS)
+    reader = FilteringReader(options(broker, minPartitions="8"), RAW, COLUMNS)
     for partition in reader.partitions():
         for split in partition.splits:  # type: ignore[attr-defined]
             found = list(pieces(split))
@@ -219,7 +221,7 @@ def test_filters_give_the_rows_that_they_name(broker: FakeBroker, tmp_path: Path
 def test_ids_narrow_the_plan(broker: FakeBroker, tmp_path: Path) -> None:
     topic = filled(broker, tmp_path)
     _, second = broker.topics[topic][-1].ledgers
-    reader = FilteringReader(options(broker, minPartitions="1"), COLUMNS)
+    reader = FilteringReader(options(broker, minPartitions="1"), RAW, COLUMNS)
     given = [EqualTo(("ledger_id",), second), GreaterThan(("entry_id",), 35)]
     assert list(reader.pushFilters(given)) == []
     (partition,) = reader.partitions()
@@ -254,7 +256,6 @@ def test_row_groups_without_wanted_rows_are_not_read(
 
 
 def test_filters_that_are_left_to_spark(broker: FakeBroker) -> None:
-    types = column_types(options(broker))
     for pushed in (
         Not(EqualTo(("key",), "a")),
         StringStartsWith(("key",), "a"),
@@ -262,5 +263,6 @@ def test_filters_that_are_left_to_spark(broker: FakeBroker) -> None:
         EqualTo(("no_column",), 1),
         EqualTo(("key", "inner"), "a"),
         EqualTo(("partition",), "1"),
+        EqualTo(("publish_time",), datetime(2026, 1, 1)),
     ):
-        assert condition(pushed, types) is None
+        assert condition(pushed, RAW.simple_types, RAW.stored) is None

@@ -35,12 +35,16 @@ class ValueColumn:
         """For another file: nothing learned yet."""
         return ValueColumn(self._schemas)
 
+    def decode(self, payloads: pa.Array, versions: pa.Array) -> pa.Array:
+        """Values alone, null where there is none; of each row by the version that it carries."""
+        return self._converted(payloads, versions, self.type, self._decoded)
+
     def split(self, payloads: pa.Array, versions: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Values, and where they do not tell all of a payload, the payload; of each row.
 
         ``versions`` are the schema versions that the rows carry.
         """
-        values = self._converted(payloads, versions, self.type, self._decoded)
+        values = self.decode(payloads, versions)
         again = self._converted(values, versions, pa.binary(), self._encoded)
         same = pc.fill_null(pc.equal(again, payloads), False)
         return values, pc.if_else(same, pa.scalar(None, pa.binary()), payloads)
