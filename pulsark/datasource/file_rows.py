@@ -8,7 +8,7 @@ and no entry is missing. Whatever else it finds is left to the broker, which has
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,17 @@ import pyarrow.parquet as pq
 from pulsark.datasource.filters import RowFilter
 from pulsark.datasource.plan import Split
 from pulsark.datasource.table_files import TableFile
-from pulsark.storage.rows import ROW_SCHEMA
+from pulsark.errors import CorruptEntryError
+from pulsark.storage.rows import ROW_SCHEMA, RowBuilder, entries_of
+from pulsark.storage.rows.entries import COLUMNS as ENTRY_COLUMNS
+from pulsark.storage.rows.entries import SCHEMA_VERSION
+from pulsark.storage.rows.values import ValueColumn
 
 BATCH_ROWS = 16_384
 
-FORMAT_VERSIONS = ("1",)
+FORMAT_VERSIONS = ("1", "2")
 _FORMAT_KEY = b"pulsark.formatVersion"
+_VALUES_KEY = b"pulsark.values"
 _NEEDED = ("entry_id", "batch_index", "batch_size")
 _COMPARED = (
     "entry_id", "batch_index", "batch_size", "key", "sequence_id", "publish_time", "event_time",
@@ -67,17 +72,28 @@ def file_rows(
         with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
             _check(parquet, file)
             places = _places(parquet)
-            stored = _stored_columns(columns)
+            values = _values(parquet)
+            stored = _stored_columns(columns, values)
             for number, (low, high) in enumerate(_ranges(parquet, file)):
                 if high < first or low > segment.last:
                     continue
                 if wanted.may_match(parquet.metadata.row_group(number), places):
                     rows = parquet.read_row_group(number, columns=stored, use_threads=False)
-                    for found in rows.combine_chunks().to_batches():
-                        _check_entries(found, low, high)
+                    (found,) = rows.combine_chunks().to_batches()
+                    _check_entries(found, low, high)
+                    if values is None or "value" not in stored:
                         yield from _shaped(found, item, columns)
+                    elif found.column("value_raw").null_count == found.num_rows:
+                        yield from _shaped(_with_payloads(found, values), item, columns)
+                    else:
+                        # What was sent compressed or encrypted is told apart by its entry only.
+                        whole = parquet.read_row_group(
+                            number, columns=[*ENTRY_COLUMNS, SCHEMA_VERSION], use_threads=False
+                        )
+                        entries = entries_of(whole, values)
+                        yield from entry_rows(item, entries, columns)
                 first = high + 1
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, CorruptEntryError) as error:
         raise UnreadableError(first, f"{path}: {error}") from error
 
 
@@ -106,9 +122,42 @@ def _places(parquet: pq.ParquetFile) -> dict[str, int]:
     return {name: place for place, name in enumerate(names) if name in _COMPARED}
 
 
-def _stored_columns(columns: Sequence[str]) -> list[str]:
+def _values(parquet: pq.ParquetFile) -> ValueColumn | None:
+    """How the file's values are typed, if they are."""
+    found = (parquet.metadata.metadata or {}).get(_VALUES_KEY)
+    return None if found is None else ValueColumn.from_metadata(found)
+
+
+def _stored_columns(columns: Sequence[str], values: ValueColumn | None) -> list[str]:
     derived = ("topic", "partition", "message_id", "ledger_id")
-    return list(dict.fromkeys([*_NEEDED, *(name for name in columns if name not in derived)]))
+    found = [*_NEEDED, *(name for name in columns if name not in derived)]
+    if values is not None and {"value", "value_raw"} & set(found):
+        found += ["value", "value_raw", SCHEMA_VERSION]
+    return list(dict.fromkeys(found))
+
+
+def _with_payloads(rows: pa.RecordBatch, values: ValueColumn) -> pa.RecordBatch:
+    payloads = values.join(*(rows.column(n) for n in ("value", "value_raw", SCHEMA_VERSION)))
+    return rows.set_column(rows.schema.get_field_index("value"), "value", payloads)
+
+
+def entry_rows(
+    item: Split, entries: Iterable[tuple[int, bytes]], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The messages that a split within one ledger has of some entries."""
+    (segment,) = item.segments
+    builder = RowBuilder(item.topic, item.partition, columns)
+    for entry_id, entry in entries:
+        if not segment.first <= entry_id <= segment.last:
+            continue
+        limits = {}
+        if entry_id == segment.first and item.skip_through >= 0:
+            limits["skip_through"] = item.skip_through
+        if entry_id == segment.last and item.stop_after >= 0:
+            limits["stop_after"] = item.stop_after
+        builder.add(segment.ledger_id, entry_id, entry, **limits)
+    if builder.rows:
+        yield builder.finish()
 
 
 def _check_entries(rows: pa.RecordBatch, low: int, high: int) -> None:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pulsark.datasource.errors import DataSourceError
 from pulsark.datasource.layout import Layout
 from pulsark.schemas.definition import SchemaData
+from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows import ROW_SCHEMA
 from pulsark.storage.rows.values import ValueColumn
 from pulsark.storage.rows.values.types import arrow_type, column_of
@@ -39,8 +40,8 @@ class Shape:
         self._columns = columns
         self._schemas_of = schemas_of
         self._json = json_values
-        self._values: dict[str, tuple[ValueColumn, dict[bytes, SchemaData]]] = {}
-        self._missing: set[tuple[str, bytes]] = set()
+        self._values: dict[str, ValueColumn] = {}
+        self._asked: dict[str, set[bytes]] = {}
         stored = [layout.stored[name] for name in columns if name in layout.stored]
         self._typed = len(stored) < len(columns)
         if self._typed:
@@ -96,21 +97,16 @@ class Shape:
         return values, pc.coalesce(batch.column("value_raw"), left)
 
     def _decoded(self, payloads: pa.Array, versions: pa.Array, topic: str) -> pa.Array:
-        if topic not in self._values:
+        carried = set(pc.unique(versions).to_pylist()) - {None}
+        asked = self._asked.setdefault(topic, set())
+        if topic not in self._values or not carried <= asked:
+            # A version that is not in the newest list either was deleted.
+            known = self._schemas_of(topic)
+            asked.update(carried, known)
+            found = (ValueSchema(version, schema) for version, schema in known.items())
             assert self._layout.payload is not None
-            known = dict(self._schemas_of(topic))
-            self._values[topic] = ValueColumn(self._layout.payload, known), known
-        column, known = self._values[topic]
-        for version in pc.unique(versions).to_pylist():
-            if (
-                version is not None
-                and version not in known
-                and (topic, version) not in self._missing
-            ):
-                # Newer than this task's list. What is not in the next one either was deleted.
-                known.update(self._schemas_of(topic))
-                self._missing.add((topic, version))
-        return column.decode(payloads, versions)
+            self._values[topic] = ValueColumn(ValueSchemas(self._layout.payload, tuple(found)))
+        return self._values[topic].decode(payloads, versions)
 
 
 def _loaded(text: bytes | None) -> Any:

@@ -17,6 +17,7 @@ from pulsark.dispatch.query_claims import QueryClaims
 from pulsark.errors import ClientError, ServerError
 from pulsark.runtime import OsDisk, SystemClock
 from pulsark.schemas.definition import SchemaData
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.record import DataFile
 from pulsark.storage.table.seal import seal
@@ -100,7 +101,12 @@ class FakeBroker:
         partition = TopicName.parse(name).partition
         nonce = uuid.uuid4().hex[:16]
         numbered = enumerate(held, first)
-        files += seal(numbered, partition, ledger_id, [directory], OsDisk(), nonce, **how)
+        schemas = self.schemas.get(str(TopicName.parse(name).base).partition("://")[2], [])
+        versions = [(number.to_bytes(8, "big"), each) for number, each in enumerate(schemas)]
+        files += seal(
+            numbered, partition, ledger_id, [directory], OsDisk(), nonce,
+            values=ValueSchemas.next(None, versions), **how,
+        )  # fmt: skip
 
     def schema_answer(self, topic: str) -> dict[str, Any]:
         """The answer of the ``schemas`` endpoint, of ``tenant/namespace/topic``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -13,6 +14,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pulsark.datasource import reader as reader_module
 from pulsark.datasource.ddl import parse_ddl
 from pulsark.datasource.errors import OptionError
 from pulsark.datasource.layout import layout_of
@@ -257,3 +259,27 @@ def test_ddl() -> None:
             },
         ],
     }
+
+
+@pytest.mark.parametrize("value_format", ["raw", "auto"])
+def test_typed_files_give_the_rows_of_entries(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value_format: str
+) -> None:
+    monkeypatch.setattr(reader_module.split_partitions, "__defaults__", (0,))
+    topic = broker.create("t")
+    broker.schemas["public/default/t"] = [schema(FIRST), schema(SECOND)]
+    sent = [
+        message(avro(FIRST, ORDER), 0),
+        message(avro(SECOND, {**ORDER, "price": 1.5}), 1),
+        *(message(avro(FIRST, {**ORDER, "id": i}), 0) for i in range(20)),
+    ]
+    broker.publish(topic, sent)
+    broker.roll(topic)
+    broker.publish(topic, [*sent, message(b"\xff", 0), message(b"free", None)])
+    for ledger_id, held in broker.topics[topic][-1].ledgers.items():
+        broker.seal(topic, ledger_id, len(held), str(tmp_path))
+    wanted = read(broker, valueFormat=value_format, readTableFiles="false")
+    assert len(wanted) == 46
+    broker.reads = 0
+    assert read(broker, valueFormat=value_format) == wanted
+    assert broker.reads == 0
