@@ -42,6 +42,9 @@ CONSUMER_NAME_CHARS_MAX = 1024
 PRODUCER_NAME_CHARS_MAX = 1024
 """Longest name of a producer. Deduplication keeps ten thousand of them."""
 
+DEDUPLICATION_RETURN_SECONDS = 120.0
+"""A producer that was disconnected is expected back in that time: clients try once a minute."""
+
 DEDUPLICATION_WAIT_SECONDS = 5.0
 """A new producer waits this long until it is known what is stored of its name."""
 

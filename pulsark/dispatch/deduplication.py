@@ -217,7 +217,8 @@ class Deduplication:
         if self._changed is not None:
             self._tell_changed()
         self._unsaved += len(entries)
-        if self._unsaved >= self._save_after:
+        if self._unsaved >= self._save_after and self._unsaved >= len(self.table):
+            # With many names a snapshot costs as much as reading as many entries would.
             self.save(entries[-1].position)
 
     def _send_all_receipts(self, entries: list[Entry]) -> None:

@@ -7,8 +7,11 @@ under way, and while it is not known what became of failed ones.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+
+from pulsark.limits import DEDUPLICATION_RETURN_SECONDS
 
 NONE = -1
 """Below every sequence id."""
@@ -76,16 +79,28 @@ class SequenceTable:
     """The sequence ids of all producer names of one topic.
 
     A name is kept as long as a producer has it, and then for ``forget_after`` seconds, unless
-    there are more than ``names_max``: then those go that were left first.
+    there are more than ``names_max``: then those go that were left first. None goes within
+    ``return_seconds``, because a connection that broke, or the whole broker, will be back, and
+    what was under way is sent again.
     """
 
-    def __init__(self, names_max: int, forget_after: float, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        names_max: int,
+        forget_after: float,
+        monotonic: Callable[[], float],
+        return_seconds: float = DEDUPLICATION_RETURN_SECONDS,
+    ) -> None:
         self._names_max = names_max
+        self._return_seconds = return_seconds
         self._forget_after = forget_after
         self._monotonic = monotonic
         self._by_name: dict[str, ProducerSequences] = {}
-        self._left: dict[str, float] = {}
-        """Names without a producer and since when, the earliest first."""
+        self._left: OrderedDict[str, float] = OrderedDict()
+        """Names without a producer and since when, the earliest first.
+
+        A plain dictionary takes ever longer to find its first key while first keys are removed.
+        """
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -122,7 +137,8 @@ class SequenceTable:
             self._make_room()
 
     def forget_left(self) -> None:
-        """Forget the names that were left long ago."""
+        """Forget the names that were left long ago, or are too many."""
+        self._make_room()
         now = self._monotonic()
         for name, since in list(self._left.items()):
             if now - since < self._forget_after:
@@ -137,9 +153,10 @@ class SequenceTable:
                 self._forget(name)
 
     def _make_room(self) -> None:
+        left_until = self._monotonic() - self._return_seconds
         while len(self._by_name) > self._names_max and len(self._left) > 1:
-            name = next(iter(self._left))
-            if not self._by_name[name].decided:
+            name, since = next(iter(self._left.items()))
+            if since > left_until or not self._by_name[name].decided:
                 return
             self._forget(name)
 

@@ -420,7 +420,8 @@ async def test_what_failed_is_not_stored_for_those_who_come_after_a_full_disk(br
 @scenario(**ON, brokerDeduplicationEntriesInterval=1)
 async def test_no_snapshot_leaves_recovered_entries_out(broker) -> None:
     client, other = await opened(broker), await opened(broker, "q")
-    before = await send(client, 0)
+    await send(client, 0)
+    before = await send(client, 1)
     await asyncio.sleep(2)  # its snapshot is taken
     topic = loaded(broker)
     deduplication = topic.deduplication
@@ -431,7 +432,7 @@ async def test_no_snapshot_leaves_recovered_entries_out(broker) -> None:
 
     topic.read = unreadable
     broker.bookie.held = True
-    client.send_bytes(message(client, 1))
+    client.send_bytes(message(client, 2))
     await asyncio.sleep(0.01)
     queue = broker.bookie._queue
     run, _, recovery, reserve = queue[0]
@@ -442,7 +443,7 @@ async def test_no_snapshot_leaves_recovered_entries_out(broker) -> None:
     broker.bookie.held = broker.bookie.read_only = False
     broker.bookie.release_held()
     await asyncio.sleep(3)
-    assert topic.ledger.last_confirmed == (before[0], 1)
+    assert topic.ledger.last_confirmed == (before[0], 2)
     await send(other, 0)
     deduplication.look_after()
     await asyncio.sleep(2)
@@ -451,11 +452,11 @@ async def test_no_snapshot_leaves_recovered_entries_out(broker) -> None:
     await asyncio.sleep(3)
     await send(other, 1)
     assert deduplication.cursor.mark_delete == topic.ledger.last_confirmed
-    assert deduplication.cursor.properties == {"p": "1", "q": "1"}
+    assert deduplication.cursor.properties == {"p": "2", "q": "1"}
     client.hang_up()
     other.hang_up()
     await crash(broker)
-    assert await last_of(broker) == 1
+    assert await last_of(broker) == 2
 
 
 @scenario(**ON)
@@ -486,6 +487,75 @@ async def test_only_what_came_after_the_last_snapshot_is_read(broker) -> None:
     broker.bookie.corrupt(*ids[5])
     assert await last_of(broker) == 24
     assert loaded(broker).deduplication._unsaved == 5
+
+
+@pytest.mark.feature("F54")
+@pytest.mark.parametrize("how", [restart, crash])
+def test_more_producers_than_are_remembered_lose_nothing_by_a_restart(how) -> None:
+    changed = {
+        "brokerDeduplicationMaxNumberOfProducers": 3,
+        "brokerDeduplicationEntriesInterval": 5,
+    }
+
+    @scenario(**ON, **changed)
+    async def run(broker) -> None:
+        everyone = [f"p{number}" for number in range(20)]
+        clients = [await opened(broker, name) for name in everyone]
+        for sequence in range(3):
+            for client in clients:
+                assert isinstance(await send(client, sequence), tuple)
+        await asyncio.sleep(2)
+        await how(broker)
+        for name in everyone:
+            client = await opened(broker, name)
+            assert await send(client, 2) == DUPLICATE
+            assert isinstance(await send(client, 3), tuple)
+        assert len(await stored(broker)) == 4 * len(everyone)
+
+    run()
+
+
+@scenario(**ON, brokerDeduplicationEntriesInterval=10)
+async def test_with_many_producers_snapshots_are_as_much_rarer(broker) -> None:
+    """Each has all of their names: it must not be written every few entries."""
+    client = await opened(broker)
+    topic = loaded(broker)
+    for number in range(1000):
+        topic.deduplication.table.joined(f"other-{number}")
+        topic.deduplication.table.of(f"other-{number}").store(5)
+    saved = []
+    snapshot = topic.deduplication.table.snapshot
+    topic.deduplication.table.snapshot = lambda: saved.append(1) or snapshot()
+    for sequence in range(1100):
+        client.send_bytes(message(client, sequence))
+    await asyncio.sleep(1)
+    assert len(saved) == 1
+    client.hang_up()
+    await crash(broker)
+    assert await last_of(broker) == 1099
+    assert loaded(broker).deduplication.last_sequence_id("other-999") == 5
+
+
+@pytest.mark.feature("F54")
+@scenario(**ON)
+async def test_five_times_the_producers_that_are_remembered_are_kept_over_a_restart(broker) -> None:
+    """A snapshot of them is a megabyte in one entry, and no publish fails for it."""
+    client = await opened(broker)
+    table = loaded(broker).deduplication.table
+    for number in range(50_000):
+        table.joined(f"standalone-7-{number}")
+        table.of(f"standalone-7-{number}").store(number)
+    assert isinstance(await send(client, 0), tuple)
+    loaded(broker).deduplication.save(loaded(broker).ledger.last_confirmed)
+    assert isinstance(await send(client, 1), tuple)
+    client.hang_up()
+    await restart(broker)
+    assert await last_of(broker) == 1
+    deduplication = loaded(broker).deduplication
+    assert len(deduplication.table) == 50_001
+    assert deduplication.last_sequence_id("standalone-7-49999") == 49_999
+    await asyncio.sleep(600)
+    assert len(deduplication.table) <= 10_001
 
 
 @scenario(**ON, brokerDeduplicationSnapshotIntervalSeconds=60)

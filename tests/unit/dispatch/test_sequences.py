@@ -17,9 +17,11 @@ class Timer:
         return self.now
 
 
-def table(names_max: int = 100, forget_after: float = 60) -> tuple[SequenceTable, Timer]:
+def table(
+    names_max: int = 100, forget_after: float = 60, return_seconds: float = 0
+) -> tuple[SequenceTable, Timer]:
     timer = Timer()
-    return SequenceTable(names_max, forget_after, timer), timer
+    return SequenceTable(names_max, forget_after, timer, return_seconds), timer
 
 
 def names(found: SequenceTable) -> set[str]:
@@ -180,6 +182,49 @@ def test_of_too_many_names_those_go_that_were_left_first() -> None:
     found.of("5").store(5)
     found.joined("6")
     assert names(found) == {"2", "connected", "5"}
+
+
+@pytest.mark.feature("F54")
+def test_names_are_bounded_by_those_in_use_and_those_remembered() -> None:
+    found, timer = table(names_max=1000, forget_after=3600, return_seconds=10)
+    for number in range(20_000):
+        timer.now += 0.01
+        name = f"producer-{number}"
+        found.joined(name)
+        found.of(name).store(number)
+        if number % 10:
+            found.left(name)
+        assert len(found) <= number // 10 + 1 + 1001 + 1000
+    timer.now += 10
+    found.forget_left()
+    in_use = {f"producer-{number}" for number in range(0, 20_000, 10)}
+    assert in_use <= names(found), "more than are remembered, and none of them lost"
+    assert len(found) <= len(in_use) + 1
+
+
+@pytest.mark.feature("F54")
+def test_producers_that_are_cut_off_together_find_all_that_they_sent() -> None:
+    """More of them than are remembered: their connections broke, or the broker started anew."""
+    found, timer = table(names_max=10, return_seconds=100)
+    everyone = {str(number) for number in range(50)}
+    for name in everyone:
+        found.joined(name)
+        found.of(name).store(7)
+    for name in everyone:
+        found.left(name)
+    assert names(found) == everyone
+    restarted, timer = table(names_max=10, forget_after=3600, return_seconds=100)
+    restarted.restore(found.snapshot())
+    assert names(restarted) == everyone
+    back = {str(number) for number in range(30)}
+    for name in back:
+        timer.now += 3
+        restarted.joined(name)
+        assert restarted.of(name).check(7, 7) is Verdict.STORED
+    timer.now = 101
+    restarted.forget_left()
+    assert back <= names(restarted)
+    assert len(restarted) <= len(back) + 1
 
 
 def test_a_name_under_which_nothing_was_sent_leaves_nothing() -> None:
