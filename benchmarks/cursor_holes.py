@@ -115,12 +115,14 @@ class Heartbeat:
     def during(self, what: str) -> Iterator[None]:
         """Print how long something took, and the longest pause within it."""
         self.longest, self._last = 0.0, time.perf_counter()
-        start = self._last
+        start, cpu = self._last, time.process_time()
         yield
         now = time.perf_counter()
         self.longest = max(self.longest, now - self._last)
         seconds = now - start
-        print(f"  {what:38s} {seconds:7.2f} s    longest pause {1000 * self.longest:6.1f} ms")
+        cpu = time.process_time() - cpu
+        pause = 1000 * self.longest
+        print(f"  {what:34s} {seconds:7.2f} s, {cpu:6.2f} s CPU, longest pause {pause:6.1f} ms")
 
     def stop(self) -> None:
         self._timer.cancel()

@@ -60,19 +60,21 @@ class BatchMasks:
             gone = [entry_id for entry_id in masks if entry_id in entries]
         self._remove(ledger_id, masks, gone)
 
-    def forget_between(self, after: Position, last: Position) -> None:
-        """Forget what is in ``(after, last]``; before that must be nothing."""
-        for ledger_id in [i for i in self.ledgers if i < last.ledger_id]:
-            del self.ledgers[ledger_id]
-        masks = self.ledgers.get(last.ledger_id)
+    def discard_range(self, ledger_id: int, first: int, last: int) -> None:
+        """Forget batches of one ledger from ``first`` to ``last``. Again the lower of both."""
+        masks = self.ledgers.get(ledger_id)
         if masks is None:
             return
-        low = after.entry_id + 1 if after.ledger_id == last.ledger_id else 0
-        if last.entry_id - low < len(masks):
-            gone = [i for i in range(low, last.entry_id + 1) if i in masks]
+        if last - first < len(masks):
+            gone = [entry_id for entry_id in range(first, last + 1) if entry_id in masks]
         else:
-            gone = [i for i in masks if i <= last.entry_id]
-        self._remove(last.ledger_id, masks, gone)
+            gone = [entry_id for entry_id in masks if first <= entry_id <= last]
+        self._remove(ledger_id, masks, gone)
+
+    def drop_ledgers_below(self, ledger_id: int) -> None:
+        """Forget all batches of ledgers with a lower id."""
+        for gone in [i for i in self.ledgers if i < ledger_id]:
+            del self.ledgers[gone]
 
     def copy(self) -> BatchMasks:
         """An independent copy."""

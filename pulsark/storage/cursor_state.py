@@ -66,21 +66,14 @@ class AckedSet:
         self.masks = BatchMasks()
         self.count = 0
 
-    @property
-    def has_holes(self) -> bool:
-        """Whether anything above the mark-delete position is acknowledged, in full or in part."""
-        return bool(self.acked or self.masks)
-
     def acks_from(self, ledger_id: int, entry_id: int) -> bool:
         """Whether there may be any acknowledged entry or message at this position or after it."""
         if self.masks or self.mark_delete >= (ledger_id, entry_id):
             return True
-        for acked_ledger, entries in self.acked.items():
-            if acked_ledger > ledger_id or (
-                acked_ledger == ledger_id and entries.max() >= entry_id
-            ):
-                return True
-        return False
+        if not self.acked:
+            return False
+        highest = max(self.acked)
+        return (highest, self.acked[highest].max()) >= (ledger_id, entry_id)
 
     def is_acked(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
@@ -149,21 +142,29 @@ class AckedSet:
 
     def _raise_mark_delete(self, position: Position) -> None:
         """Move the mark-delete position up and forget what it covers now."""
-        if self.masks:
-            self.masks.forget_between(self.mark_delete, position)
+        ledger_id, covered = self.mark_delete
         self.mark_delete = position
-        if self.acked:
-            self._forget_acked_through(position)
+        if ledger_id != position.ledger_id:
+            covered = -1
+            self._forget_ledgers_below(position.ledger_id)
+        self._forget_in_ledger(covered + 1)
 
-    def _forget_acked_through(self, position: Position) -> None:
-        for ledger_id in [i for i in self.acked if i < position.ledger_id]:
-            self.count -= len(self.acked.pop(ledger_id))
-        entries = self.acked.get(position.ledger_id)
-        if entries is not None and position.entry_id >= 0:
-            self.count -= entries.range_cardinality(0, position.entry_id + 1)
-            entries.remove_range(0, position.entry_id + 1)
+    def _forget_ledgers_below(self, ledger_id: int) -> None:
+        for gone in [i for i in self.acked if i < ledger_id]:
+            self.count -= len(self.acked.pop(gone))
+        self.masks.drop_ledgers_below(ledger_id)
+
+    def _forget_in_ledger(self, first: int) -> None:
+        """Forget entries from ``first`` to the mark-delete position; nothing is known before."""
+        ledger_id, last = self.mark_delete
+        if self.masks:
+            self.masks.discard_range(ledger_id, first, last)
+        entries = self.acked.get(ledger_id)
+        if entries is not None and last >= 0:
+            self.count -= entries.range_cardinality(0, last + 1)
+            entries.remove_range(0, last + 1)
             if not entries:
-                del self.acked[position.ledger_id]
+                del self.acked[ledger_id]
 
 
 class CursorState(AckedSet):
@@ -340,18 +341,6 @@ class CursorState(AckedSet):
         mask = self.masks.get(position)
         return None if mask is None else words_of_mask(mask)
 
-    def acked_between(self, after: Position, last: Position) -> int:
-        """How many entries in ``(after, last]`` and above mark-delete are acknowledged."""
-        total = 0
-        for ledger_id, entries in self.acked.items():
-            if after.ledger_id <= ledger_id <= last.ledger_id:
-                low = after.entry_id + 1 if ledger_id == after.ledger_id else 0
-                high = last.entry_id if ledger_id == last.ledger_id else MAX_ENTRY_ID
-                high = min(high, MAX_ENTRY_ID)
-                if low <= high:
-                    total += entries.range_cardinality(max(low, 0), high + 1)
-        return total
-
     def backlog(self) -> int:
         """How many entries are not acknowledged as a whole."""
         ledgers = self._ledgers
@@ -461,14 +450,13 @@ class CursorState(AckedSet):
             self.changed = True
             if ledger_id != start[0]:
                 self._forget_ledgers_below(ledger_id)
+                self._forget_in_ledger(0)
 
     def _forget_ledgers_below(self, ledger_id: int) -> None:
+        super()._forget_ledgers_below(ledger_id)
         for known in (self._known, self._unsaved):
             for gone in [i for i in known if i < ledger_id]:
                 del known[gone]
-        self._forget_acked_through(self.mark_delete)
-        if self.masks:
-            self.masks.forget_between(Position(ledger_id, -1), self.mark_delete)
 
 
 def _last_of_run(entries: BitMap, first: int) -> int:

@@ -51,12 +51,18 @@ def test_entries_of_a_ledger_are_discarded(
     check(masks, {p: m for p, m in model.items() if p[0] != ledger_id or p[1] not in entries})
 
 
-@given(maps, positions, positions)
-def test_everything_up_to_a_position_is_forgotten(
-    model: dict[Position, int], one: Position, other: Position
+@given(maps, st.integers(3, 6), st.integers(-1, 31), st.integers(-1, 31))
+def test_a_range_of_a_ledger_is_discarded(
+    model: dict[Position, int], ledger_id: int, first: int, last: int
 ) -> None:
-    after, last = min(one, other), max(one, other)
-    model = {p: m for p, m in model.items() if p > after}
     masks = masks_of(model)
-    masks.forget_between(after, last)
-    check(masks, {p: m for p, m in model.items() if p > last})
+    masks.discard_range(ledger_id, first, last)
+    left = {p: m for p, m in model.items() if p[0] != ledger_id or not first <= p[1] <= last}
+    check(masks, left)
+
+
+@given(maps, st.integers(2, 7))
+def test_ledgers_are_dropped(model: dict[Position, int], ledger_id: int) -> None:
+    masks = masks_of(model)
+    masks.drop_ledgers_below(ledger_id)
+    check(masks, {p: m for p, m in model.items() if p[0] >= ledger_id})
