@@ -224,6 +224,36 @@ class AdminClient:
         """The path of a topic."""
         return _path(topic)
 
+    def create_topic(self, topic: TopicName, partitions: int) -> None:
+        """Create a topic, without partitions if that is 0; fine if it is there."""
+        path = f"{_path(topic)}/partitions" if partitions else _path(topic)
+        status, body = self._call("PUT", path, partitions or None)
+        if status != 409:
+            self._expect(status, body, f"topic {topic}")
+
+    def staging(self, topic: TopicName) -> dict[str, Any]:
+        """Where files for a bulk publish are written; ``TopicNotFoundError``."""
+        status, body = self._call("GET", f"{_path(topic)}/bulkPublish")
+        if status == 404:
+            raise TopicNotFoundError(
+                f"topic {topic} does not exist at {self._url}; create it, or set option "
+                "createTopic to true"
+            )
+        found: dict[str, Any] = self._expect(status, body, f"a write to {topic}")
+        return found
+
+    def is_published(self, topic: TopicName, ident: str, number: int) -> bool:
+        """Whether a bulk publish was made, or a later one of the same origin."""
+        path = f"{_path(topic)}/bulkPublish/{quote(ident, safe='')}/{number}"
+        status, body = self._call("GET", path)
+        return bool(self._expect(status, body, f"write {ident} to {topic}")["published"])
+
+    def publish(self, topic: TopicName, ident: str, number: int, staged: dict[str, Any]) -> bool:
+        """Make staged files part of a topic; false if that was done before."""
+        path = f"{_path(topic)}/bulkPublish/{quote(ident, safe='')}/{number}"
+        status, body = self._call("PUT", path, staged)
+        return bool(self._expect(status, body, f"the write to {topic}")["published"])
+
     def close(self) -> None:
         """Drop the connection; the next call opens another."""
         if self._connection is not None:

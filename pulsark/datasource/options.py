@@ -115,10 +115,10 @@ class Options:
         _check_rows(given)
         view = _view(given, streaming)
         topics, pattern = _topics(given) if view == MESSAGES else _view_topics(given)
-        service_url = _service_url(given)
+        url = service_url(given)
         return cls(
-            service_url=service_url,
-            admin_url=_admin_url(given, service_url),
+            service_url=url,
+            admin_url=admin_url(given, url),
             topics=topics,
             topics_pattern=pattern,
             view=view,
@@ -270,7 +270,7 @@ def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     return names("topics", value), None
 
 
-def _service_url(given: Mapping[str, str]) -> str:
+def service_url(given: Mapping[str, str]) -> str:
     value = given.get("serviceUrl") or os.environ.get(SERVICE_URL_VARIABLE, DEFAULT_SERVICE_URL)
     parts = urlsplit(value)
     if parts.scheme not in ("pulsar", "pulsar+ssl") or not parts.hostname:
@@ -278,7 +278,7 @@ def _service_url(given: Mapping[str, str]) -> str:
     return value
 
 
-def _admin_url(given: Mapping[str, str], service_url: str) -> str:
+def admin_url(given: Mapping[str, str], service_url: str) -> str:
     value = given.get("adminUrl")
     if value is None and "serviceUrl" not in given:
         value = os.environ.get(ADMIN_URL_VARIABLE)

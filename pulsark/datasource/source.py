@@ -16,7 +16,12 @@ from pulsark.datasource.views import ViewReader, view_ddl
 from pulsark.schemas.definition import SchemaData
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -51,12 +56,6 @@ class PulsarkSource(DataSource):
         kind = FilteringReader if options.pushdown else PulsarkReader
         return kind(options, layout, tuple(schema.fieldNames()))
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch write to the view ``cursors``."""
-        from pulsark.datasource.cursor_writer import CursorWriter
-
-        return CursorWriter(Options.parse(self.options), schema, overwrite=overwrite)
-
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read of the columns in ``schema``."""
         from pulsark.datasource.stream_reader import PulsarkStreamReader
@@ -65,6 +64,24 @@ class PulsarkSource(DataSource):
         layout = _layout(options)
         layout.check(schema)
         return PulsarkStreamReader(options, layout, tuple(schema.fieldNames()))
+
+    # Spark passes these parameters by name.
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write of messages, or to the view ``cursors``; appends only."""
+        if self.options.get("view", MESSAGES).strip().lower() != MESSAGES:
+            from pulsark.datasource.cursor_writer import CursorWriter
+
+            return CursorWriter(Options.parse(self.options), schema, overwrite=overwrite)
+        from pulsark.datasource.sink import PulsarkWriter, sink_for
+
+        return PulsarkWriter(sink_for(self.options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """A streaming write; appends only."""
+        from pulsark.datasource.sink import PulsarkStreamWriter, sink_for
+
+        return PulsarkStreamWriter(sink_for(self.options, schema, overwrite))
 
 
 def _layout(options: Options) -> Layout:

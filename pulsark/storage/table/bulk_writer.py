@@ -5,9 +5,10 @@ Imports pyarrow: never import it where a broker starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,11 @@ class Place:
     directories_needed: int
     time_ms: int
     nonce: str
+
+
+def values_said(document: Mapping[str, Any]) -> ValueSchemas:
+    """What the broker says of the column ``value``."""
+    return ValueSchemas.decode(json.dumps(document))
 
 
 class BulkWriter:
