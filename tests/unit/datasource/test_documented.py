@@ -10,6 +10,7 @@ from pulsark.datasource.columns import COLUMNS, Column
 from pulsark.datasource.option_docs import OPTIONS, OptionDoc
 from pulsark.datasource.options import VIEWS as VIEW_NAMES
 from pulsark.datasource.views import VIEWS
+from pulsark.datasource.write_options import WRITE_OPTIONS
 
 TEXT = (Path(__file__).parents[3] / "docs/spark.md").read_text()
 
@@ -18,6 +19,13 @@ TEXT = (Path(__file__).parents[3] / "docs/spark.md").read_text()
 def test_every_option_is_in_the_table(option: OptionDoc) -> None:
     names = ", ".join(f"`{name}`" for name in (option.name, *option.aliases))
     assert f"| {names} | {option.default or '-'} | {option.meaning} |" in TEXT
+
+
+@pytest.mark.parametrize("option", WRITE_OPTIONS, ids=lambda option: option.name)
+def test_every_option_of_a_write_is_in_its_table(option: OptionDoc) -> None:
+    _, _, rest = TEXT.partition("\n### Options of a write\n")
+    names = ", ".join(f"`{name}`" for name in (option.name, *option.aliases))
+    assert f"| {names} | {option.default or '-'} | {option.meaning} |" in rest.split("\n#")[0]
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
