@@ -3,7 +3,7 @@
 Rows with a key and a value of 1 KiB, which are made before and lie in a Parquet file, are written
 with ``df.write`` to a topic with several partitions, and messages of that size are published by
 the official Python client with batching to another one, on the same broker. What is measured ends
-when all are durable and visible. ``--check RATIO`` exits 1 if ``df.write`` is not so many times as fast.
+when all are durable and visible. ``--check RATIO`` exits 1 if ``df.write`` is not that much faster.
 """
 
 from __future__ import annotations
