@@ -370,10 +370,10 @@ class Broker:
 
     async def unload_topic(self, name: TopicName) -> None:
         """Close a topic; clients connect anew and load it again."""
-        self.at_rest_since_ms = self.clock.now_ms()
         await self.non_persistent.close(name)
         topic = self.loaded_topic(name)
         if topic is not None:
+            self.at_rest_since_ms = self.clock.now_ms()
             try:
                 await topic.close()
             finally:

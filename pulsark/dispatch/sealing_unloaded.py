@@ -89,10 +89,6 @@ class UnloadedTopics:
         return False
 
     async def _visit(self, name: TopicName) -> None:
-        topic = await self._broker.load_topic(name)
-        used_ms = topic.last_used_ms
-        try:
-            await self._sealing.seal(name.base, [topic], everything=True)
-        finally:
-            if not topic.is_used and topic.last_used_ms == used_ms:
-                await self._broker.unload_topic(name)
+        async with self._broker.visit(name) as topic:
+            if topic is not None:  # else it was loaded meanwhile, and has its turn with the others
+                await self._sealing.seal(name.base, [topic], everything=True)

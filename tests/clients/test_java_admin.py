@@ -1,4 +1,4 @@
-"""Pulsar's admin client for Java, with which operators and tools set policies."""
+"""Pulsar's admin client for Java, with which operators and tools work."""
 
 from __future__ import annotations
 
@@ -18,9 +18,20 @@ PROGRAM_SECONDS = 120
 
 @pytest.mark.feature("F27", "F80")
 def test_policies(shared_standalone: Standalone) -> None:
-    path = compile_java(FOLDER / "Policies.java", class_path(LOCK), CACHE / "classes" / "policies")
+    run("Policies", shared_standalone)
+
+
+@pytest.mark.feature("F27", "F61", "F80")
+def test_operations(shared_standalone: Standalone) -> None:
+    run("Operations", shared_standalone)
+
+
+def run(program: str, standalone: Standalone) -> None:
+    """Run a program, which prints what is not as it should be."""
+    classes = CACHE / "classes" / program.lower()
+    path = compile_java(FOLDER / f"{program}.java", class_path(LOCK), classes)
     done = subprocess.run(
-        [java(), "-Xmx256m", "-cp", path, "Policies", shared_standalone.web_url],
+        [java(), "-Xmx256m", "-cp", path, program, standalone.web_url],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
