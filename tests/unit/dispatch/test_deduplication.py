@@ -526,9 +526,10 @@ async def test_with_many_producers_snapshots_are_as_much_rarer(broker) -> None:
     saved = []
     snapshot = topic.deduplication.table.snapshot
     topic.deduplication.table.snapshot = lambda: saved.append(1) or snapshot()
-    for sequence in range(1100):
-        client.send_bytes(message(client, sequence))
-    await asyncio.sleep(1)
+    for first in range(0, 1100, 100):
+        for sequence in range(first, first + 100):
+            client.send_bytes(message(client, sequence))
+        await asyncio.sleep(1)
     assert len(saved) == 1
     client.hang_up()
     await crash(broker)
