@@ -19,7 +19,7 @@ from pulsark.storage.managed_ledger import ManagedLedgerRecord, read_record
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, scenario
+from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
 
 MINUTE = 60_000
 NOW = 1_000 * MINUTE
@@ -350,3 +350,32 @@ async def test_a_partitioned_topic_at_rest_goes_too(broker) -> None:
     await asyncio.sleep(ROUND + 1)
     assert await admin.partition_names(base) == []
     assert await admin.list_topics(NAMESPACE) == []
+
+
+@pytest.mark.command("WATCH_TOPIC_UPDATE")
+@scenario(**PARTITIONED)
+async def test_who_watches_topics_hears_that_they_went_for_lack_of_use(broker) -> None:
+    await namespace(broker)
+    base = TopicName.parse(f"persistent://{NAMESPACE}/p")
+    await broker.broker.topic_admin.create_partitioned_topic(base, 2, {})
+    watcher, client = Client(broker), Client(broker)
+    command = Command(type=Command.WATCH_TOPIC_LIST)
+    request = command.watchTopicList
+    request.request_id, request.watcher_id = 1, 7
+    request.namespace, request.topics_pattern = NAMESPACE, f"{NAMESPACE}/.*"
+    watcher.send(command)
+    found = (await watcher.take(Command.WATCH_TOPIC_LIST_SUCCESS)).watchTopicListSuccess
+    partitions = [str(base.with_partition(number)) for number in range(2)]
+    assert list(found.topic) == partitions
+    await client.produce(TOPIC, 1)
+    update = (await watcher.take(Command.WATCH_TOPIC_UPDATE)).watchTopicUpdate
+    assert list(update.new_topics) == [TOPIC]
+    await client.produce(partitions[0], 1, 2)
+    client.hang_up()
+    gone: set[str] = set()
+    while len(gone) < 3:
+        update = (await watcher.take(Command.WATCH_TOPIC_UPDATE, seconds=300)).watchTopicUpdate
+        assert not update.new_topics
+        gone |= set(update.deleted_topics)
+    assert gone == {TOPIC, *partitions}
+    assert update.topics_hash == "00000000"
