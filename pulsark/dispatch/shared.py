@@ -75,9 +75,14 @@ class Shared:
         return permits
 
     def choose(self, entry: Entry) -> Consumer | None:
-        chunk = chunk_of(entry.data) if entry.is_chunk else None
-        consumer = self._take_turn() if chunk is None else self._receiver_of(chunk)
-        if consumer is not None and self._replay:
+        consumer = self._turn
+        if entry.is_chunk and (chunk := chunk_of(entry.data)) is not None:
+            consumer = self._receiver_of(chunk)
+        elif consumer is not None and self._turn_left and consumer.can_receive():
+            self._turn_left -= 1
+        else:
+            consumer = self._next_turn()
+        if self._replay.ledgers and consumer is not None:
             self._replay.discard(entry.position)
         return consumer
 
@@ -99,18 +104,18 @@ class Shared:
     def _take_turn(self) -> Consumer | None:
         consumer = self._turn
         if consumer is None or not self._turn_left or not consumer.can_receive():
-            consumer = self._turn = self._next()
-            if consumer is None:
-                return None
-            self._turn_left = self._turn_entries
+            return self._next_turn()
         self._turn_left -= 1
         return consumer
 
-    def _next(self) -> Consumer | None:
+    def _next_turn(self) -> Consumer | None:
+        """The next one's turn begins, with this entry."""
         for level in self._levels.values():
             consumer = level.next()
             if consumer is not None:
+                self._turn, self._turn_left = consumer, self._turn_entries - 1
                 return consumer
+        self._turn = None
         return None
 
     # -- entries that wait ---

@@ -217,6 +217,31 @@ def test_acks_in_part_count_towards_what_is_unacknowledged(kind: int) -> None:
     run()
 
 
+@pytest.mark.command("CONSUMER_STATS")
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_the_rate_of_acknowledgements_counts_messages_once(kind: int) -> None:
+    @scenario(acknowledgmentAtBatchIndexLevelEnabled=True)
+    async def run(broker: BrokerInMemory) -> None:
+        client = Client(broker)
+        (single,) = await client.produce(TOPIC, 1)
+        batch = await client.publish_batch(5, 1)
+        assert await client.subscribe(TOPIC, kind=kind) == 0
+        await client.deliveries()
+        consumer = client.connection.consumers[1]
+        for place, words, acked in [
+            (single, (), 1),
+            (single, (), 1),
+            (batch, (0b11101,), 2),
+            (batch, (0b11101,), 2),
+            (batch, (), 6),
+            ((10**9, 0), (), 6),
+        ]:
+            assert await client.ack(place, ack_set=words) == 0
+            assert consumer.messages_acked == consumer.subscription.messages_acked == acked
+
+    run()
+
+
 # -- what an ack may name -----------------------------------------------------------------------
 
 
