@@ -79,7 +79,7 @@ class Shared:
         if entry.is_chunk and (chunk := chunk_of(entry.data)) is not None:
             consumer = self._receiver_of(chunk)
         elif consumer is not None and self._turn_left and consumer.can_receive():
-            self._turn_left -= 1
+            self._turn_left -= 1  # as in _take_turn, without a call for each entry
         else:
             consumer = self._next_turn()
         if self._replay.ledgers and consumer is not None:

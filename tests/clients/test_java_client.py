@@ -41,6 +41,16 @@ def test_java_acknowledgement_timeout(results: dict[str, str]) -> None:
     assert results["ack_timeout"] == ""
 
 
+@pytest.mark.feature("F12", "F16", "F18")
+@pytest.mark.command("ACK", "ACK_RESPONSE")
+def test_java_acknowledgements_with_receipts(results: dict[str, str]) -> None:
+    assert results["ack_receipts"] == ""
+
+
+def test_java_readers_divide_the_keys_of_a_topic(results: dict[str, str]) -> None:
+    assert results["readers_of_key_ranges"] == ""
+
+
 @pytest.mark.feature("F23")
 def test_java_retry_letter_topic(results: dict[str, str]) -> None:
     assert results["retry_letter"] == ""

@@ -26,7 +26,14 @@ SCENARIOS = (
 )
 """What every client does; each program knows all of them."""
 
-CLIENT_SIDE = ("ack_timeout", "retry_letter", "hashing", "transactions")
+CLIENT_SIDE = (
+    "ack_timeout",
+    "ack_receipts",
+    "retry_letter",
+    "hashing",
+    "readers_of_key_ranges",
+    "transactions",
+)
 """What the Java client does on its side and the Python client does not, or not quickly."""
 
 SCHEMAS = ("schema_types", "schema_evolution")

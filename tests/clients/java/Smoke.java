@@ -21,6 +21,7 @@ import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.PulsarClientException;
+import org.apache.pulsar.client.api.Range;
 import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
@@ -112,10 +113,14 @@ public final class Smoke {
                 return this::schemaEvolution;
             case "ack_timeout":
                 return this::ackTimeout;
+            case "ack_receipts":
+                return this::ackReceipts;
             case "retry_letter":
                 return this::retryLetter;
             case "hashing":
                 return topic -> hashing();
+            case "readers_of_key_ranges":
+                return this::readersOfKeyRanges;
             case "transactions":
                 return topic -> transactions();
             default:
@@ -499,6 +504,75 @@ public final class Smoke {
             consumer.acknowledge(message);
             check(consumer.receive(1500, TimeUnit.MILLISECONDS) == null, "it came again");
         }
+    }
+
+    /** Acknowledgements of single messages, of lists and of batches, each with its answer. */
+    private void ackReceipts(String topic) throws Exception {
+        for (SubscriptionType type : SubscriptionType.values()) {
+            String name = topic + "-" + type;
+            ConsumerBuilder<byte[]> builder = consumer(name).subscriptionType(type)
+                    .isAckReceiptEnabled(true).enableBatchIndexAcknowledgment(true)
+                    .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS);
+            try (Consumer<byte[]> consumer = builder.subscribe();
+                    Producer<byte[]> single = unbatched(name).create();
+                    Producer<byte[]> batches = client.newProducer().topic(name)
+                            .batchingMaxPublishDelay(1, TimeUnit.MINUTES).create()) {
+                publish(single, 4);
+                publish(batches, 6);
+                List<MessageId> ids = new ArrayList<>();
+                for (int i = 0; i < 10; i++) {
+                    ids.add(next(consumer).getMessageId());
+                }
+                acknowledged(consumer.acknowledgeAsync(ids.get(0)));
+                acknowledged(consumer.acknowledgeAsync(ids.subList(1, 4)));
+                acknowledged(consumer.acknowledgeAsync(ids.get(6)));
+                acknowledged(consumer.acknowledgeAsync(ids.get(0)));
+                if (type == SubscriptionType.Exclusive || type == SubscriptionType.Failover) {
+                    acknowledged(consumer.acknowledgeCumulativeAsync(ids.get(8)));
+                }
+                acknowledged(consumer.acknowledgeAsync(ids.subList(4, 10)));
+            }
+            try (Consumer<byte[]> consumer = builder.subscribe()) {
+                equal(null, consumer.receive(200, TimeUnit.MILLISECONDS));
+            }
+        }
+    }
+
+    private static void acknowledged(CompletableFuture<Void> answer) throws Exception {
+        answer.get(SECONDS, TimeUnit.SECONDS);
+    }
+
+    /** Two readers divide the keys of a topic; each message comes to one of them. */
+    private void readersOfKeyRanges(String topic) throws Exception {
+        int count = 40;
+        List<Reader<byte[]>> readers = new ArrayList<>();
+        try (Producer<byte[]> producer = unbatched(topic).create()) {
+            producer.newMessage().key("0").value(bytes("0")).send();
+            for (Range range : List.of(Range.of(0, 32767), Range.of(32768, 65535))) {
+                readers.add(client.newReader().topic(topic).startMessageId(MessageId.earliest)
+                        .keyHashRange(range).create());
+            }
+            for (int i = 1; i < count; i++) {
+                producer.newMessage().key(Integer.toString(i)).value(bytes(Integer.toString(i)))
+                        .send();
+            }
+        }
+        Set<String> seen = new HashSet<>();
+        for (Reader<byte[]> reader : readers) {
+            int last = -1;
+            Message<byte[]> message = reader.readNext(SECONDS, TimeUnit.SECONDS);
+            while (message != null) {
+                int number = Integer.parseInt(text(message));
+                check(number > last, number + " comes after " + last);
+                last = number;
+                check(seen.add(text(message)), number + " came to both");
+                message = reader.readNext(500, TimeUnit.MILLISECONDS);
+            }
+            check(last >= 0 && seen.size() < count + (reader == readers.get(1) ? 1 : 0),
+                    "not divided");
+            reader.close();
+        }
+        equal(new HashSet<>(numbered(count)), seen);
     }
 
     private void retryLetter(String topic) throws Exception {
