@@ -67,9 +67,7 @@ def test_deliver_after_and_deliver_at(broker: Standalone, kind: pulsar.ConsumerT
             producer.send(at.encode(), deliver_at=due[at], partition_key=str(number % 3))
             due[live] = 0
             producer.send(live.encode())
-        found = collect(consumer, due)
-        assert sorted(found) == sorted(due)
-        assert sorted(found[-10:]) == sorted(name for name in due if name.startswith("at"))
+        assert sorted(collect(consumer, due)) == sorted(due)
 
 
 @pytest.mark.feature("F57", "F58", "F72")
