@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.errors import ProtocolError
+from pulsark.storage.rows.alone import METADATA_START, Alone, AloneEntries
 from pulsark.storage.rows.arrays import MessageColumns, merge, microseconds
 from pulsark.storage.rows.batches import Batches
 from pulsark.storage.rows.plain import PlainRows
@@ -81,6 +82,7 @@ class RowBuilder:
         self.rows = 0
         self.size = 0
         self._batches = Batches()
+        self._alone = Alone()
         self._plain = PlainRows(keep_meta=MESSAGE_META.name in self.schema.names)
         # One element an entry.
         self._entries: list[bytes] = []
@@ -103,18 +105,44 @@ class RowBuilder:
 
         A message that is not in a batch counts as index 0 for this.
         """
+        metadata = self._alone.metadata_of(entry) if skip_through < 0 else None
+        if metadata is not None:
+            self._alone.add(len(self._entries), entry)
+            self._add_entry(
+                ledger_id, entry_id, entry, 1, None, metadata, (skip_through, stop_after)
+            )
+            self.rows += 1
+            self.size += len(entry) - METADATA_START - len(metadata)
+            return
         head = _head(entry)
         if skip_through >= 0 and (head is None or not head.batched or _opaque(head.metadata)):
             return
         number = len(self._entries)
+        meta = _raw_metadata(entry, head) if head is not None and skip_through < 0 else None
+        size = head.messages if head is not None else None
+        limits = (skip_through, stop_after)
+        self._add_entry(ledger_id, entry_id, entry, size, head, meta, limits)
+        self._add_messages(number, head, entry)
+
+    def _add_entry(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        entry: bytes,
+        batch_size: int | None,
+        head: EntryHeader | None,
+        meta: bytes | None,
+        limits: tuple[int, int],
+    ) -> None:
         self._entries.append(entry)
         self._ledger_ids.append(ledger_id)
         self._entry_ids.append(entry_id)
-        self._batch_sizes.append(head.messages if head is not None else None)
+        self._batch_sizes.append(batch_size)
         self._heads.append(head)
-        keep_meta = head is not None and skip_through < 0
-        self._metas.append(_raw_metadata(entry, head) if head and keep_meta else None)
-        self._limits.append((skip_through, stop_after))
+        self._metas.append(meta)
+        self._limits.append(limits)
+
+    def _add_messages(self, number: int, head: EntryHeader | None, entry: bytes) -> None:
         if head is None:
             self._add_raw(number, None, entry)
         elif head.marker:
@@ -122,7 +150,7 @@ class RowBuilder:
         elif head.batched and not _opaque(head.metadata):
             try:
                 payload = _uncompressed(head, entry)
-                self.rows += self._batches.add(number, head, payload, skip_through, stop_after)
+                self.rows += self._batches.add(number, head, payload, *self._limits[number])
                 self.size += len(payload)
             except ProtocolError:
                 self._add_damaged(number)
@@ -171,6 +199,7 @@ class RowBuilder:
     def finish(self) -> pa.RecordBatch:
         """The rows collected, with exactly ``schema``; empties the builder."""
         parts: list[MessageColumns] = []
+        alone = self._alone_columns(parts)
         rest = self._batches.batches
         if self._batches.rows >= FEW_MESSAGES:
             columns, rest = self._batches.columns()
@@ -181,13 +210,28 @@ class RowBuilder:
         if self._plain.rows or not parts:
             parts.append(self._plain.columns())
         found = merge(parts)
-        rows = _Rows(found, len(self._entries))
+        rows = _Rows(found, len(self._entries), alone)
         if self.values is not None:
             rows.found = self._typed(rows, self.values)
         arrays = [_BUILD[name](self, rows) for name in self.schema.names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         self._clear()
         return batch
+
+    def _alone_columns(self, parts: list[MessageColumns]) -> AloneEntries | None:
+        """Add the rows of messages sent alone, all at once; the irregular ones join the others."""
+        columns, known, irregular = None, None, self._alone.numbers
+        if len(irregular) >= FEW_MESSAGES:
+            columns, known, irregular = self._alone.columns()
+        for number in irregular:
+            entry = self._entries[number]
+            head = self._heads[number] = _head(entry)
+            if head is None:
+                self._batch_sizes[number] = self._metas[number] = None
+            self._add_messages(number, head, entry)
+        if columns is not None:
+            parts.append(columns)
+        return known
 
     def _typed(self, rows: _Rows, values: ValueColumn) -> MessageColumns:
         """The rows with typed values; of what a type does not tell, also what was sent."""
@@ -229,8 +273,12 @@ class RowBuilder:
 class _Rows:
     """The rows of a ``finish``, and how what is known of entries spreads over them."""
 
-    def __init__(self, found: MessageColumns, entries: int) -> None:
+    def __init__(
+        self, found: MessageColumns, entries: int, alone: AloneEntries | None = None
+    ) -> None:
         self.found = found
+        self._known = alone
+        self._entries = entries
         self.count = len(found.entry)
         self._entry = found.entry
         # One row an entry, as of messages sent alone, is common and needs no copies.
@@ -240,6 +288,25 @@ class _Rows:
         """Values of entries as a column."""
         array = pa.array(values, kind)
         return array if self._alone else array.take(pa.array(self._entry))
+
+    def spread_with(
+        self, values: Sequence[Any], kind: pa.DataType, of_alone: pa.Array | None
+    ) -> pa.Array:
+        """The same; those of messages that were read all at once are in a column already."""
+        if self._known is None or of_alone is None:
+            return self.spread(values, kind)
+        numbers = self._known.number
+        if len(numbers) == self._entries:
+            return of_alone if self._alone else of_alone.take(pa.array(self._entry))
+        places = np.arange(self._entries)
+        places[numbers] = self._entries + np.arange(len(numbers))
+        both = pa.concat_arrays([pa.array(values, kind), of_alone])
+        return both.take(pa.array(places[self._entry]))
+
+    @property
+    def known(self) -> AloneEntries | None:
+        """What is known of messages sent alone that were read all at once."""
+        return self._known
 
     def first(self, values: Sequence[bytes | None]) -> pa.Array:
         """Values of entries as a column that is null but on each entry's first row."""
@@ -271,14 +338,22 @@ _BUILD: Final[dict[str, Callable[[RowBuilder, _Rows], pa.Array]]] = {
     "value": lambda b, rows: rows.found.value,
     "value_raw": lambda b, rows: rows.found.value_raw,
     "properties": lambda b, rows: rows.found.properties,
-    "producer_name": lambda b, rows: rows.spread(
-        b._of_head(lambda head: as_text(head.producer_name)), pa.string()
+    "producer_name": lambda b, rows: rows.spread_with(
+        b._of_head(lambda head: as_text(head.producer_name)),
+        pa.string(),
+        rows.known and rows.known.producer_name,
     ),
     "sequence_id": lambda b, rows: rows.found.sequence_id,
-    "publish_time": _times(lambda head: head.publish_time),
+    "publish_time": lambda b, rows: rows.spread_with(
+        b._of_head(lambda head: microseconds(head.publish_time)),
+        TIMESTAMP,
+        rows.known and rows.known.publish_time,
+    ),
     "event_time": lambda b, rows: rows.found.event_time,
-    "schema_version": lambda b, rows: rows.spread(
-        b._of_head(lambda head: head.metadata.schema_version or None), pa.binary()
+    "schema_version": lambda b, rows: rows.spread_with(
+        b._of_head(lambda head: head.metadata.schema_version or None),
+        pa.binary(),
+        rows.known and rows.known.schema_version,
     ),
     "replicated_from": lambda b, rows: rows.spread(
         b._of_head(lambda head: as_text(head.metadata.replicated_from) or None), pa.string()

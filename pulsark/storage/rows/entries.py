@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from pulsark.errors import CorruptEntryError
 from pulsark.storage.rows.arrays import Bools, Ints
+from pulsark.storage.rows.fields import only
 from pulsark.storage.rows.values.column import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.compression import compress
@@ -73,6 +74,9 @@ def _entries(rows: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
         pa.array(starts)
     )
     sizes, metas, values, raws = (column.to_pylist() for column in first_rows.columns)
+    if (indexes < 0).all() and len(starts) == len(ids) and None not in metas:
+        yield from _alone(ids.tolist(), metas, values, raws)
+        return
     in_batch = indexes >= 0
     data, offsets = _members(rows, in_batch)
     for entry_id, start, end, size, meta, value, raw in zip(
@@ -96,6 +100,25 @@ def _entries(rows: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
             yield entry_id, _entry(meta, raw)
         else:
             yield entry_id, _with_payload(meta, value or b"")
+
+
+def _alone(
+    ids: list[int], metas: list[bytes], values: list[bytes | None], raws: list[bytes | None]
+) -> Iterator[tuple[int, bytes]]:
+    """Entries with one message each. Metadata without a compression stay as they are."""
+    compression = only(pb.MessageMetadata, "compression")()
+    crc = google_crc32c.value
+    for entry_id, meta, value, raw in zip(ids, metas, values, raws, strict=True):
+        if raw is not None:
+            yield entry_id, _entry(meta, raw)
+            continue
+        if value is None or _COMPRESSION_TAG in meta:
+            compression.ParseFromString(meta)
+            if value is None or compression.HasField("compression"):
+                yield entry_id, _with_payload(meta, value or b"")
+                continue
+        body = b"%b%b%b" % (_size(len(meta)), meta, value)
+        yield entry_id, b"\x0e\x01%b%b" % (_size(crc(body)), body)
 
 
 def _entry(meta: bytes, payload: bytes) -> bytes:
