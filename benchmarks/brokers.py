@@ -61,7 +61,12 @@ class Broker(ABC):
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.home)
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL for one that does not end; the data directory is removed."""
+        """``end``, and the data directory is removed."""
+        self.end()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def end(self) -> None:
+        """SIGTERM, then SIGKILL for one that does not end."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGTERM)
@@ -70,7 +75,6 @@ class Broker(ABC):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        shutil.rmtree(self.home, ignore_errors=True)
 
     def check(self) -> None:
         """Raise ``RuntimeError`` with the end of its log if the process has ended."""

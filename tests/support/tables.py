@@ -11,6 +11,8 @@ import google_crc32c
 
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Disk, OsDisk, Runtime
+from pulsark.schemas.definition import SchemaData
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.delta_log import DeltaLog, attach_number, files_of
 from pulsark.storage.table.reader import TableReader
@@ -108,6 +110,30 @@ class GrowingTable:
 
     def attach(self, partition: int, ledger_id: int, first: int, count: int) -> None:
         asyncio.run(self._attach(partition, ledger_id, first, count))
+
+    def attach_entries(
+        self, entries: Sequence[bytes], first: int, versions: Sequence[tuple[bytes, SchemaData]]
+    ) -> None:
+        """Entries of ledger 5 whose messages carry versions of a schema."""
+
+        async def main() -> None:
+            owner = await self._owner()
+            self._attaches += 1
+            values = ValueSchemas.next(
+                owner.record.value if owner.record.attached else None, versions
+            )
+            files = seal(
+                enumerate(entries, first),
+                0,
+                5,
+                [self.directory],
+                OsDisk(),
+                f"n{self._attaches}",
+                values=values,
+            )
+            await owner.attach(files, value=values.kind)
+
+        asyncio.run(main())
 
     def remove(self, ledger_id: int) -> None:
         async def main() -> None:

@@ -90,7 +90,7 @@ class Alone:
 def _columns(numbers: Ints, entries: list[bytes]) -> tuple[MessageColumns, AloneEntries] | Bools:
     """The rows, and what is known of entries; or which entries are irregular."""
     crc = google_crc32c.value
-    damaged = np.array(
+    damaged: Bools = np.array(
         [crc(entry[CHECKSUM_END:]) != _checksum(entry, _CHECKSUM_START)[0] for entry in entries]
     )
     if damaged.any():
@@ -102,20 +102,20 @@ def _columns(numbers: Ints, entries: list[bytes]) -> tuple[MessageColumns, Alone
     buffer, data = pa.py_buffer(raw), np.frombuffer(raw, np.uint8)
     sizes = np.ascontiguousarray(data[starts[:, None] + np.arange(-4, 0)]).view(">u4")[:, 0]
     ends = starts + sizes.astype(np.int64)
-    bad = ends > entry_ends
+    bad: Bools = ends > entry_ends
     if bad.any():
         return bad
     fields = Fields(data, starts, ends)
-    has_name, *producer_names = fields.bytes(_PRODUCER_NAME)
+    has_name, name_starts, name_ends = fields.bytes(_PRODUCER_NAME)
     has_sequence_id, sequence_ids = fields.number(_SEQUENCE_ID)
     has_publish_time, publish_times = fields.number(_PUBLISH_TIME)
     counts, pieces = fields.properties(_PROPERTIES)
     key = fields.bytes(_KEY)
     fields.number(_UNCOMPRESSED_SIZE)
     _, event_times = fields.number(_EVENT_TIME)
-    has_version, *versions = fields.bytes(_SCHEMA_VERSION)
+    has_version, version_starts, version_ends = fields.bytes(_SCHEMA_VERSION)
     _, base64_flags = fields.number(_KEY_BASE64)
-    has_ordering_key, *ordering_keys = fields.bytes(_ORDERING_KEY)
+    has_ordering_key, ordering_starts, ordering_ends = fields.bytes(_ORDERING_KEY)
     bad = fields.bad | (fields.position != ends)
     bad |= ~(has_name & has_sequence_id & has_publish_time)
     bad |= (event_times > MILLISECONDS_MAX) | (publish_times > MILLISECONDS_MAX)
@@ -125,17 +125,17 @@ def _columns(numbers: Ints, entries: list[bytes]) -> tuple[MessageColumns, Alone
     texts = texts_of(buffer, key, counts, pieces)
     if isinstance(texts, np.ndarray):
         return texts
-    names = text(slices(buffer, *producer_names))
+    names = text(slices(buffer, name_starts, name_ends))
     if names is None:
         return np.ones(len(entries), np.bool_)
-    version = slices(buffer, *versions, has_version)
+    version = slices(buffer, version_starts, version_ends, has_version)
     count = len(entries)
     rows = MessageColumns(
         entry=numbers,
         batch_index=pa.array(np.full(count, -1, np.int32)),
         key=texts.key,
         key_base64=pa.array(base64_flags != 0, mask=~key[0]),
-        ordering_key=slices(buffer, *ordering_keys, has_ordering_key),
+        ordering_key=slices(buffer, ordering_starts, ordering_ends, has_ordering_key),
         value=slices(buffer, ends, entry_ends),
         value_raw=pa.nulls(count, pa.binary()),
         properties=texts.properties,

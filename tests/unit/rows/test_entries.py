@@ -323,3 +323,43 @@ def test_a_mix_keeps_its_order() -> None:
     odd = build_batch(metadata(), [(single(null_partition_key=True), b"x")] * 3)
     alone = build_entry(metadata(), b"alone")
     check(alone, batch, odd, batch, alone, odd, batch, build_entry(metadata(marker_type=1), b""))
+
+
+def test_messages_sent_alone_are_the_same_beside_any_others() -> None:
+    def alone(i: int, key: str, **fields: Any) -> bytes:
+        head = _with_properties(metadata(sequence_id=i, partition_key=key, **fields), [("a", key)])
+        return build_entry(head, b"%d" % i)
+
+    usual = [
+        alone(i, key, schema_version=VERSION, uncompressed_size=len(str(i)), ordering_key=b"o")
+        for i, key in enumerate(["X", "@", "H", "k", "é", "X" * 200, ""] * 20)
+    ]
+    members = [(single(sequence_id=i), b"m") for i in range(3)]
+    others = [
+        build_batch(metadata(), members),
+        build_batch(metadata(), members[:1]),
+        alone(1, "k", event_time=2**63),
+        alone(1, "k", publish_time=2**63),
+        alone(1, "k", null_value=True),
+        alone(1, "k", marker_type=3),
+        alone(1, "k", txnid_least_bits=5),
+        _flipped(usual[3], 20),
+        usual[0][:11],
+        b"\x0e\x01",
+        _encrypted_entry(),
+    ]
+    for entry in others:
+        check(*usual[:70], entry, *usual[70:])
+    found = check(*usual)
+    assert found == usual, "nothing is written otherwise"
+    check(*others)
+    rows = rows_of([*usual[:70], others[0], *usual[70:]])
+    assert rows["entry_id"].to_pylist() == [*range(70), 70, 70, 70, *range(71, 141)]
+    assert rows["batch_size"].to_pylist() == [1] * 70 + [3] * 3 + [1] * 70
+    assert rows["key"].to_pylist()[:7] == ["X", "@", "H", "k", "é", "X" * 200, ""]
+    assert set(rows["producer_name"].to_pylist()) == {"p-1"}
+    assert rows["publish_time"].null_count == 0
+
+
+def _encrypted_entry() -> bytes:
+    return build_entry(_encrypted(metadata()), b"secret")
