@@ -82,6 +82,20 @@ async def test_a_deletion_is_a_version_and_hides_those_before_it(registry_: Fixt
 
 
 @simulated
+async def test_what_is_sealed_is_read_by_all_versions_that_messages_carry(
+    registry_: Fixture,
+) -> None:
+    assert await registry_.schemas.by_version(NAME) == []
+    await registry_.register("a")
+    await registry_.schemas.delete(NAME)
+    await registry_.schemas.register(NAME, SchemaData(SchemaType.STRING), S.FULL)
+    assert await registry_.schemas.by_version(NAME.with_partition(3)) == [
+        (bytes(8), version("a")),
+        (bytes(7) + b"\x02", SchemaData(SchemaType.STRING)),
+    ]
+
+
+@simulated
 async def test_erasing_leaves_nothing(registry_: Fixture) -> None:
     await registry_.schemas.erase(NAME)
     await registry_.register("a")
