@@ -7,10 +7,16 @@
 loaded. ``POST .../{topic}/attach`` with ``{"tableId", "files", "value"}`` makes files part of a
 topic, as ``docs/formats/table.md`` has them in an intent; ``value`` is the ``type`` in the plan's
 ``values``.
+
+``GET /admin/v2/sealing/copies?topic=&after=`` answers ``{"roots": {path: why it is refused, or
+empty}, "tables": [{"topic", "directories", "ledgers": [{"ledgerId", "partition", "entries",
+"files", "copies": {directory: [state of each file]}}]}], "next"}``, ``POST
+/admin/v2/sealing/recovered`` with ``{"root"}`` puts a root in service that has all files again.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -21,7 +27,9 @@ from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import BrokerOf, TopicOf, done, integer, json_object, strings, value
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.sealing_jobs import PlannedTable, SealingJobs
+from pulsark.dispatch.sealed_copies import TableCopies
+from pulsark.dispatch.sealing import Sealing
+from pulsark.dispatch.sealing_jobs import PlannedTable
 from pulsark.schemas.columns import is_column_type
 from pulsark.storage.table.record import DataFile
 from pulsark.wire.topic_name import TopicName
@@ -32,10 +40,10 @@ LEASE_SECONDS = 600
 RANGE_BYTES = 64 << 20
 
 
-def _jobs(broker: Broker) -> SealingJobs:
+def _sealing(broker: Broker) -> Sealing:
     if broker.sealing is None:
         raise fail(405, "This broker has no storage roots")
-    return broker.sealing.jobs
+    return broker.sealing
 
 
 @router.post("/admin/v2/sealing/plan")
@@ -50,7 +58,7 @@ async def plan(request: Request, broker: BrokerOf) -> Response:
     size = integer(wanted.get("rangeBytes"), "rangeBytes", RANGE_BYTES)
     if size < 1 << 20:
         raise fail(412, "rangeBytes is at least 1048576, a row group")
-    found = await _jobs(broker).plan(
+    found = await _sealing(broker).jobs.plan(
         names, everything=everything, lease_seconds=lease, range_bytes=size
     )
     return value({"flightUrl": broker.flight_url, "tables": [_shown(table) for table in found]})
@@ -126,5 +134,50 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
     kind = given.get("value")
     if kind is not None and not is_column_type(kind):
         raise fail(400, "value is the type in the plan's values")
-    number = await _jobs(broker).attach(topic.base, str(given.get("tableId")), parsed, kind)
+    number = await _sealing(broker).jobs.attach(topic.base, str(given.get("tableId")), parsed, kind)
     return value({"attach": number})
+
+
+@router.get("/admin/v2/sealing/copies")
+async def copies(request: Request, broker: BrokerOf) -> Response:
+    """On which roots the files of sealed ledgers are, as far as their sizes tell."""
+    found = _sealing(broker).copies
+    names = [TopicName.parse(name).base for name in request.query_params.getlist("topic")]
+    tables, following = await found.page(names, request.query_params.get("after", ""))
+    return value(
+        {
+            "roots": await found.roots(),
+            "tables": [_shown_copies(table) for table in tables],
+            "next": following,
+        }
+    )
+
+
+def _shown_copies(table: TableCopies) -> dict[str, Any]:
+    states = {directory: iter(found) for directory, found in table.states.items()}
+    return {
+        "topic": str(table.name),
+        "directories": list(table.states),
+        "ledgers": [
+            {
+                "ledgerId": ledger.ledger_id,
+                "partition": ledger.partition,
+                "entries": ledger.through + 1,
+                "files": [file.to_json() for file in ledger.files],
+                "copies": {
+                    directory: list(islice(rest, len(ledger.files)))
+                    for directory, rest in states.items()
+                },
+            }
+            for ledger in table.ledgers
+        ],
+    }
+
+
+@router.post("/admin/v2/sealing/recovered")
+async def recovered(request: Request, broker: BrokerOf) -> Response:
+    """A root has all its files again; ``{"tables": number}``."""
+    root = (await json_object(request)).get("root")
+    if not isinstance(root, str):
+        raise fail(400, "root is the path of a storage root")
+    return value({"tables": await _sealing(broker).copies.put_in_service(root)})

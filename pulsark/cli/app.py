@@ -30,6 +30,8 @@ policies = typer.Typer(
 app.add_typer(policies, name="policies")
 jobs = typer.Typer(help="List jobs, and run one here.", no_args_is_help=True)
 app.add_typer(jobs, name="jobs")
+ledgers = typer.Typer(help="Check the copies of sealed ledgers.", no_args_is_help=True)
+app.add_typer(ledgers, name="ledgers")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AdminUrl = Annotated[
@@ -459,3 +461,25 @@ def version(json: Json = False) -> None:
         print_json({"version": __version__, "python": sys.version.split()[0]})
     else:
         print(f"pulsark {__version__}")
+
+
+@ledgers.callback()
+def ledgers_group() -> None:
+    """Check the copies of sealed ledgers."""
+
+
+@ledgers.command("check")
+def ledgers_check(
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Only the ledgers of this topic.")
+    ] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Show the ledgers that lack nothing, too.")
+    ] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Show which sealed ledgers lack copies; exit code 1 if any does, or a root is refused."""
+    from pulsark.cli.ledgers import check_ledgers
+
+    check_ledgers(admin_url, topic, all_ledgers=all_, as_json=json)

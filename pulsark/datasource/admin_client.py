@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from pulsark.datasource.cursor_changes import SubscriptionChange
 from pulsark.datasource.errors import (
@@ -188,6 +188,18 @@ class AdminClient:
         status, answer = self._call("POST", "/admin/v2/sealing/plan", body)
         plan: dict[str, Any] = self._expect(status, answer, "the plan of sealing")
         return plan
+
+    def sealed_copies(self, topics: Sequence[str], after: str) -> dict[str, Any]:
+        """On which storage roots sealed ledgers are, a page; see ``admin.sealing``."""
+        given = [("topic", name) for name in topics] + [("after", after)]
+        status, answer = self._call("GET", f"/admin/v2/sealing/copies?{urlencode(given)}")
+        page: dict[str, Any] = self._expect(status, answer, "the copies of sealed ledgers")
+        return page
+
+    def recovered(self, root: str) -> int:
+        """A storage root has all its files again; the number of its tables."""
+        status, answer = self._call("POST", "/admin/v2/sealing/recovered", {"root": root})
+        return int(self._expect(status, answer, f"storage root {root}")["tables"])
 
     def attach(
         self, topic: str, table_id: str, files: Sequence[dict[str, Any]], value: Any = None

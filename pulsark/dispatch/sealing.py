@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from pulsark.dispatch.sealed_copies import SealedCopies
 from pulsark.dispatch.sealing_due import SMALL_BYTES, due_ranges, in_order
 from pulsark.dispatch.sealing_jobs import SealingJobs
 from pulsark.dispatch.sealing_unloaded import UnloadedTopics
@@ -110,6 +111,7 @@ class Sealing:
         self._lent: dict[TopicName, float] = {}
         """Tables that a job has to itself, and until when."""
         self.jobs = SealingJobs(broker, self, tables)
+        self.copies = SealedCopies(broker, self, tables)
 
     async def table(self, base: TopicName) -> TableState | None:
         """Where the table of a topic is and what it has; ``None`` without one."""

@@ -17,6 +17,7 @@ from pulsark.metadata.resources import InUseError, InvalidResourceError
 from pulsark.schemas.columns import ColumnType
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.record import FILES_PER_ATTACH_MAX, DataFile
+from pulsark.storage.table.roots import storage_root_of
 from pulsark.storage.table.tables import SealRange
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class SealingJobs:
         return PlannedTable(
             base,
             table_id,
-            record.roots,
+            tuple([d for d in record.roots if not await self._problem(d)]),
             self._tables.roots_needed(record),
             some.policies.sealing.target_file_bytes,
             await self._tables.values(base, record),
@@ -119,6 +120,9 @@ class SealingJobs:
                 for piece in wanted.cut(range_bytes)
             ),
         )
+
+    async def _problem(self, directory: str) -> str:
+        return await self._tables.root_problem(storage_root_of(directory))
 
     async def attach(
         self,

@@ -30,6 +30,7 @@ from pulsark.runtime import Runtime, collect_rarely, lock_directory
 from pulsark.storage.bookie_fleet import BookieHome, open_fleet
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.table.roots import commission
 from pulsark.storage.table.tables import Tables
 
 if TYPE_CHECKING:
@@ -69,10 +70,12 @@ class Standalone:
         for bookie in bookies.values():
             self._cleanup.push_async_callback(bookie.close)
         settings = self._settings = within_fleet(settings, len(bookies))
+        roots = self._storage_roots(data_dir)
         tables = Tables(
-            self._storage_roots(data_dir),
+            roots,
             metadata,
             runtime,
+            root_ids=await commission(roots, metadata, runtime),
             copies=settings.managedLedgerDefaultWriteQuorum,
             copies_needed=settings.managedLedgerDefaultAckQuorum,
             schemas_of=Schemas(metadata, runtime).by_version,

@@ -18,6 +18,7 @@ from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table import staged
 from pulsark.storage.table.record import DataFile
 from pulsark.storage.table.room import check_room
+from pulsark.storage.table.roots import storage_root_of
 from pulsark.storage.table.seal import seal
 
 PATIENCE_SECONDS: Final = 60.0
@@ -48,8 +49,8 @@ class Task:
 
     @property
     def storage_root(self) -> str:
-        """The root itself; tables are three levels below it (``record.table_directory``)."""
-        return self.root.rsplit("/", 3)[0]
+        """The root itself; the table's directory is below it."""
+        return storage_root_of(self.root)
 
     @property
     def range(self) -> tuple[str, int, int]:

@@ -75,6 +75,7 @@ class TableOwner:
         runtime: Runtime,
         worker: Worker,
         roots_needed: int,
+        check_root: Callable[[str], None],
     ) -> None:
         self._path = path
         self._record = record
@@ -84,6 +85,7 @@ class TableOwner:
         self._clock = runtime.clock
         self._worker = worker
         self._roots_needed = min(roots_needed, len(record.roots))
+        self._check_root = check_root
         self._changing = asyncio.Lock()
         self._doubtful = False
         """Whether the outcome of a write of the record is unknown."""
@@ -99,6 +101,7 @@ class TableOwner:
         worker: Worker,
         *,
         roots_needed: int = 1,
+        check_root: Callable[[str], None] = lambda directory: None,
     ) -> TableOwner:
         """Own the table whose record is at ``path``, created on ``roots`` if there is none.
 
@@ -107,7 +110,7 @@ class TableOwner:
         that was deleted; the new table takes its place.
         """
         record, version = await _load_or_create(path, table_id, roots, metadata, runtime)
-        owner = cls(path, record, version, metadata, runtime, worker, roots_needed)
+        owner = cls(path, record, version, metadata, runtime, worker, roots_needed, check_root)
         # Whoever opened the table before can decide nothing any more.
         await owner._save(owner._record)
         async with owner._changing:
@@ -272,7 +275,7 @@ class TableOwner:
             try:
                 await run_in_worker(
                     self._worker,
-                    lambda root=root: commit_on_root(self._disk, record, root, clean=clean),  # type: ignore[misc]
+                    lambda root=root: self._commit_on_root(record, root, clean=clean),  # type: ignore[misc]
                 )
             except (OSError, StorageError) as e:
                 log.warning("table %s: root %s stays behind: %s", record.table_id, root, e)
@@ -287,6 +290,10 @@ class TableOwner:
             for ledger_id, partition in ledgers_of(record.intent).items():
                 await self._show(SealedLedger(ledger_id, partition), record.intent)
             await self._save(_done(record))
+
+    def _commit_on_root(self, record: TableRecord, root: str, *, clean: bool) -> None:
+        self._check_root(root)
+        commit_on_root(self._disk, record, root, clean=clean)
 
     async def _show(self, empty: SealedLedger, intent: Intent) -> None:
         """Bring a sealed ledger's document up to date."""

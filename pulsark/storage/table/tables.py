@@ -45,7 +45,9 @@ from pulsark.storage.table.record import (
     table_directory,
     table_path,
 )
+from pulsark.storage.table.repair import Copy, catch_up, copy_state
 from pulsark.storage.table.room import room
+from pulsark.storage.table.roots import Ids, check_root, put_in_service, storage_root_of
 from pulsark.storage.table.staging import STAGING, StagedLedger
 from pulsark.wire.topic_name import TopicName
 
@@ -105,11 +107,13 @@ class Tables:
         copies: int = 1,
         copies_needed: int = 1,
         schemas_of: SchemasOf | None = None,
+        root_ids: Ids | None = None,
         new_process: Callable[[], TableProcess] = TableProcess,
     ) -> None:
         self._roots = list(roots)
         self._copies = min(copies, len(self._roots))
         self._copies_needed = min(copies_needed, self._copies)
+        self._root_ids: Ids = root_ids or {}
         self._metadata = metadata
         self._runtime = runtime
         self._schemas_of = schemas_of
@@ -153,6 +157,7 @@ class Tables:
                 self._runtime,
                 self._thread(),
                 roots_needed=self._copies_needed,
+                check_root=self._check_root,
             )
             while len(self._owners) > OWNERS_MAX:
                 self._owners.popitem(last=False)
@@ -346,6 +351,70 @@ class Tables:
             log.warning("%s: files that nobody needs stay for now: %s", root, e)
             return 1
 
+    # Copies, and what becomes of them.
+
+    @property
+    def storage_roots(self) -> Sequence[str]:
+        """The storage roots of this process."""
+        return self._roots
+
+    async def root_problem(self, root: str) -> str:
+        """Why a storage root is refused now; empty if it is not."""
+        try:
+            await run_in_worker(
+                self._thread(), lambda: check_root(self._runtime.disk, root, self._root_ids)
+            )
+        except StorageError as e:
+            return str(e)
+        return ""
+
+    async def record(self, name: TopicName) -> TableRecord | None:
+        """The table of a topic, if it has one."""
+        try:
+            return await self._record(table_path(name))
+        except StorageError:
+            return None
+
+    async def copy_states(
+        self, record: TableRecord, files: Sequence[DataFile]
+    ) -> dict[str, list[Copy]]:
+        """By root: how it has each of some files, by their sizes."""
+
+        def look(root: str) -> list[Copy]:
+            try:
+                self._check_root(root)
+                return [copy_state(self._runtime.disk, root, file) for file in files]
+            except (OSError, StorageError):
+                return ["missing"] * len(files)
+
+        return {
+            root: await run_in_worker(
+                self._thread(),
+                lambda root=root: look(root),  # type: ignore[misc]
+            )
+            for root in record.roots
+        }
+
+    async def catch_up(self, name: TopicName, directory: str) -> None:
+        """Make the log of a table whole on a root that has all files again; ``StorageError``.
+
+        It does nothing that the owner has not decided, so that it need not be one: a table whose
+        other roots are still to be filled cannot be opened.
+        """
+        record = await self._record(table_path(name))
+        files = [file for ledger in await self.ledgers(name) for file in ledger.files]
+        await run_in_worker(
+            self._thread(), lambda: catch_up(self._runtime.disk, record, directory, files)
+        )
+
+    async def put_in_service(self, root: str) -> None:
+        """A storage root has all its files again: it counts from now on."""
+        root_id = self._root_ids.get(root)
+        if root_id is not None:
+            await run_in_worker(
+                self._thread(), lambda: put_in_service(self._runtime.disk, root, root_id)
+            )
+
     async def checkpoint(self, name: TopicName) -> None:
         """Give long logs a checkpoint, for the sake of other engines."""
         await self._sealing.checkpoint((await self._record(table_path(name))).roots)
@@ -450,9 +519,9 @@ class Tables:
             try:
                 found[root] = await run_in_worker(
                     self._thread(),
-                    lambda root=root: room(self._runtime.disk, root),  # type: ignore[misc]
+                    lambda root=root: self._room(root),  # type: ignore[misc]
                 )
-            except OSError as e:
+            except (OSError, StorageError) as e:
                 log.warning("%s: left out of sealing: %s", root, e)
         best = sorted(found.values(), reverse=True)[: self._copies_needed]
         if len(best) < self._copies_needed:
@@ -464,6 +533,13 @@ class Tables:
             )
         size = min(size, best[-1])
         return [root for root, free in found.items() if free >= size], size
+
+    def _room(self, directory: str) -> int:
+        self._check_root(directory)
+        return room(self._runtime.disk, directory)
+
+    def _check_root(self, directory: str) -> None:
+        check_root(self._runtime.disk, storage_root_of(directory), self._root_ids)
 
     async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
         """Delete what a process wrote that died; a root that cannot be reached keeps it."""

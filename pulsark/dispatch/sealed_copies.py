@@ -1,0 +1,107 @@
+"""On which storage roots sealed ledgers are, and when a root that was filled again counts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from pulsark.metadata.resources import InvalidResourceError
+from pulsark.storage.table.record import SealedLedger
+from pulsark.storage.table.repair import Copy
+from pulsark.storage.table.roots import storage_root_of
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.sealing import Sealing
+    from pulsark.storage.table.tables import Tables
+
+FILES_A_PAGE: Final = 20_000
+"""Files of which one answer tells; a table is always whole in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopies:
+    """One table: its ledgers, and by root how each of their files is there, in their order."""
+
+    name: TopicName
+    ledgers: list[SealedLedger]
+    states: Mapping[str, list[Copy]]
+
+
+class SealedCopies:
+    """Looks at the roots of all tables of a broker."""
+
+    def __init__(self, broker: Broker, sealing: Sealing, tables: Tables) -> None:
+        self._broker = broker
+        self._sealing = sealing
+        self._tables = tables
+
+    async def roots(self) -> dict[str, str]:
+        """The storage roots, and why one is refused, or an empty text."""
+        roots = self._tables.storage_roots
+        return {root: await self._tables.root_problem(root) for root in roots}
+
+    async def page(
+        self, names: Sequence[TopicName], after: str = ""
+    ) -> tuple[list[TableCopies], str]:
+        """Tables in the order of their names, those ``after`` a name; the last name, if there may
+        be more. Without ``names`` all tables."""
+        found: list[TableCopies] = []
+        files = 0
+        async for name in self._names(names):
+            if str(name) <= after:
+                continue
+            table = await self._table(name)
+            if table is not None:
+                found.append(table)
+                files += sum(len(ledger.files) for ledger in table.ledgers)
+            if files >= FILES_A_PAGE:
+                return found, str(name)
+        return found, ""
+
+    async def put_in_service(self, root: str) -> int:
+        """A root that was refused has all its files again: it counts; returns its tables.
+
+        The logs of its tables are completed first. ``StorageError`` if a file is missing.
+        """
+        if root not in self._tables.storage_roots:
+            raise InvalidResourceError(
+                f"root: {root} is none of {', '.join(self._tables.storage_roots)}"
+            )
+        tables = 0
+        async for name in self._names(()):
+            record = await self._tables.record(name)
+            for directory in record.roots if record is not None else ():
+                if storage_root_of(directory) == root:
+                    async with self._sealing.exclusively(name):
+                        await self._tables.catch_up(name, directory)
+                    tables += 1
+        await self._tables.put_in_service(root)
+        return tables
+
+    async def _table(self, name: TopicName) -> TableCopies | None:
+        record = await self._tables.record(name)
+        if record is None:
+            return None
+        ledgers = [ledger for ledger in await self._tables.ledgers(name) if ledger.files]
+        ledgers.sort(key=lambda ledger: ledger.ledger_id)
+        files = [file for ledger in ledgers for file in ledger.files]
+        return TableCopies(name, ledgers, await self._tables.copy_states(record, files))
+
+    async def _names(self, names: Sequence[TopicName]) -> AsyncIterator[TopicName]:
+        """Topics that may have a table, in the order of their names."""
+        if names:
+            for name in sorted(names, key=str):
+                yield name
+            return
+        resources = self._broker.resources
+        namespaces = [
+            n for t in await resources.tenants.list() for n in await resources.namespaces.list(t)
+        ]
+        for namespace in sorted(namespaces):
+            children = await self._broker.metadata.children(f"/tables/{namespace}/persistent")
+            for local in sorted(map(unquote, children)):
+                yield TopicName.parse(f"persistent://{namespace}/{local}")

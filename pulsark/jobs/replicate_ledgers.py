@@ -1,0 +1,159 @@
+"""Write again what storage roots have lost of sealed ledgers.
+
+Every root of a table has all of it. This job looks which files are missing or damaged on which
+root, by their bytes with ``--verify``, and copies them from a root that has them: a Spark task for
+each root and so many files. A root that was refused because it came back empty counts again when
+all its files are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pulsark.datasource.errors import DataSourceError
+from pulsark.errors import PulsarkError
+from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated
+from pulsark.runtime import OsDisk
+from pulsark.storage.table.attach import copy_file
+from pulsark.storage.table.record import DataFile
+from pulsark.storage.table.repair import copy_state
+from pulsark.storage.table.roots import storage_root_of
+
+if TYPE_CHECKING:
+    from pulsark.datasource.admin_client import AdminClient
+
+FILES_A_TASK: Final = 500
+BYTES_A_TASK: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters(Repeated):
+    """Of ``replicate_ledgers``."""
+
+    topic: Annotated[tuple[str, ...], Flag("a topic to look at; all if left out")] = ()
+    verify: Annotated[bool, Flag("read every copy, and not only look at its size")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A file that should be in a directory, and the directories that may have it."""
+
+    directory: str
+    peers: tuple[str, ...]
+    file: DataFile
+    state: str
+    """``ok``, ``missing`` or ``damaged``, as far as it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was found of a copy, and what came of it; ``problem``: it is still not there."""
+
+    copy: Copy
+    written: bool = False
+    problem: str = ""
+
+
+def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
+    """Look and repair once; ``JobError`` if a copy could not be made."""
+    admin = context.admin(wanted)
+    refused: set[str] = set()
+    copies: list[Copy] = []
+    for page in _pages(admin, wanted.topic):
+        refused = {root for root, problem in page["roots"].items() if problem}
+        copies += copies_of(page)
+    tasks = packed(c for c in copies if wanted.verify or c.state != "ok")
+    context.progress.show("looking at copies", 0, len(tasks))
+    results = [result for some in _in_spark(tasks, context) for result in some]
+    failed = [result for result in results if result.problem]
+    broken = {storage_root_of(result.copy.directory) for result in failed}
+    problems = [result.problem for result in failed]
+    recovered = []
+    for root in sorted(refused - broken) if not wanted.topic else ():
+        try:
+            admin.recovered(root)
+            recovered.append(root)
+        except DataSourceError as error:
+            problems.append(str(error))
+    summary = {
+        "copies": len(copies),
+        "written": sum(result.written for result in results),
+        "failed": len(failed),
+        "recoveredRoots": recovered,
+    }
+    if problems:
+        told = f"{len(problems)} copies or roots are still not there: {problems[0]}"
+        raise JobError(f"{told} (of {len(copies)} copies, {summary['written']} were written)")
+    return summary
+
+
+def _pages(admin: AdminClient, topics: Sequence[str]) -> Iterator[dict[str, Any]]:
+    after = ""
+    while True:
+        page = admin.sealed_copies(topics, after)
+        yield page
+        after = page["next"]
+        if not after:
+            return
+
+
+def copies_of(page: Mapping[str, Any]) -> Iterator[Copy]:
+    """All copies of which the broker told."""
+    for table in page["tables"]:
+        for ledger in table["ledgers"]:
+            for directory in table["directories"]:
+                peers = tuple(other for other in table["directories"] if other != directory)
+                for file, state in zip(ledger["files"], ledger["copies"][directory], strict=True):
+                    yield Copy(directory, peers, DataFile.from_json(file), state)
+
+
+def packed(copies: Iterable[Copy]) -> list[list[Copy]]:
+    """Copies by storage root, so many together as a task takes."""
+    tasks: list[list[Copy]] = []
+    filling: dict[str, tuple[list[Copy], int]] = {}
+    for copy in copies:
+        root = storage_root_of(copy.directory)
+        task, size = filling.get(root, ([], BYTES_A_TASK))
+        if len(task) >= FILES_A_TASK or size >= BYTES_A_TASK:
+            task, size = [], 0
+            tasks.append(task)
+        task.append(copy)
+        filling[root] = task, size + copy.file.size
+    return tasks
+
+
+def repair_all(copies: Sequence[Copy]) -> list[Result]:
+    """Look at copies, and make those again that are not right. Runs in Spark's workers."""
+    return [_repaired(copy) for copy in copies]
+
+
+def _repaired(copy: Copy) -> Result:
+    disk, errors = OsDisk(), []
+    try:
+        if copy_state(disk, copy.directory, copy.file, verify=True) == "ok":
+            return Result(copy)
+    except OSError as error:
+        errors.append(str(error))
+    for peer in copy.peers:
+        try:
+            copy_file(disk, peer, copy.directory, copy.file)
+        except (PulsarkError, OSError) as error:
+            errors.append(f"{peer}: {error}")
+        else:
+            return Result(copy, written=True)
+    where = f"{copy.directory}/{copy.file.path}"
+    return Result(copy, problem=f"{where}: {'; '.join(errors) or 'there is no other root'}")
+
+
+def _in_spark(tasks: Sequence[Sequence[Copy]], context: Context) -> list[list[Result]]:
+    if not tasks:
+        return []
+    found: list[list[Result]] = (
+        context.spark.sparkContext.parallelize(tasks, len(tasks)).map(repair_all).collect()
+    )
+    return found
+
+
+JOB = Job("replicate_ledgers", "Write again what storage roots have lost.", Parameters, run)

@@ -1,0 +1,98 @@
+"""A root that lacks files or commits gets them from another one. Everything blocks.
+
+Data files come first and are a job's work; the log follows, by the table's owner, so that it never
+names a file that is not there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Literal
+
+import google_crc32c
+
+from pulsark.errors import CorruptEntryError, StorageError
+from pulsark.runtime import Disk
+from pulsark.storage.table.attach import commit_on_root
+from pulsark.storage.table.delta_log import CorruptCommitError, DeltaLog
+from pulsark.storage.table.record import DataFile, TableRecord
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 4 << 20
+
+Copy = Literal["ok", "missing", "damaged"]
+
+
+def copy_state(disk: Disk, directory: str, file: DataFile, *, verify: bool = False) -> Copy:
+    """How a root has a file, by its size; with ``verify`` by its bytes. Raises ``OSError``."""
+    path = f"{directory}/{file.path}"
+    try:
+        if disk.size(path) != file.size:
+            return "damaged"
+        if verify and _checksum(disk, path, file.size) != file.crc32c:
+            return "damaged"
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    return "ok"
+
+
+def _checksum(disk: Disk, path: str, size: int) -> int:
+    file = disk.open(path)
+    try:
+        crc = 0
+        for offset in range(0, size, READ_BYTES):
+            crc = google_crc32c.extend(crc, file.read(offset, READ_BYTES))
+        return crc
+    finally:
+        file.close()
+
+
+def catch_up(disk: Disk, record: TableRecord, directory: str, files: Iterable[DataFile]) -> None:
+    """Make a root's log whole again, whose data ``files`` are all there.
+
+    ``StorageError`` if they are not, or if no other root has the log.
+    """
+    if record.intent is None:
+        return
+    for file in files:
+        state = copy_state(disk, directory, file)
+        if state != "ok":
+            raise StorageError(f"{directory}/{file.path} is {state}")
+    _restore_log(disk, record, directory)
+    commit_on_root(disk, record, directory, clean=True)
+
+
+def _restore_log(disk: Disk, record: TableRecord, directory: str) -> None:
+    """Commits that are missing or damaged, from a root that has all of them."""
+    mine = DeltaLog(disk, directory)
+    lacking = _lacking(mine)
+    if not lacking and mine.versions():
+        return
+    for peer in record.roots:
+        theirs = DeltaLog(disk, peer)
+        try:
+            if peer == directory or not theirs.versions() or _lacking(theirs):
+                continue
+            disk.make_dirs(f"{directory}/_delta_log")
+            for version in theirs.versions():
+                if version in lacking or version not in mine.versions():
+                    mine.replace(version, theirs.read_bytes(version))
+        except (OSError, CorruptEntryError) as e:
+            log.warning("%s: its log cannot be copied: %s", peer, e)
+            continue
+        return
+    raise StorageError(f"{directory}: no other root has the log")
+
+
+def _lacking(table_log: DeltaLog) -> list[int]:
+    """Versions of a log that are not there, or damaged; the newest one heals by itself."""
+    versions = table_log.versions()
+    lacking = sorted(set(range(versions[-1] + 1 if versions else 0)) - set(versions))
+    for version in versions:
+        try:
+            table_log.read(version)
+        except CorruptCommitError:
+            lacking.append(version)
+    return lacking
