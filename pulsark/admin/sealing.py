@@ -1,12 +1,12 @@
 """Plans and attaches for the job that seals ledgers. Pulsark's own.
 
 ``POST /admin/v2/sealing/plan`` with ``{"topics": [name], "everything": false, "leaseSeconds": 600,
-"rangeBytes": 67108864}`` answers ``{"flightUrl", "tables": [{"topic", "tableId", "roots",
-"rootsNeeded", "targetFileBytes", "values", "ranges": [{"name", "topicId", "partition",
-"ledgerId", "first", "last", "size", "attempt"}]}]}``; without topics it is about all that are
-loaded. ``POST .../{topic}/attach`` with ``{"tableId", "files", "value"}`` makes files part of a
-topic, as ``docs/formats/table.md`` has them in an intent; ``value`` is the ``type`` in the plan's
-``values``.
+"rangeBytes": 67108864, "runner": "nightly"}`` answers ``{"flightUrl", "tables": [{"topic",
+"tableId", "roots", "rootsNeeded", "targetFileBytes", "values", "ranges": [{"name", "topicId",
+"partition", "ledgerId", "first", "last", "size", "attempt"}]}]}``; without topics it is about all
+that are loaded. ``POST .../{topic}/attach`` with ``{"tableId", "files", "value"}`` makes files part
+of a topic, as ``docs/formats/table.md`` has them in an intent; ``value`` is the ``type`` in the
+plan's ``values``.
 
 ``GET /admin/v2/sealing/copies?topic=&after=`` answers ``{"roots": {path: why it is refused, or
 empty}, "tables": [{"topic", "directories", "ledgers": [{"ledgerId", "partition", "entries",
@@ -38,6 +38,7 @@ router = APIRouter(tags=["pulsark"])
 
 LEASE_SECONDS = 600
 RANGE_BYTES = 64 << 20
+RUNNER_CHARS_MAX = 256
 
 
 def _sealing(broker: Broker) -> Sealing:
@@ -54,12 +55,15 @@ async def plan(request: Request, broker: BrokerOf) -> Response:
     everything = wanted.get("everything", False)
     if not isinstance(everything, bool):
         raise fail(400, "everything is true or false")
+    runner = wanted.get("runner", "")
+    if not isinstance(runner, str) or len(runner) > RUNNER_CHARS_MAX:
+        raise fail(400, f"runner is a text of at most {RUNNER_CHARS_MAX} characters")
     lease = integer(wanted.get("leaseSeconds"), "leaseSeconds", LEASE_SECONDS)
     size = integer(wanted.get("rangeBytes"), "rangeBytes", RANGE_BYTES)
     if size < 1 << 20:
         raise fail(412, "rangeBytes is at least 1048576, a row group")
     found = await _sealing(broker).jobs.plan(
-        names, everything=everything, lease_seconds=lease, range_bytes=size
+        names, runner, everything=everything, lease_seconds=lease, range_bytes=size
     )
     return value({"flightUrl": broker.flight_url, "tables": [_shown(table) for table in found]})
 

@@ -181,10 +181,15 @@ class AdminClient:
         return True
 
     def seal_plan(
-        self, topics: Sequence[str], *, everything: bool, range_bytes: int
+        self, topics: Sequence[str], runner: str, *, everything: bool, range_bytes: int
     ) -> dict[str, Any]:
         """What is due to be sealed, for a job; see ``admin.sealing``."""
-        body = {"topics": list(topics), "everything": everything, "rangeBytes": range_bytes}
+        body = {
+            "topics": list(topics),
+            "runner": runner,
+            "everything": everything,
+            "rangeBytes": range_bytes,
+        }
         status, answer = self._call("POST", "/admin/v2/sealing/plan", body)
         plan: dict[str, Any] = self._expect(status, answer, "the plan of sealing")
         return plan

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from pulsark.dispatch.sealed_copies import SealedCopies
@@ -95,6 +95,13 @@ class TableState:
     """Bytes of the files on one root."""
 
 
+class Loan(NamedTuple):
+    """A table that a job has to itself."""
+
+    runner: str
+    until: float
+
+
 class Sealing:
     """Seals what the policies ask for; one table after the other."""
 
@@ -108,8 +115,8 @@ class Sealing:
         """Tables that may have something to be tidied, and when they are looked at."""
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self._complaints: dict[TopicName, str] = {}
-        self._lent: dict[TopicName, float] = {}
-        """Tables that a job has to itself, and until when."""
+        self._lent: dict[TopicName, Loan] = {}
+        """Tables that a job has to itself."""
         self.jobs = SealingJobs(broker, self, tables)
         self.copies = SealedCopies(broker, self, tables)
 
@@ -209,7 +216,7 @@ class Sealing:
 
     async def _look(self, now: float) -> list[Due]:
         """What is due of all loaded topics, but for those that a job has."""
-        self._lent = {base: until for base, until in self._lent.items() if until > now}
+        self._lent = {base: loan for base, loan in self._lent.items() if loan.until > now}
         loaded = self._broker.loaded_topics()
         if len(self._progress) > len(loaded):
             for gone in self._progress.keys() - set(loaded):
@@ -273,19 +280,20 @@ class Sealing:
 
     # -- for jobs ---
 
-    def lend(self, base: TopicName, seconds: float) -> None:
+    def lend(self, base: TopicName, runner: str, seconds: float) -> None:
         """Leave a table to a job for a while; 0: no longer."""
         self._lent.pop(base, None)
         if seconds > 0:
-            self._lent[base] = self._clock.monotonic() + seconds
+            self._lent[base] = Loan(runner, self._clock.monotonic() + seconds)
 
     async def due(
-        self, topics: list[Topic] | None, *, everything: bool
+        self, topics: list[Topic] | None, runner: str, *, everything: bool
     ) -> list[tuple[TopicName, dict[Topic, list[SealRange]]]]:
         """What is due of each table, in the order of its urgency; ``None``: of all loaded topics.
 
-        What a job has already is left out.
+        What another job has already is left out. What this one had, it asks for anew: it died.
         """
+        self._lent = {base: loan for base, loan in self._lent.items() if loan.runner != runner}
         now = self._clock.monotonic()
         work = [Due(t.name.base, [t], 0, now) for t in topics or ()]
         if topics is None:
@@ -293,7 +301,8 @@ class Sealing:
             work.sort(key=lambda table: -table.size)
         tables: dict[TopicName, dict[Topic, list[SealRange]]] = {}
         for table in work:
-            if self._lent.get(table.base, now) > now:
+            loan = self._lent.get(table.base)
+            if loan is not None and loan.until > now:
                 continue
             for topic in table.topics:
                 if not topic.policies.sealing.enabled:

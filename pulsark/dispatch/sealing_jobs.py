@@ -70,6 +70,7 @@ class SealingJobs:
     async def plan(
         self,
         names: Sequence[TopicName],
+        runner: str,
         *,
         everything: bool,
         lease_seconds: float,
@@ -79,16 +80,17 @@ class SealingJobs:
 
         Only what is named is loaded. ``everything``: as far as it goes, and not what policies ask
         for. Topics whose sealing is off are left out. A range has about ``range_bytes`` at most.
+        ``runner`` is the job that asks: its next run takes over what a run had that died.
         """
         topics: list[Topic] | None = [t for name in names for t in await self._load(name)]
         if not names:
             topics = self._broker.loaded_topics() if everything else None
         found: list[PlannedTable] = []
-        for base, due in await self._sealing.due(topics, everything=everything):
+        for base, due in await self._sealing.due(topics, runner, everything=everything):
             if len(found) == TABLES_A_PLAN_MAX:
                 break
             found.append(await self._planned(base, due, range_bytes))
-            self._sealing.lend(base, min(lease_seconds, LEASE_SECONDS_MAX))
+            self._sealing.lend(base, runner, min(lease_seconds, LEASE_SECONDS_MAX))
         return found
 
     async def _load(self, name: TopicName) -> list[Topic]:
@@ -137,7 +139,7 @@ class SealingJobs:
         Attaching the same files once more changes nothing. ``InvalidResourceError`` for files
         that cannot be right, ``InUseError`` if somebody was faster. The lease is over.
         """
-        self._sealing.lend(base, 0)
+        self._sealing.lend(base, "", 0)
         if not files or len(files) > FILES_PER_ATTACH_MAX:
             raise InvalidResourceError(f"files: there are 1 to {FILES_PER_ATTACH_MAX} in an attach")
         async with self._sealing.exclusively(base):

@@ -34,6 +34,9 @@ class Parameters(Repeated):
     everything: Annotated[
         bool, Flag("seal all there is, and not only what the policies say is due")
     ] = False
+    runner: Annotated[
+        str, Flag("name of this job: a run takes over what one of the same name had that died")
+    ] = "seal_ledgers"
     task_mb: Annotated[int, Flag("entries of one Spark task, in MiB; small topics share one")] = 64
 
 
@@ -43,7 +46,9 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
         raise UsageError(f"--task-mb {wanted.task_mb}: it is at least 1")
     admin = context.admin(wanted)
     size = wanted.task_mb << 20
-    plan = admin.seal_plan(wanted.topic, everything=wanted.everything, range_bytes=size)
+    plan = admin.seal_plan(
+        wanted.topic, wanted.runner, everything=wanted.everything, range_bytes=size
+    )
     bins = packed(tasks_of(plan), size)
     context.progress.show("sealing", 0, len(bins))
     written = _in_spark(bins, context) if bins else []

@@ -1,0 +1,202 @@
+"""Storage roots that are full, read-only, away or wiped while messages are sealed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pulsark.errors import StorageError
+from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.storage.table.process import Entries
+from pulsark.storage.table.record import table_directory
+from pulsark.storage.table.roots import MARKER, commission
+from pulsark.storage.table.tables import SealRange, Tables
+from pulsark.wire.topic_name import TopicName
+from tests.sim.disk import SimDisk
+from tests.sim.simulation import Simulation
+from tests.support.client_view import client_view
+from tests.support.inline_table import inline_tables
+from tests.support.tables import attached_files, check_files, entry
+
+NAME = TopicName.parse("persistent://public/default/t")
+TABLE_ID = "0" * 31 + "1"
+ROOTS = ["/root-1", "/root-2", "/root-3"]
+DIRECTORIES = [table_directory(root, NAME, TABLE_ID) for root in ROOTS]
+ENTRIES = [entry(i, i % 3) for i in range(40)]
+
+
+@dataclass
+class World:
+    """Three roots, of which two are needed, and a ledger that is sealed ten entries at a time."""
+
+    disk: SimDisk
+    tables: Tables
+    sealed: int = 0
+    seals: list[int] = field(default_factory=list)
+
+    async def seal(self, count: int = 10) -> None:
+        async def entries(wanted: SealRange) -> AsyncIterator[Entries]:
+            yield [(i, ENTRIES[i]) for i in range(wanted.first, wanted.last + 1)]
+
+        wanted = SealRange(-1, 5, self.sealed, self.sealed + count - 1, 1000)
+        await self.tables.seal(NAME, TABLE_ID, [wanted], entries, 1 << 20)
+        self.sealed += count
+
+    async def is_whole(self, roots: list[str] = DIRECTORIES) -> None:
+        """These roots are equal and have everything, and a reader gets it."""
+        found = [attached_files(self.disk, directory) for directory in roots]
+        assert all(one == found[0] for one in found)
+        for directory in roots:
+            check_files(self.disk, directory, found[0][1])
+        assert [f.last_entry_id for f in found[0][1]][-1] == self.sealed - 1
+        place, read = 0, []
+        while place < self.sealed:
+            read += await self.tables.read(NAME, 5, place, self.sealed - 1, 1 << 20)
+            place = read[-1][0] + 1
+        assert [client_view(e) for _, e in read] == [client_view(e) for e in ENTRIES[:place]]
+
+    def files(self, root: str) -> list[str]:
+        return [path for path in self.disk.files() if path.startswith(f"{root}/")]
+
+
+Test = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def world(test: Test) -> Callable[[], None]:
+    def run() -> None:
+        with Simulation() as sim:
+
+            async def main() -> None:
+                disk, metadata = SimDisk(), MemoryMetadataStore()
+                runtime = sim.runtime(disk)
+                ids: Any = await commission(ROOTS, metadata, runtime)
+                tables = inline_tables(
+                    ROOTS, metadata, runtime, copies=3, copies_needed=2, root_ids=ids
+                )
+                await test(World(disk, tables))
+                await tables.close()
+
+            sim.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("write_errno", errno.ENOSPC),
+        ("write_errno", errno.EROFS),
+        ("name_errno", errno.EROFS),
+        ("sync_errno", errno.EIO),
+    ],
+)
+@pytest.mark.parametrize("root", ROOTS)
+def test_a_root_that_fails_stays_behind_and_catches_up(fault: str, code: int, root: str) -> None:
+    @world
+    async def scenario(world: World) -> None:
+        await world.seal()
+        world.disk.faulty = f"{root}/"
+        setattr(world.disk, fault, code)
+        await world.seal()
+        others = [directory for directory in DIRECTORIES if not directory.startswith(root)]
+        await world.is_whole(others)
+        setattr(world.disk, fault, 0)
+        await world.seal()
+        await world.is_whole()
+
+    scenario()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_with_too_few_roots_nothing_is_attached_and_later_everything_is(code: int) -> None:
+    @world
+    async def scenario(world: World) -> None:
+        await world.seal()
+        world.disk.faulty, world.disk.write_errno = "/root-", code
+        for _ in range(3):
+            with pytest.raises((StorageError, OSError)):
+                await world.seal()
+        world.disk.write_errno = 0
+        await world.is_whole()
+        await world.seal()
+        await world.is_whole()
+        named = [f.path for f in attached_files(world.disk, DIRECTORIES[0])[1]]
+        data = [path for path in world.files(DIRECTORIES[0]) if path.endswith(".parquet")]
+        assert [path.removeprefix(f"{DIRECTORIES[0]}/") for path in data] == named
+
+    scenario()
+
+
+@world
+async def test_a_root_that_was_wiped_while_it_was_in_use_gets_nothing(world: World) -> None:
+    await world.seal()
+    for path in world.files("/root-2"):
+        world.disk.remove(path)
+    await world.seal()
+    assert world.files("/root-2") == []
+    await world.is_whole([DIRECTORIES[0], DIRECTORIES[2]])
+    assert "is refused" in await world.tables.root_problem("/root-2")
+    # The directory was only unmounted: everything is as it was.
+    world.disk.write_new(f"/root-2/{MARKER}", b'{"version": 1, "rootId": "another"}')
+    assert "it is another" in await world.tables.root_problem("/root-2")
+    with pytest.raises(StorageError, match="is missing"):
+        await world.tables.catch_up(NAME, DIRECTORIES[1])
+    assert len(world.files("/root-2")) == 1
+
+
+def test_ids_of_roots_survive_a_restart_and_a_crash_at_each_step() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata = MemoryMetadataStore()
+            disk = SimDisk()
+            first = await commission(ROOTS, metadata, sim.runtime(disk))
+            assert len(set(first.values())) == 3
+            assert await commission(ROOTS, metadata, sim.runtime(disk)) == first
+            # A root is wiped: it keeps its id, and gets no file by itself.
+            disk.remove(f"/root-1/{MARKER}")
+            assert await commission(ROOTS, metadata, sim.runtime(disk)) == first
+            assert disk.list("/root-1") == []
+            # A new root cannot be written to: it is refused, and taken in when it can.
+            disk.faulty, disk.name_errno = "/root-4", errno.EROFS
+            more = await commission([*ROOTS, "/root-4"], metadata, sim.runtime(disk))
+            assert disk.list("/root-4") == []
+            disk.name_errno = 0
+            assert await commission([*ROOTS, "/root-4"], metadata, sim.runtime(disk)) == more
+            assert disk.list("/root-4") == [MARKER]
+
+        sim.run(main())
+
+
+def test_two_attachers_of_one_table_and_only_the_newer_one_goes_on() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            disk, metadata = SimDisk(), MemoryMetadataStore()
+            runtime = sim.runtime(disk)
+            one = World(disk, inline_tables(ROOTS, metadata, runtime, copies=3, copies_needed=2))
+            two = World(disk, inline_tables(ROOTS, metadata, runtime, copies=3, copies_needed=2))
+            await one.seal()
+            two.sealed = 10
+            await two.seal()
+            with pytest.raises(StorageError, match="would not follow"):
+                await one.seal()  # the same entries
+            one.sealed = 20
+            await one.seal()  # it has opened the table anew, and is the newer owner now
+            await one.is_whole()
+            two.sealed = 30
+            with pytest.raises(StorageError, match="another owner"):
+                await two.seal()
+            await one.is_whole()
+            results = await asyncio.gather(one.seal(), one.seal(), return_exceptions=True)
+            assert sum(isinstance(result, StorageError) for result in results) == 1
+            one.sealed = 40
+            await one.is_whole()
+
+        sim.run(main())
