@@ -164,6 +164,8 @@ async def test_what_cannot_be_published_is_refused_and_leaves_nothing(
     ):
         with pytest.raises(ClientError, match=reason):
             await publishing.publish(NAME, topic_id, partitions, "q", 0, ledgers)
+    with pytest.raises(ClientError, match="schema is another one"):
+        await publishing.publish(NAME, staging.topic_id, 0, "q", 0, good, "string")
     topic = await broker.broker.topic(NAME)
     assert topic.ledger.entries == 1
     await append(broker, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pulsark.runtime import OsDisk
+from pulsark.schemas.definition import SchemaData, SchemaType
+from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows.entries import entries_of
 from pulsark.storage.rows.outgoing import (
     OUTGOING_SCHEMA,
@@ -19,7 +22,7 @@ from pulsark.storage.rows.outgoing import (
     entry_rows,
     message_sizes,
 )
-from pulsark.storage.table.bulk_writer import BulkWriter, Place
+from pulsark.storage.table.bulk_writer import BulkWriter, Place, values_said
 from pulsark.storage.table.reader import TableReader, check_files
 from pulsark.storage.table.record import SealedLedger
 from pulsark.storage.table.staging import StagedLedger
@@ -159,6 +162,32 @@ def test_files_are_read_back_as_those_of_a_ledger(tmp_path: Path) -> None:
         sizes = [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
         assert max(sizes) < 17 << 20
     assert StagedLedger.from_json(staged.to_json()) == staged
+
+
+@pytest.mark.parametrize("version", [None, b"1", b"unknown"])
+def test_in_a_table_with_types_values_are_typed_or_kept_as_they_are(
+    tmp_path: Path, version: bytes | None
+) -> None:
+    schemas = ValueSchemas("string", (ValueSchema(b"1", SchemaData(SchemaType.STRING)),))
+    rows = [{"value": value} for value in (b"a", None, b"\xff", b"")]
+    writer = BulkWriter(
+        Place([str(tmp_path)], 1, NOW, "n"), 3, Batching("p", schema_version=version), OsDisk(),
+        lambda: NOW, values=values_said(json.loads(schemas.encode())),
+    )  # fmt: skip
+    writer.add(messages(rows), 10)
+    staged = writer.finish()
+    assert staged is not None
+    check_files(OsDisk(), [str(tmp_path)], staged.files)
+    reader = TableReader([str(tmp_path)], OsDisk())
+    found = reader.read(SealedLedger(-1, 3, staged.files), 0, 0, 1 << 20)
+    assert [row["value"] for row in unpacked([e for _, e in found])] == [b"a", None, b"\xff", b""]
+    table = pq.read_table(tmp_path / staged.files[0].path, columns=["value", "value_raw"])
+    if version == b"1":
+        assert table["value"].to_pylist() == ["a", None, None, ""]
+        assert table["value_raw"].to_pylist() == [None, None, b"\xff", None]
+    else:
+        assert table["value"].to_pylist() == [None] * 4
+        assert table["value_raw"].to_pylist() == [b"a", None, b"\xff", b""]
 
 
 def test_nothing_comes_of_nothing_and_what_is_given_up_goes(tmp_path: Path) -> None:
