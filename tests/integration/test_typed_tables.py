@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from pulsar.schema import AvroSchema, Boolean, Float, Integer, JsonSchema, Record, String
 
 from tests.support.python_client import connect
+from tests.support.seal_contract import NoSpark, run_job
 from tests.support.standalone import Standalone
 
 SETTINGS = {
@@ -143,6 +144,20 @@ def test_fields_that_are_added_later_are_null_before(standalone: Standalone, sch
     assert consumed(standalone, schema, 200) == [
         *(sent(1, n) for n in range(100)),
         *(sent(2, n) for n in range(100, 200)),
+    ]
+
+
+def test_a_job_writes_the_same_types(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data", env=SETTINGS | {"PULSARK_sealByJobs": "true"}) as broker:
+        for version in (1, 2):
+            publish(broker, AvroSchema, version, 100 * version, 100)
+            assert run_job(broker, "t", NoSpark()) == 0
+        rows = pl.scan_delta(directory(broker)).select("value", "value_raw").collect()
+    assert rows["value_raw"].null_count() == 200
+    none = {"late": None, "note": None}
+    assert sorted(rows["value"].to_list(), key=lambda value: value["n"]) == [
+        *(sent(1, n) | none for n in range(100, 200)),
+        *(sent(2, n) for n in range(200, 300)),
     ]
 
 
