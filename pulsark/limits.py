@@ -202,3 +202,6 @@ LOOK_AHEAD_ENTRIES_MAX = 200_000
 
 PUT_ASIDE_BYTES_MAX = 8 << 20
 """Bytes of entries that a subscription keeps at hand while they wait for their consumer."""
+
+PLANNED_TOPICS_MAX = 500
+"""Topics of which a Spark query asks for the plan at once."""

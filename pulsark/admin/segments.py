@@ -5,6 +5,8 @@
 for a topic without partitions, ``last`` the last confirmed entry and ``trimmed`` the last one that
 was deleted (-1/-1 while there is none). With ``after=LEDGER,LEDGER,...``, one number a partition
 in their order, older ledgers are left out: a stream asks often, and only for what comes next.
+``POST /admin/v2/spark-plans`` answers the same for many topics at once: ``{"topics": {name: [after,
+...]}}`` gives ``{"topics": [...]}``.
 
 ``/tableFiles`` says which files of the topic's table have entries of these ledgers, for tasks that
 can reach them: ``{"directories": [...], "partitions": [{"name", "ledgers": [{"ledgerId", "files":
@@ -14,6 +16,7 @@ the entries can always be had over Flight.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -24,11 +27,13 @@ from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import BrokerOf, TopicOf, number, value
+from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.message_count import count_messages
 from pulsark.dispatch.topic import Topic
 from pulsark.limits import COUNTED_MESSAGES_MAX
 from pulsark.storage.position import Position
 from pulsark.storage.table.record import SealedLedger
+from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(prefix=TOPICS, tags=["pulsark"])
 
@@ -36,20 +41,23 @@ router = APIRouter(prefix=TOPICS, tags=["pulsark"])
 @router.get("/{topic}/segments")
 async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The partitions of a topic with their ledgers."""
-    found = await broker.resources.partitioned_topics.get(topic)
-    names = await leaves(broker, topic)
     given = request.query_params.get("after")
     after = [number(part, low=-1) for part in given.split(",")] if given else []
+    return value(await plan_of(broker, topic, after))
+
+
+async def plan_of(broker: Broker, topic: TopicName, after: Sequence[int]) -> dict[str, Any]:
+    """The answer for one topic; ``after`` has a ledger for each partition."""
+    found = await broker.resources.partitioned_topics.get(topic)
+    names = await leaves(broker, topic)
     oldest = chain(after, repeat(0))
     partitions = [_partition(await broker.topic(name, create=True), next(oldest)) for name in names]
-    return value(
-        {
-            "topic": str(topic),
-            "topicId": found.topic_id if found is not None else partitions[0]["topicId"],
-            "flightUrl": broker.flight_url,
-            "partitions": partitions,
-        }
-    )
+    return {
+        "topic": str(topic),
+        "topicId": found.topic_id if found is not None else partitions[0]["topicId"],
+        "flightUrl": broker.flight_url,
+        "partitions": partitions,
+    }
 
 
 @router.get("/{topic}/tableFiles")

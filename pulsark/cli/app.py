@@ -33,6 +33,9 @@ app.add_typer(jobs, name="jobs")
 ledgers = typer.Typer(help="Check the copies of sealed ledgers.", no_args_is_help=True)
 app.add_typer(ledgers, name="ledgers")
 
+doctor = typer.Typer(help="Find out what is missing, and what to do.", no_args_is_help=True)
+app.add_typer(doctor, name="doctor")
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AdminUrl = Annotated[
     str,
@@ -483,3 +486,16 @@ def ledgers_check(
     from pulsark.cli.ledgers import check_ledgers
 
     check_ledgers(admin_url, topic, all_ledgers=all_, as_json=json)
+
+
+@doctor.command("spark")
+def doctor_spark(
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    service_url: ServiceUrl = DEFAULT_SERVICE_URL,
+    json: Json = False,
+) -> None:
+    """Check what Spark needs to read topics: Python, discovery, jars, sockets, broker."""
+    from pulsark.cli.doctor import run_doctor
+
+    if not run_doctor(admin_url, service_url, as_json=json):
+        raise typer.Exit(1)

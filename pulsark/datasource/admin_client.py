@@ -10,7 +10,7 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -24,6 +24,7 @@ from pulsark.datasource.errors import (
 from pulsark.datasource.offsets import Place
 from pulsark.datasource.plan import PartitionState
 from pulsark.datasource.table_files import TableFiles
+from pulsark.limits import PLANNED_TOPICS_MAX
 from pulsark.schemas import key_value
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.wire.topic_name import TopicName
@@ -66,6 +67,23 @@ class AdminClient:
             PartitionState.from_json(str(topic.base), plan["flightUrl"], item)
             for item in sorted(plan["partitions"], key=lambda item: item["partition"])
         ]
+
+    def plans(self, topics: Mapping[TopicName, Sequence[int]]) -> list[PartitionState]:
+        """``partitions`` of many topics; those that do not exist are left out."""
+        names = list(topics)
+        found = []
+        for start in range(0, len(names), PLANNED_TOPICS_MAX):
+            wanted = {
+                str(name): list(topics[name]) for name in names[start : start + PLANNED_TOPICS_MAX]
+            }
+            status, body = self._call("POST", "/admin/v2/spark-plans", {"topics": wanted})
+            for plan in self._expect(status, body, f"the plan of {len(wanted)} topics")["topics"]:
+                topic = str(TopicName.parse(plan["topic"]).base)
+                found += [
+                    PartitionState.from_json(topic, plan["flightUrl"], item)
+                    for item in plan["partitions"]
+                ]
+        return found
 
     def table_files(self, topic: TopicName, after: Sequence[int] = ()) -> TableFiles:
         """The files of a topic's table, of the ledgers that ``partitions`` gives."""

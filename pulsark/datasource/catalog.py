@@ -32,6 +32,11 @@ def register_topics(
     checked = Options.parse(
         {**rest, "topicsPattern": f"persistent://{namespace}/{pattern}"}, streaming=False
     )
+    if checked.pushdown:
+        raise OptionError(
+            "option 'pushdown' is for one query of a DataFrame, and views are for many: the second "
+            "one would lack what the first did not want"
+        )
     admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
     try:
         topics = topics_matching(admin, checked.topics_pattern)

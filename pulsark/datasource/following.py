@@ -23,6 +23,9 @@ from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
+FOLLOWS = "follows"
+"""In what a source reports as its newest offset: ``{"subscription", "adminUrl"}``."""
+
 RENEW_SECONDS = QUERY_CLAIM_SECONDS / 6
 _WAIT_SECONDS = 1.5 * QUERY_CLAIM_SECONDS
 _PAUSE_SECONDS = 0.2
@@ -52,10 +55,8 @@ class Following:
         """Move the subscription to the end of a finished batch; ``SubscriptionInUseError``."""
         self._claim.check()
         for name, offset in end.partitions.items():
-            place = offset.read
-            if place.batch_index >= 0:  # the rest of the entry is still to come
-                place = Place(place.ledger_id, place.entry_id - 1)
-            if place.entry_id < 0 or self._acknowledged.get(name) == place:
+            place = acknowledged_through(offset.read)
+            if place is None or self._acknowledged.get(name) == place:
                 continue
             if not self._admin.acknowledge(name, self._subscription, place):
                 log.warning(
@@ -74,6 +75,13 @@ class Following:
     def _create(self, name: str, read: Place) -> None:
         first = read if read.batch_index >= 0 else Place(read.ledger_id, read.entry_id + 1)
         self._admin.create_subscription(name, self._subscription, first)
+
+
+def acknowledged_through(read: Place) -> Place | None:
+    """The last entry of which all was read, if there is one in its ledger."""
+    # If the place is within an entry, the rest of it is still to come.
+    place = read if read.batch_index < 0 else Place(read.ledger_id, read.entry_id - 1)
+    return None if place.entry_id < 0 else place
 
 
 class _Claim:

@@ -17,6 +17,8 @@ from pulsark.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pulsark.datasource.listener import QueryListener
+
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DELTA_JARS = ("io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar")
 IVY_DIR_VARIABLE = "PULSARK_IVY_DIR"
@@ -39,19 +41,25 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+_listener: tuple[SparkSession, QueryListener] | None = None
+"""The session that has our listener, and that listener."""
+
+
 def session(
     app_name: str = "pulsark", *, master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A Spark session with ``format("pulsark")`` and Delta; ``config`` overrides settings.
 
     The first call of a process starts the JVM, and downloads Delta's jars if this machine does
-    not have them. Later calls return the same session. ``ConfigError`` without Java.
+    not have them. Later calls return the same session. Its streaming queries acknowledge a batch as
+    soon as it is finished. ``ConfigError`` without Java.
     """
     require_java()
     # The JVM looks for data sources with this Python; spark.pyspark.python does not help it.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
+    from pulsark.datasource.listener import QueryListener
     from pulsark.datasource.source import PulsarkSource
 
     builder: SparkSession.Builder = SparkSession.builder
@@ -60,6 +68,10 @@ def session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(PulsarkSource)
+    global _listener
+    if _listener is None or _listener[0] is not spark:
+        _listener = spark, QueryListener()
+        spark.streams.addListener(_listener[1])
     return spark
 
 

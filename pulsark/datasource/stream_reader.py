@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.admission import Admission, default_limit
 from pulsark.datasource.errors import DataSourceError
-from pulsark.datasource.following import Following
+from pulsark.datasource.following import FOLLOWS, Following
 from pulsark.datasource.layout import Layout
 from pulsark.datasource.offsets import Edge, PartitionOffset, Place, StreamOffset
 from pulsark.datasource.options import Options
@@ -101,8 +101,14 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end_json
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The newest message of every partition, for the query's progress."""
-        return self._ends(StreamOffset({}), self._states(self._finished)).to_json()
+        """The newest message of every partition, for the query's progress and its listener."""
+        newest = self._ends(StreamOffset({}), self._states(self._finished)).to_json()
+        if self._options.subscription is not None:
+            newest[FOLLOWS] = {
+                "subscription": self._options.subscription,
+                "adminUrl": self._options.admin_url,
+            }
+        return newest
 
     def _ends(self, begin: StreamOffset, states: States) -> StreamOffset:
         """The end of every partition; a partition that ``begin`` lacks starts at its first

@@ -17,6 +17,9 @@ from pulsark.errors import ClientError
 from pulsark.wire.topic_name import TopicName
 
 _PATTERN = re.compile(r"(?:persistent://)?(?:([^/]+)/([^/]+)/)?([^/]+)")
+MANY_TOPICS = 8
+"""So many are asked for at once: a pattern may have thousands."""
+
 _LIST_SECONDS = 1.0
 _FRESH_SECONDS = 0.02
 _DUTY = 10
@@ -52,11 +55,15 @@ class TopicFinder:
         if fresh or self._known.over:
             with self._known:
                 after = self._after(read or {})
-                found = [
-                    state
-                    for name in self._topics()
-                    for state in self._partitions(name, after.get(str(name), ()))
-                ]
+                names = self._topics()
+                if self._optional and len(names) >= MANY_TOPICS:
+                    found = self._admin.plans({name: after.get(str(name), ()) for name in names})
+                else:
+                    found = [
+                        state
+                        for name in names
+                        for state in self._partitions(name, after.get(str(name), ()))
+                    ]
                 self._states = {state.name: state for state in sorted(found, key=_by_name)}
         return self._states
 

@@ -188,6 +188,8 @@ def test_acknowledgements_for_spark_survive_a_kill(standalone: Standalone) -> No
     pulsark(standalone, "produce", "t", "-m", "a", "-n", "1")
     pulsark(standalone, "produce", "t", "-m", "b", "-n", "1")
     plan = admin.get(f"{NAMESPACE}/t/segments")
+    asked = {"topics": {plan["topic"]: [], "persistent://public/default/no-such": [3]}}
+    assert admin.call("POST", "/spark-plans", asked) == {"topics": [plan]}
     first = plan["partitions"][0]["first"]
     admin.call("POST", f"{NAMESPACE}/t/subscription/spark/acknowledge", first)
     standalone.kill()

@@ -244,6 +244,25 @@ def test_a_stopped_query_leaves_no_backlog(
     eventually(lambda: backlog(broker, topic, "job") == 0, "no backlog")
 
 
+def test_a_batch_is_acknowledged_though_none_is_planned_after_it(
+    spark: SparkSession,
+    client: pulsar.Client,
+    broker: Standalone,
+    topic: str,
+    reading: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    publish(client, topic, range(10))
+    writer = stream(spark, reading, subscription="job").writeStream.format("noop")
+    writer = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="1 hour")
+    query = writer.start()
+    try:
+        eventually(lambda: _subscribed(broker, topic), "the query runs")
+        eventually(lambda: backlog(broker, topic, "job") == 0, "no backlog")
+    finally:
+        query.stop()
+
+
 def test_a_checkpoint_of_another_topic_is_refused(
     spark: SparkSession,
     client: pulsar.Client,

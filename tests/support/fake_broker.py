@@ -295,10 +295,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, body: Any) -> None:
         path, _, query = unquote(self.path).partition("?")
         self.fake.requests.append(f"{self.command} {unquote(self.path)}")
+        fake = self.fake
         parts = path.removeprefix("/admin/v2/").removeprefix("persistent/").split("/")
         try:
             if parts[0] == "schemas":
                 status, answer = 200, self.fake.schema_answer("/".join(parts[1:4]))
+            elif parts[0] == "spark-plans":
+                here = {name: ids for name, ids in body["topics"].items() if name in fake.topics}
+                status = 200
+                answer = {"topics": [fake.plan(name, ids or [0]) for name, ids in here.items()]}
             elif parts[0] == "spark-queries":
                 status, answer = self._query(parts[1], body)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from pulsark.datasource.options import VIEWS as VIEW_NAMES
 from pulsark.datasource.views import VIEWS
 from pulsark.datasource.write_options import WRITE_OPTIONS
 
-TEXT = (Path(__file__).parents[3] / "docs/spark.md").read_text()
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs/spark.md").read_text()
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -44,3 +46,13 @@ def test_every_view_has_its_table(view: str) -> None:
 
 def test_the_options_know_the_views() -> None:
     assert list(VIEW_NAMES) == list(VIEWS)
+
+
+def test_each_row_of_the_comparison_with_kafka_has_its_test() -> None:
+    section = TEXT.split("## As with Spark's Kafka source")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        found = re.search(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
+        assert found is not None, row
+        assert f"def {found[2]}(" in (ROOT / found[1]).read_text(), row

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,6 +116,10 @@ class Stream:
         self.reader.commit(self.offset)
         return found
 
+    def options_allow_loss(self) -> None:
+        """From now on topics may go."""
+        self.reader._options = replace(self.reader._options, fail_on_data_loss=False)
+
     def next(self, limit: Any = None) -> list[str]:
         return self.run() if self.plan(limit) else []
 
@@ -205,6 +211,24 @@ def test_many_small_topics_are_few_tasks(broker: FakeBroker) -> None:
     reader = PulsarkReader(options(broker, False, **given), RAW, COLUMNS_READ)
     assert 4 <= len(reader.partitions()) <= 8
     assert read(broker, **given) == [f"{number:02d}" for number in range(50)]
+
+
+def test_ten_thousand_topics_are_planned_by_few_requests(broker: FakeBroker) -> None:
+    for number in range(10_000):
+        broker.create(f"t-{number}")
+    broker.publish("persistent://public/default/t-7", [alone("a")])
+    stream = Stream(broker, topicsPattern="t-.*", startingOffsets="earliest")
+    assert stream.next() == ["a"]
+    broker.requests.clear()
+    broker.publish("persistent://public/default/t-9999", [alone("b")])
+    broker.topics.pop("persistent://public/default/t-5")
+    broker.publish(broker.create("t-new"), [alone("c")])
+    stream.options_allow_loss()
+    assert stream.plan()
+    partitions = stream.reader.partitions(stream.offset, stream.end)
+    assert len(partitions) <= 2 * (os.cpu_count() or 1)
+    assert sorted(values(stream.reader, partitions)) == ["b", "c"]
+    assert len(broker.requests) < 100
 
 
 def test_values_as_text(broker: FakeBroker) -> None:

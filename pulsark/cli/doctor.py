@@ -1,0 +1,278 @@
+"""``pulsark doctor spark``: what Spark needs to read topics from here, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pkgutil
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from pulsark.cli.output import print_json
+
+COLUMNS = 80
+IMPORT_SECONDS = 60.0
+CONNECT_SECONDS = 3.0
+JAVA_VERSIONS = (17, 21)
+PYSPARK_VERSION = "4.2."
+PYARROW_MAJOR_MIN = 18
+PANDAS_MAJOR_BELOW = 3
+UNIX_PATH_BYTES_MAX = 107
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+
+
+class Finding(NamedTuple):
+    """What was looked at, how it is, and what to do next (empty if nothing)."""
+
+    check: str
+    status: str
+    found: str
+    todo: str = ""
+
+
+def run_doctor(admin_url: str, service_url: str, *, as_json: bool) -> bool:
+    """Print all findings; whether Spark can read topics."""
+    findings = list(examine(admin_url, service_url))
+    if as_json:
+        print_json([each._asdict() for each in findings])
+    else:
+        for each in findings:
+            print(shown(each))
+        print(_conclusion(findings))
+    return all(each.status != FAILURE for each in findings)
+
+
+def shown(finding: Finding) -> str:
+    """A finding in lines of 80 characters."""
+    head = f"{finding.status:<8} {finding.check:<10} "
+    lines = textwrap.wrap(
+        finding.found, COLUMNS, initial_indent=head, subsequent_indent=" " * len(head)
+    )
+    if finding.todo:
+        indent = " " * len(head)
+        lines += textwrap.wrap(
+            finding.todo, COLUMNS, initial_indent=f"{indent}-> ", subsequent_indent=f"{indent}   "
+        )
+    return "\n".join(lines)
+
+
+def _conclusion(findings: list[Finding]) -> str:
+    failed = [each.check for each in findings if each.status == FAILURE]
+    if failed:
+        return f"Spark cannot read topics from here yet: {', '.join(failed)}."
+    return "Spark can read topics from here."
+
+
+def examine(admin_url: str, service_url: str) -> Iterator[Finding]:
+    """All checks, one after the other; none of them raises."""
+    yield python()
+    yield pyspark()
+    yield libraries()
+    yield java()
+    yield discovery()
+    yield jars()
+    yield sockets()
+    yield broker(admin_url, service_url)
+
+
+def python() -> Finding:
+    """Whether the JVM will use this Python."""
+    here = f"{sys.version.split()[0]}, {sys.executable}"
+    given = os.environ.get("PYSPARK_PYTHON")
+    if not given:
+        return Finding(
+            "python",
+            WARNING,
+            f"{here}; PYSPARK_PYTHON is not set",
+            f"pulsark.session() sets it; for spark-submit: export PYSPARK_PYTHON={sys.executable}",
+        )
+    found = shutil.which(given)
+    if found is None or _directory(found) != _directory(sys.executable):
+        return Finding(
+            "python",
+            FAILURE,
+            f"{here}, but PYSPARK_PYTHON is {given}" + ("" if found else ", which is not there"),
+            f"export PYSPARK_PYTHON={sys.executable}: Spark looks for the format with that Python",
+        )
+    return Finding("python", OK, f"{here}, as PYSPARK_PYTHON")
+
+
+def _directory(program: str) -> Path:
+    """Of an environment: its programs may all be links to the same interpreter."""
+    return Path(program).absolute().parent.resolve()
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def pyspark() -> Finding:
+    """Whether PySpark is the one that this release was made for."""
+    found = version_of("pyspark") or version_of("pyspark-client")
+    if found is None:
+        return Finding("pyspark", FAILURE, "it is not installed", "pip install 'pulsark[spark]'")
+    if not found.startswith(PYSPARK_VERSION):
+        return Finding(
+            "pyspark",
+            WARNING,
+            f"{found}; tested with {PYSPARK_VERSION}x",
+            "pip install 'pyspark==4.2.*' if something does not work",
+        )
+    return Finding("pyspark", OK, found)
+
+
+def libraries() -> Finding:
+    """Whether what PySpark and Delta need beside them fits."""
+    arrow, pandas, delta = map(version_of, ("pyarrow", "pandas", "delta-spark"))
+    shown_versions = ", ".join(
+        f"{name} {version or 'none'}"
+        for name, version in (("pyarrow", arrow), ("pandas", pandas), ("delta-spark", delta))
+    )
+    if arrow is None or _major(arrow) < PYARROW_MAJOR_MIN:
+        return Finding(
+            "libraries", FAILURE, shown_versions, f"pip install 'pyarrow>={PYARROW_MAJOR_MIN}'"
+        )
+    if pandas is not None and _major(pandas) >= PANDAS_MAJOR_BELOW:
+        return Finding(
+            "libraries",
+            WARNING,
+            shown_versions,
+            f"pip install 'pandas<{PANDAS_MAJOR_BELOW}': PySpark does not know newer ones",
+        )
+    return Finding("libraries", OK, shown_versions)
+
+
+def _major(version: str) -> int:
+    found = re.match(r"\d+", version)
+    return int(found[0]) if found else 0
+
+
+def java() -> Finding:
+    """Whether a JVM can be started."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    todo = "install Java 17 or 21, on the PATH or in JAVA_HOME"
+    if program is None:
+        return Finding("java", FAILURE, "there is none on the PATH", todo)
+    try:
+        answer = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=IMPORT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("java", FAILURE, f"{program}: {error}", todo)
+    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version[1]) not in JAVA_VERSIONS:
+        return Finding("java", WARNING, f"{program}: {version[1] if version else 'unknown'}", todo)
+    return Finding("java", OK, f"{version[1]}, {program}")
+
+
+def discovery() -> Finding:
+    """Whether Spark finds the format: one broken ``pyspark_*`` package hides all of them."""
+    names = sorted(
+        module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")
+    )
+    for name in names:
+        problem = import_problem(name)
+        if problem is not None:
+            return Finding(
+                "discovery",
+                FAILURE,
+                f"importing {name} fails: {problem}",
+                f"repair or uninstall {name}; pulsark.session() works without the search",
+            )
+    if "pyspark_pulsark" not in names:
+        return Finding(
+            "discovery", FAILURE, "pyspark_pulsark is missing", "install the wheel of pulsark again"
+        )
+    problem = import_problem("pyspark_pulsark", "DefaultSource")
+    if problem is not None:
+        return Finding("discovery", FAILURE, problem, "pip install 'pulsark[spark]'")
+    return Finding("discovery", OK, f"format pulsark; imported {', '.join(names)}")
+
+
+def import_problem(module: str, attribute: str = "") -> str | None:
+    """The last line of what goes wrong, in a process of its own."""
+    code = f"import {module}" if not attribute else f"from {module} import {attribute}"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done within {IMPORT_SECONDS:g} s"
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def jars() -> Finding:
+    """Whether Delta's jars are here, or will have to be downloaded."""
+    from pulsark.datasource.session import DELTA_JARS, DELTA_PACKAGE, ivy_dir
+
+    directory = ivy_dir() / "jars"
+    missing = [name for name in DELTA_JARS if not (directory / name).is_file()]
+    if missing:
+        return Finding(
+            "jars",
+            WARNING,
+            f"Delta's jars are not in {directory}; the first session downloads {DELTA_PACKAGE}",
+            "python -m pulsark.datasource.jars, where there is a network",
+        )
+    return Finding("jars", OK, f"{DELTA_PACKAGE} in {directory}")
+
+
+def sockets() -> Finding:
+    """Whether Python workers can use Unix sockets, which save about 40 ms a task."""
+    if not hasattr(socket, "AF_UNIX"):
+        return Finding("sockets", WARNING, "no Unix sockets on this system; TCP is slower")
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/.{'0' * 36}.sock"  # about what Spark appends
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path)
+        except OSError as error:
+            return Finding(
+                "sockets",
+                FAILURE,
+                f"{path}: {error}",
+                f"set TMPDIR to a short path: a socket's has at most {UNIX_PATH_BYTES_MAX} bytes",
+            )
+    return Finding("sockets", OK, f"Unix sockets in {tempfile.gettempdir()}")
+
+
+def broker(admin_url: str, service_url: str) -> Finding:
+    """Whether a broker answers on the ports that a read needs."""
+    from pulsark.cli.admin_client import AdminClient
+    from pulsark.cli.errors import CommandError
+
+    todo = "start one with `pulsark standalone`, or give --admin-url and --service-url"
+    address = urlsplit(service_url)
+    if not reachable(address.hostname or "", address.port or 6650):
+        return Finding("broker", WARNING, f"nothing listens at {service_url}", todo)
+    try:
+        answer = AdminClient(admin_url).get("/clusters")
+    except CommandError as error:
+        return Finding("broker", WARNING, f"{admin_url}: {error}", todo)
+    return Finding("broker", OK, f"cluster {', '.join(answer)} at {service_url} and {admin_url}")
+
+
+def reachable(host: str, port: int) -> bool:
+    """Whether something accepts connections."""
+    with suppress(OSError), socket.create_connection((host, port), CONNECT_SECONDS):
+        return True
+    return False
