@@ -75,3 +75,19 @@ def test_a_process_that_was_killed_fails_a_request_and_the_next_one_works(tmp_pa
         await process.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("urgent", "niceness"), [(False, 10), (True, 0)])
+def test_sealing_waits_for_the_processor_and_readers_do_not(
+    tmp_path: Path, urgent: bool, niceness: int
+) -> None:
+    async def main() -> int:
+        process = TableProcess()
+        process.urgent = urgent
+        await sealed(process, tmp_path, pieces(numbered(1)))
+        assert process._process is not None
+        found = os.getpriority(os.PRIO_PROCESS, process._process.pid)
+        await process.close()
+        return found
+
+    assert asyncio.run(main()) == niceness + os.getpriority(os.PRIO_PROCESS, 0)

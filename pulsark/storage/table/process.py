@@ -32,6 +32,8 @@ class TableProcess:
     """Requests are answered one after the other. A process that dies fails what it was asked."""
 
     def __init__(self) -> None:
+        self.urgent = False
+        """Somebody waits for the answers: the process gets its share of the processor, too."""
         self._busy = asyncio.Lock()
         self._process: Process | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -142,9 +144,10 @@ class TableProcess:
             raise StorageError("the broker is closing")
         process = self._process
         if process is None or process.returncode is not None:
+            words = ["--urgent"] if self.urgent else []
             # Its own session: an interrupt of the terminal is for the broker to handle.
             process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "pulsark.storage.table.worker",
+                sys.executable, "-m", "pulsark.storage.table.worker", *words,
                 stdin=PIPE, stdout=PIPE, start_new_session=True,
             )  # fmt: skip
         return process

@@ -119,6 +119,7 @@ class Tables:
         self._schemas_of = schemas_of
         self._sealing = new_process()
         self._reading = new_process()
+        self._reading.urgent = True
         self._ahead = ReadAhead()
         self._worker: Worker | None = None
         self._owners: OrderedDict[str, TableOwner] = OrderedDict()

@@ -1,6 +1,6 @@
 """The table process: seals and reads for a broker, which has neither pyarrow nor the time.
 
-    python -m pulsark.storage.table.worker
+    python -m pulsark.storage.table.worker [--urgent]
 
 Requests come on standard input and are answered on standard output, one after the other, as
 ``messages`` says. It ends when its input does.
@@ -25,7 +25,7 @@ from pulsark.storage.table.record import DataFile, SealedLedger
 log = logging.getLogger(__name__)
 
 NICENESS = 10
-"""Publishing goes first."""
+"""Publishing goes before sealing. A process for consumers that wait is ``--urgent``."""
 
 Reply = tuple[dict[str, Any], list[tuple[int, bytes]]]
 
@@ -130,7 +130,8 @@ def _incoming(stream: BlockingReader) -> Iterator[tuple[int, bytes]]:
 def main() -> None:
     """Serve standard input."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    os.nice(NICENESS)
+    if "--urgent" not in sys.argv[1:]:
+        os.nice(NICENESS)
     replies = sys.stdout.buffer
     sys.stdout = sys.stderr
     worker = TableWorker(OsDisk())
