@@ -38,6 +38,7 @@ from pulsark.admin import (
     topics,
     views,
 )
+from pulsark.admin.works import Works
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.query_claims import QueryClaims
 from pulsark.dispatch.stats import Stats
@@ -58,6 +59,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.state.broker = broker
     app.state.stats = stats
     app.state.queries = QueryClaims(broker.clock)
+    app.state.works = Works()
     errors.install(app)
     for module in (
         clusters,

@@ -2,19 +2,37 @@
 
 Pulsark's own. ``POST .../table/retention`` answers ``{"ledgers", "rows", "deletedFiles",
 "keptFiles"}``; with ``dryRun=true`` nothing is done, and the numbers are what would go.
+
+What may take long is *work*: ``PUT .../table/work/{id}`` begins it under an id that the caller
+chose; sent again it changes nothing. It and ``GET`` answer ``{"status": RUNNING, SUCCESS or ERROR,
+"result", "error"}``. The body is one of
+
+- ``{"do": "erase", "ids": [[ledger, [[entry, [index, ...]], ...]], ...]}``, where null in place of
+  indexes is the whole entry. Result: ``{"ids", "entries", "files", "missing"}``;
+- ``{"do": "finishErasure", "vacuumHours": number or null}``. Result: ``{"oldFiles", "untilMs",
+  "deletedFiles", "journalSegments", "consumers"}``, what is still held where.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
-from pulsark.admin.requests import BrokerOf, TopicOf, flag, value
+from pulsark.admin.requests import BrokerOf, TopicOf, flag, integer, json_object, value
+from pulsark.admin.works import Works
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.erasure import erase, finish
 from pulsark.dispatch.table_retention import apply_retention
 from pulsark.dispatch.topic import Topic
+from pulsark.storage.erasure import erased_ids
 from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(prefix=TOPICS, tags=["pulsark"])
@@ -25,14 +43,85 @@ async def retention(topic: TopicOf, request: Request, broker: BrokerOf) -> Respo
     """Let go now what retention lets go: ledgers, their rows, and files that left long ago."""
     dry_run = flag(request, "dryRun")
     done = await apply_retention(broker, await _partitions(broker, topic), dry_run=dry_run)
-    return value(
-        {
-            "ledgers": done.ledgers,
-            "rows": done.rows,
-            "deletedFiles": done.deleted_files,
-            "keptFiles": done.kept_files,
-        }
-    )
+    return value(_shown(done))
+
+
+@router.put("/{topic}/table/work/{ident}")
+async def begin_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Begin something that may take long, unless it has begun."""
+    if broker.sealing is None:
+        raise fail(405, "This broker has no storage roots, so topics have no tables")
+    wanted = await json_object(request)
+    what = wanted.get("do")
+    makers: dict[Any, Callable[[dict[str, Any]], Do]] = {"erase": _erase, "finishErasure": _finish}
+    if what not in makers:
+        raise fail(400, f"do is one of {', '.join(makers)}")
+    do = makers[what](wanted)
+
+    async def work() -> dict[str, Any]:
+        return _shown(await do(broker, await _partitions(broker, topic)))
+
+    works: Works = request.app.state.works
+    return value(works.begin(request.path_params["ident"], work).shown())
+
+
+@router.get("/{topic}/table/work/{ident}")
+async def get_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """How it goes; 404 if it is not known, for instance because the broker was restarted."""
+    works: Works = request.app.state.works
+    found = works.get(request.path_params["ident"])
+    if found is None:
+        raise fail(
+            404, "Nothing is known of this work: the broker was restarted, or it is long ago"
+        )
+    return value(found.shown())
+
+
+Do = Callable[[Broker, list[Topic]], Awaitable[Any]]
+
+
+def _erase(wanted: dict[str, Any]) -> Do:
+    ids = erased_ids(_ids(wanted.get("ids")))
+    return lambda broker, topics: erase(broker, topics, ids)
+
+
+def _finish(wanted: dict[str, Any]) -> Do:
+    hours = wanted.get("vacuumHours")
+    if hours is not None and (isinstance(hours, bool) or not isinstance(hours, int | float)):
+        raise fail(400, "vacuumHours is a number of hours")
+    if hours is not None and not 0 <= hours <= 1_000_000:
+        raise fail(412, "vacuumHours is from 0 to 1000000")
+    return partial(_finished, hours)
+
+
+async def _finished(hours: float | None, broker: Broker, topics: list[Topic]) -> Any:
+    return await finish(broker, topics, hours)
+
+
+def _ids(given: Any) -> list[tuple[int, int, int]]:
+    shape = "ids is a list of [ledger, [[entry, [index, ...] or null], ...]]"
+    found: list[tuple[int, int, int]] = []
+    try:
+        for ledger_id, entries in given:
+            for entry_id, indexes in entries:
+                for index in (-1,) if indexes is None else indexes:
+                    numbers = (ledger_id, entry_id, index)
+                    found.append(tuple(integer(n, "an id") for n in numbers))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise fail(400, shape) from None
+    if any(ledger_id < 0 or entry_id < 0 or index < -1 for ledger_id, entry_id, index in found):
+        raise fail(412, "ids are not below 0")
+    return found
+
+
+def _shown(report: Any) -> dict[str, Any]:
+    """A report's fields, with names as everywhere in the admin API."""
+    return {_camel(name): item for name, item in asdict(report).items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 async def _partitions(broker: Broker, topic: TopicName) -> list[Topic]:

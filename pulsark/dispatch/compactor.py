@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,8 +21,10 @@ from pulsark.limits import DECOMPRESSED_BYTES_MAX
 from pulsark.runtime import Runtime, run_in_worker
 from pulsark.storage.compacted_to import CompactedTo
 from pulsark.storage.compaction import Compaction
+from pulsark.storage.erasure import ErasedIds, without
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire.batch import read_messages
+from pulsark.wire.entry import parse_entry
 
 if TYPE_CHECKING:
     from pulsark.dispatch.topic import Topic
@@ -41,6 +44,7 @@ class Compactor:
         self._topic = topic
         self._runtime = runtime
         self._task: asyncio.Task[None] | None = None
+        self._blocked = 0
         self.status = "NOT_RUN"
         """NOT_RUN, RUNNING, SUCCESS or ERROR, as the admin API says."""
         self.last_error = ""
@@ -48,7 +52,7 @@ class Compactor:
 
     def start(self) -> bool:
         """Begin a run; ``False`` if one is under way."""
-        if self._task is not None:
+        if self._task is not None or self._blocked:
             return False
         self.status, self.last_error = "RUNNING", ""
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -109,6 +113,46 @@ class Compactor:
         subscription.cursor.ack_cumulative(horizon, None, None)
         return compaction.removed
 
+    @asynccontextmanager
+    async def stopped(self) -> AsyncIterator[None]:
+        """While this context is open no run is under way, and none begins."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+        self._blocked += 1
+        try:
+            yield
+        finally:
+            self._blocked -= 1
+
+    async def erase(self, ids: ErasedIds) -> None:
+        """Take messages out of what compaction left, durably; while no run is under way."""
+        ledger = self._topic.ledger
+        compacted_to, compacted = ledger.compacted_to, ledger.open_compacted()
+        if compacted_to is None or compacted is None:
+            return
+        # Ledgers that are in it may have been trimmed: they need not be listed any more.
+        if not any(ledger_id <= compacted_to.horizon.ledger_id for ledger_id in ids):
+            return
+        changed = False
+        writer = await ledger.write_compacted()
+        try:
+            position = Position(-1, 0)
+            while stored := await compacted.read(position, READ_ENTRIES, READ_BYTES):
+                left = [(place, _without(place, data, ids)) for place, data in stored]
+                changed = changed or left != stored
+                await writer.append([(p, d) for p, d in left if not parse_entry(d).marker])
+                last = stored[-1][0]
+                position = Position(last.ledger_id, last.entry_id + 1)
+            if not changed:
+                await writer.discard()
+                return
+            await writer.close()
+            await ledger.set_compacted(CompactedTo(writer.ledger_id, compacted_to.horizon))
+        except BaseException:
+            await writer.discard()
+            raise
+        self._topic.show_compacted()
+
     def start_if_due(self) -> None:
         """Begin a run if more was published since the last one than the policy allows."""
         threshold = self._topic.policies.compaction_threshold_bytes
@@ -138,6 +182,11 @@ class Compactor:
             yield [(place, data) for place, data in stored if place <= horizon]
             last = stored[-1][0]
             position = Position(last.ledger_id, last.entry_id + 1)
+
+
+def _without(place: Position, data: bytes, ids: ErasedIds) -> bytes:
+    wanted = ids.get(place.ledger_id, {})
+    return without(data, wanted[place.entry_id]) if place.entry_id in wanted else data
 
 
 def _note(compaction: Compaction, stored: Stored) -> None:

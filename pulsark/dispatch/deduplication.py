@@ -24,6 +24,7 @@ from pulsark.dispatch.producer import send_receipts
 from pulsark.dispatch.sequences import NONE, ProducerSequences, SequenceTable, Verdict
 from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError, StorageError
 from pulsark.limits import DEDUPLICATION_WAIT_SECONDS
+from pulsark.storage.erasure import is_erased
 from pulsark.storage.position import Position
 from pulsark.wire.entry import parse_entry
 from pulsark.wire.sequence_ids import completes_message, last_sequence_id
@@ -168,9 +169,12 @@ class Deduplication:
             header = parse_entry(entry.data)
         except ProtocolError:
             return None  # nobody can read it, nor send it again
-        if header.marker or header.producer_name.startswith(BULK_PREFIX):
+        erased = is_erased(header.metadata)
+        if (header.marker and not erased) or header.producer_name.startswith(BULK_PREFIX):
             return None
         first, highest = header.sequence_id, header.metadata.highest_sequence_id
+        if header.marker:
+            return header.producer_name, first, max(first, highest)
         return header.producer_name, first, self._last(entry, first, highest)
 
     def _last(self, entry: Entry, first: int, highest: int) -> int:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.delayed import NEVER_MS
+from pulsark.dispatch.erased_entries import ack_of
 from pulsark.dispatch.held_back import HeldBack
 from pulsark.errors import PulsarkError
 from pulsark.limits import PUT_ASIDE_BYTES_MAX
@@ -153,6 +154,16 @@ class Dispatcher:
             return self._topic
         return self._compacted_view or self._topic
 
+    def forget_content(self) -> None:
+        """What was read is read again: it may be different now."""
+        self._ahead = []
+        self._aside.clear()
+        self._aside_bytes = 0
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        self.schedule_pump()
+
     def forget_redeliveries(self) -> None:
         """Count redeliveries from zero again."""
         self._redeliveries.clear()
@@ -228,8 +239,10 @@ class Dispatcher:
         holes = state.acks_from(first.ledger_id, first.entry_id)
         for index, entry in enumerate(entries):
             if entry.marker:
-                self._cursor.ack([(entry.position, None, None)], None)
-                continue
+                self._cursor.ack([ack_of(entry)], None)
+                holes = True
+                if not entry.batched:
+                    continue
             if unwanted is not None and unwanted(entry):
                 continue
             ack_set = None
@@ -274,6 +287,11 @@ class Dispatcher:
             if entry is None:
                 self._read(self._fill_aside(position))
                 return False
+            if entry.marker:  # erased since it was put aside
+                self._cursor.ack([ack_of(entry)], None)
+                if state.is_acked(position):
+                    self.forget(position)
+                    continue
             if entry.deliver_at and entry.deliver_at > self._cutoff_ms():
                 type_.forget(position)
                 self._drop(position)

@@ -18,7 +18,8 @@ class Entry:
     One object serves an entry from the socket to the last consumer. Until it is confirmed,
     ``producer`` waits for the receipt and the ids are -1; afterwards the ids are final and
     nothing else changes. ``messages`` is the number of messages inside (at least 1);
-    ``batched`` says whether the entry is a batch, even of one; a ``marker`` is never delivered;
+    ``batched`` says whether the entry is a batch, even of one; a ``marker`` is never delivered,
+    unless it is a batch, some messages of which were erased: it is delivered without them;
     ``deliver_at`` is the time (ms since the epoch) that a delayed one should wait for, or 0;
     ``is_chunk`` says whether it is a piece of a large message.
     """

@@ -65,14 +65,17 @@ async def _sizes(topic: Topic, place: Position) -> Iterable[tuple[Position, int]
     """Some entries from a place on, each with its number of messages."""
     cached = topic.read_cached(place, _CHUNK_ENTRIES, _CHUNK_BYTES)
     if cached is not None:
-        return [(entry.position, 0 if entry.marker else entry.messages) for entry in cached]
+        return [
+            (entry.position, 0 if entry.marker and not entry.batched else entry.messages)
+            for entry in cached
+        ]
     stored = await topic.ledger.read(place, _CHUNK_ENTRIES, _CHUNK_BYTES)
     return [(position, _messages(data)) for position, data in stored]
 
 
 def _messages(entry: bytes) -> int:
     try:
-        messages, _, marker, *_ = message_counts(entry)
+        messages, batched, marker, *_ = message_counts(entry)
     except ProtocolError:
         return 1  # readers get a damaged entry as one row
-    return 0 if marker else messages
+    return 0 if marker and not batched else messages

@@ -268,6 +268,12 @@ class Subscription(Subscribers):
         consumer.last_acked_ms = self.last_acked_ms = now_ms
         self.topic.acknowledged(self)
 
+    def erased(self, acks: Sequence[Ack]) -> None:
+        """Messages are gone for good: they count as acknowledged, whoever holds them."""
+        left = self.cursor.ack(acks)
+        if self.type.tracks_pending and self.consumers:
+            self._settle(self.consumers[0], acks, left)
+
     def _settle(self, consumer: Consumer, acks: Sequence[Ack], left: list[int]) -> int:
         """Release acknowledged entries from the consumers that hold them: so many messages.
 

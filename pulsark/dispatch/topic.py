@@ -20,6 +20,7 @@ from pulsark.dispatch.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.delayed_delivery import DelayedDelivery
 from pulsark.dispatch.entry import Entry, stored_entry
+from pulsark.dispatch.erased_entries import last_index
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.retention import TopicRetention
@@ -29,7 +30,7 @@ from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage, is_system
 from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError, StorageFullError
 from pulsark.runtime import Clock, Runtime
-from pulsark.storage.cursor import Cursor
+from pulsark.storage.cursor import Ack, Cursor
 from pulsark.storage.cursor_history import CursorChange, PastCursor
 from pulsark.storage.cursor_log import CursorLog
 from pulsark.storage.cursor_state import CursorState
@@ -462,10 +463,22 @@ class Topic:
             if not entries or entries[0].position != position:
                 break
             entry = entries[0]
-            if not entry.marker:
-                return LastMessage(position, entry.messages - 1 if entry.batched else -1)
+            if not entry.marker or entry.batched:
+                return LastMessage(position, last_index(entry))
             position = self.ledger.previous_position(position)
         return LastMessage(EARLIEST, -1)
+
+    def forget_content(self) -> None:
+        """Keep no messages in memory."""
+        self._cache.clear()
+        for subscription in self.subscriptions.values():
+            subscription.dispatcher.forget_content()
+
+    def erased(self, acks: Sequence[Ack]) -> None:
+        """Messages are gone for good: for cursors they count as acknowledged."""
+        self.forget_content()
+        for subscription in self.subscriptions.values():
+            subscription.erased(acks)
 
     @property
     def compaction(self) -> CompactionStats:

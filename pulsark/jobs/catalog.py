@@ -8,7 +8,13 @@ from typing import Any
 from pulsark.errors import near_miss
 from pulsark.jobs.job import Job, UsageError
 
-NAMES = ("apply_retention", "replicate_ledgers", "seal_ledgers", "topic_to_delta")
+NAMES = (
+    "apply_retention",
+    "erase_messages",
+    "replicate_ledgers",
+    "seal_ledgers",
+    "topic_to_delta",
+)
 """Names of the modules here that have a ``JOB``."""
 
 

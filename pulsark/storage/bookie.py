@@ -85,5 +85,9 @@ class Bookie(Protocol):
     async def release(self, ledger_id: int, through_entry_id: int) -> None:
         """Raise the release watermark durably: entries up to it live in the table."""
 
+    async def recycle(self) -> int:
+        """Remove every trace of what was released or deleted until now: what is still needed is
+        written anew, and the files that had it go. Returns the number of those that had to stay."""
+
     async def delete(self, ledger_id: int) -> None:
         """Forget the ledger, durably. Not an error if it is not known."""

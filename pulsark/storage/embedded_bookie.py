@@ -238,6 +238,22 @@ class EmbeddedBookie:
         finally:
             self._deleting.discard(ledger_id)
 
+    async def recycle(self) -> int:
+        through = self._segment_id
+        self._journal.roll()
+        if self._index.ledgers:
+            # Says what is known already; with it the next segment begins.
+            ledger_id, state = next(iter(self._index.ledgers.items()))
+            await self._write(Kind.RELEASE, ledger_id, state.released)
+        self._collector.must_go_through = max(through, self._collector.must_go_through)
+        self._must_collect = True
+        if self._upkeep is None:
+            self._upkeep = asyncio.get_running_loop().create_task(self._run_upkeep())
+        while self._upkeep is not None:
+            await asyncio.wait([self._upkeep])
+            await asyncio.sleep(0)
+        return sum(segment_id <= through for segment_id in self._index.segments)
+
     async def _write(
         self, kind: Kind, ledger_id: int, first: int = 0, payloads: Sequence[bytes] = ()
     ) -> None:

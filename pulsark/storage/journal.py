@@ -181,6 +181,10 @@ class Journal:
         if self._writer is not None and self._room <= 0:
             self._must_roll = self._writer.size > self._segment_limit // ROLL_EARLY_PART
 
+    def roll(self) -> None:
+        """Begin a new segment with the next group."""
+        self._must_roll = True
+
     async def drain(self) -> None:
         """Wait until nothing is pending."""
         while self._pending or self._in_flight:

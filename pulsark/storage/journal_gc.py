@@ -53,6 +53,8 @@ class SegmentCollector:
         self._copy_entries = copy_entries
         self._record_removal = record_removal
         self._removed = removed
+        self.must_go_through = -1
+        """Segments up to this one are to be emptied whatever is live in them."""
         self._unreadable: set[int] = set()
         """Segments that could not be emptied because entries in them are corrupt."""
 
@@ -73,6 +75,8 @@ class SegmentCollector:
     def _mostly_dead(self, segment: SegmentState) -> bool:
         if segment.damaged:
             return False
+        if segment.segment_id <= self.must_go_through:
+            return True
         settings = self._settings
         # Where segments are small, one that is full is not small beside them: it would be
         # copied into the next one, and that into the one after it, for ever.

@@ -206,6 +206,10 @@ class LedgerManager:
         if errors:
             raise errors[0]
 
+    async def recycle(self) -> int:
+        """Bookies keep no bytes of what was released or deleted; returns the files that stay."""
+        return sum([await bookie.recycle() for bookie in self._bookies.all()])
+
     async def delete(self, ledger_id: int) -> None:
         """Remove a ledger from its bookies and then from the metadata; no error if it is gone.
 

@@ -44,6 +44,10 @@ class LedgerBookies:
         for bookie in self._bookies.values():
             bookie.flush()
 
+    def all(self) -> list[Bookie]:
+        """All that are there now."""
+        return list(self._bookies.values())
+
     def failed(self, bookie_id: str) -> None:
         """A write to this bookie failed."""
         self._suspect_until[bookie_id] = self._runtime.clock.monotonic() + SUSPECT_SECONDS

@@ -50,8 +50,8 @@ class EntryHeader(NamedTuple):
 
     ``messages`` is at least 1; ``batched`` tells whether the payload is a batch, which may have
     one message only. ``publish_time`` is the producer's clock in milliseconds. A ``marker`` is
-    for brokers and delivered to nobody. The payload begins at ``payload_offset`` and goes to
-    the end. Strings inside ``metadata`` may be ``bytes``, see ``text_fields``.
+    for brokers and delivered to nobody; no batch is one. The payload begins at ``payload_offset``
+    and goes to the end. Strings inside ``metadata`` may be ``bytes``, see ``text_fields``.
     """
 
     messages: int
@@ -82,15 +82,15 @@ def parse_entry(entry: bytes) -> EntryHeader:
         metadata.sequence_id,
         producer_name if isinstance(producer_name, str) else as_text(producer_name),
         payload_offset,
-        metadata.HasField("marker_type"),
+        metadata.HasField("marker_type") and not batched,
         metadata,
     )
 
 
 Counts = tuple[int, bool, bool, int, bool]
-"""``messages``, ``batched`` and ``marker`` as in ``EntryHeader``; the time in milliseconds since
-the epoch before which the message should not be delivered, 0: at once; whether the entry is a
-piece of a large message."""
+"""``messages`` and ``batched`` as in ``EntryHeader``; ``marker``, which of a batch says that
+messages of it were erased; the time in milliseconds since the epoch before which the message should
+not be delivered, 0: at once; whether the entry is a piece of a large message."""
 
 
 def checked_counts(entry: bytes) -> Counts | None:

@@ -58,6 +58,7 @@ class MemoryBookie:
         self.runs: list[EntryRun] = []
         """Every run that was stored."""
         self.reads = 0
+        self.recycled = 0
 
     @property
     def bookie_id(self) -> str:
@@ -110,6 +111,12 @@ class MemoryBookie:
             self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
         ledger = self._ledgers.get(ledger_id, _Ledger())
         return LedgerTail(ledger.last_confirmed, ledger.last_entry_id, ledger.confirmed_bytes)
+
+    async def recycle(self) -> int:
+        await asyncio.sleep(0)
+        self._check_up()
+        self.recycled += 1
+        return 0
 
     async def release(self, ledger_id: int, through_entry_id: int) -> None:
         await asyncio.sleep(0)

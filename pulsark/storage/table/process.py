@@ -100,6 +100,11 @@ class TableProcess:
         document, _ = await self._exchange({"op": "checkpoint", "directories": list(directories)})
         return list(_checked(document)["versions"])
 
+    async def forget(self) -> None:
+        """End the process once it has nothing to do: what it keeps in memory is gone."""
+        async with self._busy:
+            self._kill()
+
     async def close(self) -> None:
         """End the process, and start none any more."""
         self._closed = True

@@ -246,6 +246,34 @@ class Tables:
         adds = await self._seal(owner, wanted, entries_of, target_bytes, values)
         await self._attach(name, owner, adds, sealed.files, values.kind)
 
+    async def rewrite(
+        self,
+        name: TopicName,
+        table_id: str,
+        sealed: SealedLedger,
+        files: Sequence[DataFile],
+        entries_of: EntriesOf,
+        target_bytes: int,
+    ) -> None:
+        """Write some files of a ledger anew, entry for entry, in the place of what they were."""
+        await self.open(name, table_id)
+        owner = self._owners[table_path(name)]
+        adds: list[DataFile] = []
+        for file in files:
+            wanted = SealRange(
+                sealed.partition,
+                sealed.ledger_id,
+                file.first_entry_id,
+                file.last_entry_id,
+                file.size,
+            )
+            adds += await self._seal(owner, wanted, entries_of, target_bytes)
+        await self._attach(name, owner, adds, files)
+
+    async def forget_content(self) -> None:
+        """Keep nothing in memory of what was read."""
+        await self._reading.forget()
+
     async def remove(self, name: TopicName, table_id: str, sealed: SealedLedger) -> None:
         """Take the rows of a ledger out of the table: a commit, which touches no file."""
         await self.open(name, table_id)

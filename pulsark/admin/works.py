@@ -1,0 +1,65 @@
+"""Work that takes longer than a request: begun under an id of the caller's, asked for later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulsark.errors import PulsarkError
+
+log = logging.getLogger(__name__)
+
+KEPT = 64
+"""Works whose outcome is remembered."""
+
+
+@dataclass
+class Work:
+    """One piece of work, and how it went."""
+
+    status: str = "RUNNING"
+    """RUNNING, SUCCESS or ERROR."""
+    result: Any = None
+    error: str = ""
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def shown(self) -> dict[str, Any]:
+        """As the admin API answers."""
+        return {"status": self.status, "result": self.result, "error": self.error}
+
+
+class Works:
+    """Those of one process. They end with it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Work] = OrderedDict()
+
+    def get(self, ident: str) -> Work | None:
+        """A work that was begun, unless it is long ago."""
+        return self._known.get(ident)
+
+    def begin(self, ident: str, do: Callable[[], Awaitable[Any]]) -> Work:
+        """Begin it, unless there is one with this id."""
+        work = self._known.get(ident)
+        if work is None:
+            work = self._known[ident] = Work()
+            work.task = asyncio.get_running_loop().create_task(_run(work, do))
+            done = [key for key, known in self._known.items() if known.status != "RUNNING"]
+            for old in done[: max(0, len(self._known) - KEPT)]:
+                del self._known[old]
+        return work
+
+
+async def _run(work: Work, do: Callable[[], Awaitable[Any]]) -> None:
+    try:
+        work.result = await do()
+        work.status = "SUCCESS"
+    except PulsarkError as error:
+        work.status, work.error = "ERROR", str(error)
+    except Exception as error:
+        log.exception("work on a table was broken off")
+        work.status, work.error = "ERROR", repr(error)

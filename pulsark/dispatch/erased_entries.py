@@ -1,0 +1,30 @@
+"""What the erasure of messages means for those who have not received them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.storage.erasure import holes_of
+from pulsark.wire.ack_set import full_mask, words_of_mask
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.entry import Entry
+    from pulsark.storage.cursor import Ack
+
+
+def ack_of(entry: Entry) -> Ack:
+    """The acknowledgement of all messages of a marker entry that nobody gets."""
+    if not entry.batched:
+        return entry.position, None, None
+    mask = full_mask(entry.messages)
+    for index in holes_of(entry.data):
+        mask &= ~(1 << index)
+    return entry.position, words_of_mask(mask), entry.messages
+
+
+def last_index(entry: Entry) -> int:
+    """The batch index of the last message of an entry that can be delivered; -1 without a batch."""
+    if not entry.batched:
+        return -1
+    gone = set(holes_of(entry.data)) if entry.marker else set[int]()
+    return max((i for i in range(entry.messages) if i not in gone), default=entry.messages - 1)

@@ -1,0 +1,138 @@
+"""Erase messages: those that a condition finds, and nothing else, wherever Pulsark has them.
+
+Spark finds them, so that the condition may be any SQL over the columns of ``format("pulsark")``;
+the broker erases them by id. What was published before the job began is erased; ids of all other
+messages stay as they are. Run again it erases what is left.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pulsark.datasource.admin_client import AdminClient
+from pulsark.jobs.job import AtBroker, Context, Flag, Job, JobError, UsageError
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+IDS_A_REQUEST = 20_000
+POLL_SECONDS = 0.1
+
+Id = tuple[int, int, int]
+"""Ledger, entry, batch index; -1 for a message sent alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters(AtBroker):
+    """Of ``erase_messages``."""
+
+    topic: Annotated[str, Flag("the topic")]
+    where: Annotated[
+        str, Flag("which messages: a condition in SQL over the columns, for instance key = 'x'")
+    ]
+    dry_run: Annotated[bool, Flag("only count them")] = False
+    vacuum_hours: Annotated[
+        float | None,
+        Flag(
+            "readers of older versions of the table are spared for so long; 0: for no time; "
+            "tableVacuumRetentionHours of the broker if left out"
+        ),
+    ] = None
+
+
+def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
+    """Erase; ``JobError`` if it could not be done to its end."""
+    if not wanted.where.strip():
+        raise UsageError("--where is empty: erase all of a topic by deleting it")
+    topic = TopicName.parse(wanted.topic).base
+    found = _found(wanted, topic, context)
+    if wanted.dry_run:
+        return {"topic": str(topic), "dryRun": True, "messages": found.count()}
+    admin = context.admin(wanted)
+    counts = {"messages": 0, "entries": 0, "files": 0, "missing": 0}
+    ordered = found.orderBy("ledger_id", "entry_id", "batch_index")
+    rows = ((row[0], row[1], row[2]) for row in ordered.toLocalIterator())
+    for ids in _requests(rows):
+        done = work(admin, topic, "erase", ids=grouped(ids))
+        counts["messages"] += done["ids"] - done["missing"]
+        for name in ("entries", "files", "missing"):
+            counts[name] += done[name]
+        context.progress.show(f"{counts['messages']:,} messages erased")
+    held = work(admin, topic, "finishErasure", vacuumHours=wanted.vacuum_hours)
+    admin.close()
+    return {"topic": str(topic), "dryRun": False, **counts, "stillHeld": _still_held(held)}
+
+
+def _found(wanted: Parameters, topic: TopicName, context: Context) -> DataFrame:
+    options = {
+        "serviceUrl": wanted.service_url,
+        "adminUrl": wanted.admin,
+        "topic": str(topic),
+    }
+    messages = context.spark.read.format("pulsark").options(**options).load()
+    return messages.where(wanted.where).select("ledger_id", "entry_id", "batch_index")
+
+
+def _requests(rows: Iterator[Id]) -> Iterator[list[Id]]:
+    """Ids in pieces. A piece ends between two entries: each is written anew once."""
+    piece: list[Id] = []
+    for row in rows:
+        if len(piece) >= IDS_A_REQUEST and row[:2] != piece[-1][:2]:
+            yield piece
+            piece = []
+        piece.append(row)
+    if piece:
+        yield piece
+
+
+def grouped(ids: Iterable[Id]) -> list[list[Any]]:
+    """As the admin API takes them."""
+    ledgers: dict[int, dict[int, list[int] | None]] = {}
+    for ledger_id, entry_id, index in ids:
+        entries = ledgers.setdefault(ledger_id, {})
+        if index < 0:
+            entries[entry_id] = None
+        else:
+            known = entries.setdefault(entry_id, [])
+            if known is not None:
+                known.append(index)
+    return [
+        [ledger_id, [[entry_id, indexes] for entry_id, indexes in entries.items()]]
+        for ledger_id, entries in ledgers.items()
+    ]
+
+
+def work(admin: AdminClient, topic: TopicName, do: str, **given: Any) -> dict[str, Any]:
+    """Let the broker do something that may take long; returns its result. ``JobError``."""
+    path = f"{admin.path_of(topic)}/table/work/{uuid.uuid4().hex}"
+    state = admin.call("PUT", path, {"do": do, **given}, what=f"{do} of {topic}")
+    while state["status"] == "RUNNING":
+        threading.Event().wait(POLL_SECONDS)
+        state = admin.call("GET", path, what=f"{do} of {topic}")
+    if state["status"] != "SUCCESS":
+        raise JobError(f"{do} of {topic}: {state['error']}")
+    result: dict[str, Any] = state["result"]
+    return result
+
+
+def _still_held(held: Mapping[str, Any]) -> dict[str, Any]:
+    """What the broker says, with a time for people."""
+    until = held["untilMs"]
+    return {
+        "oldTableFiles": held["oldFiles"],
+        "oldTableFilesUntil": (
+            datetime.fromtimestamp(until / 1000, UTC).isoformat() if until else None
+        ),
+        "deletedTableFiles": held["deletedFiles"],
+        "journalSegments": held["journalSegments"],
+        "connectedConsumers": held["consumers"],
+    }
+
+
+JOB = Job("erase_messages", "Erase the messages that a condition finds, for good.", Parameters, run)
