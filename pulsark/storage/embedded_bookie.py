@@ -239,12 +239,16 @@ class EmbeddedBookie:
             self._deleting.discard(ledger_id)
 
     async def recycle(self) -> int:
-        through = self._segment_id
+        through, index = self._segment_id, self._index
         self._journal.roll()
-        if self._index.ledgers:
-            # Says what is known already; with it the next segment begins.
-            ledger_id, state = next(iter(self._index.ledgers.items()))
+        # With a record that says what is known already the next segment begins.
+        if index.ledgers:
+            ledger_id, state = next(iter(index.ledgers.items()))
             await self._write(Kind.RELEASE, ledger_id, state.released)
+        elif index.tombstones:
+            await self._write(Kind.DELETE, next(iter(index.tombstones)))
+        else:
+            through -= 1
         self._collector.must_go_through = max(through, self._collector.must_go_through)
         self._must_collect = True
         if self._upkeep is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from pulsark.errors import CorruptEntryError, EntrySealedError, LedgerFencedError, NoSuchLedgerError
+from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_format import GROUP_MAGIC
 from pulsark.storage.journal_settings import JournalSettings
 from tests.sim.bookies import (
@@ -18,7 +20,7 @@ from tests.sim.bookies import (
     open_bookie,
     segment_path,
 )
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SURVIVALS, SimDisk
 from tests.sim.simulation import Simulation
 
 SETTINGS = JournalSettings(journal_max_size=8192, checkpoint_bytes=1 << 30, compact_bytes=100)
@@ -215,3 +217,112 @@ def test_checkpoints_also_come_by_number_of_records() -> None:
 
     with Simulation() as sim:
         sim.run(main())
+
+
+SECRET = b"a secret that is to go"
+
+
+async def with_secrets(bookie: EmbeddedBookie) -> None:
+    """Entries that are needed, and between them such as were released or deleted."""
+    await append(bookie, 7, 0, entries(0, 2), lac=-1)
+    await append(bookie, 8, 0, [SECRET], lac=-1)
+    await append(bookie, 9, 0, [SECRET, b"stays"], lac=0)
+    await bookie.tail(50, fence=True)
+    await append(bookie, 7, 2, entries(2, 2), lac=1)
+    await bookie.release(9, 0)
+    await bookie.delete(8)
+
+
+async def check_needed(bookie: EmbeddedBookie) -> None:
+    assert await bookie.read(7, 0, 9, 1 << 20) == list(enumerate(entries(0, 4)))
+    assert await bookie.read(9, 1, 1, 99) == [(1, b"stays")]
+    assert (await bookie.tail(7, fence=False)).last_confirmed == 1
+    with pytest.raises(EntrySealedError):
+        await bookie.read(9, 0, 0, 99)
+    with pytest.raises(NoSuchLedgerError):
+        await bookie.read(8, 0, 0, 99)
+    with pytest.raises(LedgerFencedError):
+        await append(bookie, 50, 0, [b"zombie"])
+
+
+def on_disk(disk: SimDisk, words: bytes) -> bool:
+    return any(words in disk.content(path) for path in disk.files())
+
+
+def test_recycling_leaves_no_byte_of_what_was_released_or_deleted() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            assert await bookie.recycle() == 0, "nothing was ever written"
+            await append(bookie, 1, 0, [SECRET])
+            await bookie.delete(1)
+            assert await bookie.recycle() == 0
+            assert not on_disk(disk, SECRET)
+            await with_secrets(bookie)
+            assert on_disk(disk, SECRET)
+            writing = asyncio.ensure_future(append(bookie, 10, 0, entries(0, 3), lac=-1))
+            assert await bookie.recycle() == 0
+            await writing
+            assert not on_disk(disk, SECRET)
+            await check_needed(bookie)
+            assert await bookie.read(10, 0, 9, 1 << 20) == list(enumerate(entries(0, 3)))
+            assert await bookie.recycle() == 0
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            assert not bookie.recovery.damaged
+            await check_needed(bookie)
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_recycling_says_what_it_cannot_empty() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            await with_secrets(bookie)
+            path = segment_path(1)
+            place = disk.content(path).index(entries(2, 1)[0])
+            disk.edit(path, disk.content(path)[:place] + b"\0" + disk.content(path)[place + 1 :])
+            assert await bookie.recycle() == 1
+            assert on_disk(disk, SECRET)
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def recycling_until(at: int) -> tuple[SimDisk, bool]:
+    """A disk on which recycling crashed before its step ``at``; whether it got that far."""
+    disk = SimDisk()
+
+    async def main() -> None:
+        bookie = await open_bookie(sim, disk, SETTINGS)
+        await with_secrets(bookie)
+        disk.crash_at = disk.steps + at
+        await bookie.recycle()
+
+    with Simulation() as sim:
+        return disk, sim.run_until_crash(main())
+
+
+def test_a_crash_while_recycling_loses_nothing() -> None:
+    at = 1
+    while True:
+        disk, crashed = recycling_until(at)
+        if not crashed:
+            break
+        for survival in SURVIVALS:
+            after = disk.after_crash(survival, random.Random(at))
+
+            async def recovered(after: SimDisk = after) -> None:
+                async with bookie_on(sim, after, SETTINGS) as bookie:
+                    await check_needed(bookie)
+                    assert await bookie.recycle() == 0
+                    assert not on_disk(after, SECRET)
+                    await check_needed(bookie)
+
+            with Simulation() as sim:
+                sim.run(recovered())
+        at += 1
+    assert at > 8
