@@ -258,6 +258,7 @@ class Tables:
         """Write some files of a ledger anew, entry for entry, in the place of what they were."""
         await self.open(name, table_id)
         owner = self._owners[table_path(name)]
+        values = await self.values(name, owner.record)
         adds: list[DataFile] = []
         for file in files:
             wanted = SealRange(
@@ -267,8 +268,8 @@ class Tables:
                 file.last_entry_id,
                 file.size,
             )
-            adds += await self._seal(owner, wanted, entries_of, target_bytes)
-        await self._attach(name, owner, adds, files)
+            adds += await self._seal(owner, wanted, entries_of, target_bytes, values)
+        await self._attach(name, owner, adds, files, values.kind)
 
     async def forget_content(self) -> None:
         """Keep nothing in memory of what was read."""

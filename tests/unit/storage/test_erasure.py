@@ -47,7 +47,7 @@ def test_a_message_sent_alone_leaves_a_marker_that_says_nothing() -> None:
     header = parse_entry(erased)
     assert (header.marker, header.batched, is_erased(header.metadata)) == (True, False, True)
     assert (header.producer_name, header.sequence_id, header.publish_time) == ("p", 7, 1000)
-    assert message_counts(erased) == (1, False, True, 0)
+    assert message_counts(erased)[:4] == (1, False, True, 0)
     assert without(erased, None) == erased
 
 
@@ -60,7 +60,7 @@ def test_batch_mates_stay_where_they_were(compression: pb.CompressionType) -> No
     assert after[1] == (pb.SingleMessageMetadata(compacted_out=True, payload_size=0), b"")
     header = parse_entry(erased)
     assert (header.marker, header.batched, header.messages) == (False, True, 3)
-    assert message_counts(erased) == (3, True, True, 0), "dispatch looks for the holes"
+    assert message_counts(erased)[:4] == (3, True, True, 0), "dispatch looks for the holes"
     assert holes_of(erased) == [1]
     assert SECRET not in erased
     assert without(erased, {1}) == erased
