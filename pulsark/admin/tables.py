@@ -9,6 +9,7 @@ chose; sent again it changes nothing. It and ``GET`` answer ``{"status": RUNNING
 
 - ``{"do": "erase", "ids": [[ledger, [[entry, [index, ...]], ...]], ...]}``, where null in place of
   indexes is the whole entry. Result: ``{"ids", "entries", "files", "missing"}``;
+- ``{"do": "compact"}``: of any number of keys. Result: ``{"partitions", "removed"}``;
 - ``{"do": "finishErasure", "vacuumHours": number or null}``. Result: ``{"oldFiles", "untilMs",
   "deletedFiles", "journalSegments", "consumers"}``, what is still held where.
 """
@@ -49,17 +50,19 @@ async def retention(topic: TopicOf, request: Request, broker: BrokerOf) -> Respo
 @router.put("/{topic}/table/work/{ident}")
 async def begin_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Begin something that may take long, unless it has begun."""
-    if broker.sealing is None:
-        raise fail(405, "This broker has no storage roots, so topics have no tables")
     wanted = await json_object(request)
     what = wanted.get("do")
-    makers: dict[Any, Callable[[dict[str, Any]], Do]] = {"erase": _erase, "finishErasure": _finish}
+    makers: dict[Any, Callable[[dict[str, Any]], Do]] = {
+        "compact": lambda _: _compact,
+        "erase": _erase,
+        "finishErasure": _finish,
+    }
     if what not in makers:
         raise fail(400, f"do is one of {', '.join(makers)}")
     do = makers[what](wanted)
 
     async def work() -> dict[str, Any]:
-        return _shown(await do(broker, await _partitions(broker, topic)))
+        return await do(broker, await _partitions(broker, topic))
 
     works: Works = request.app.state.works
     return value(works.begin(request.path_params["ident"], work).shown())
@@ -77,12 +80,16 @@ async def get_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Respon
     return value(found.shown())
 
 
-Do = Callable[[Broker, list[Topic]], Awaitable[Any]]
+Do = Callable[[Broker, list[Topic]], Awaitable[dict[str, Any]]]
 
 
 def _erase(wanted: dict[str, Any]) -> Do:
     ids = erased_ids(_ids(wanted.get("ids")))
-    return lambda broker, topics: erase(broker, topics, ids)
+
+    async def do(broker: Broker, topics: list[Topic]) -> dict[str, Any]:
+        return _shown(await erase(broker, topics, ids))
+
+    return do
 
 
 def _finish(wanted: dict[str, Any]) -> Do:
@@ -94,8 +101,13 @@ def _finish(wanted: dict[str, Any]) -> Do:
     return partial(_finished, hours)
 
 
-async def _finished(hours: float | None, broker: Broker, topics: list[Topic]) -> Any:
-    return await finish(broker, topics, hours)
+async def _finished(hours: float | None, broker: Broker, topics: list[Topic]) -> dict[str, Any]:
+    return _shown(await finish(broker, topics, hours))
+
+
+async def _compact(_: Broker, topics: list[Topic]) -> dict[str, Any]:
+    removed = [await topic.compactor.run() for topic in topics]
+    return {"partitions": len(topics), "removed": sum(removed)}
 
 
 def _ids(given: Any) -> list[tuple[int, int, int]]:

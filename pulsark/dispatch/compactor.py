@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.entry import Entry, stored_entry
 from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION, CompactionStats, LastMessage
-from pulsark.errors import ProtocolError, PulsarkError
+from pulsark.errors import ProtocolError, PulsarkError, StorageError
 from pulsark.limits import DECOMPRESSED_BYTES_MAX
 from pulsark.runtime import Runtime, run_in_worker
 from pulsark.storage.compacted_to import CompactedTo
@@ -50,13 +50,24 @@ class Compactor:
         self.last_error = ""
         self.stats = CompactionStats()
 
-    def start(self) -> bool:
-        """Begin a run; ``False`` if one is under way."""
+    def start(self, *, any_number: bool = False) -> bool:
+        """Begin a run; ``False`` if one is under way. ``any_number``: of keys, in many passes."""
         if self._task is not None or self._blocked:
             return False
         self.status, self.last_error = "RUNNING", ""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run(any_number))
         return True
+
+    async def run(self) -> int:
+        """Compact a topic with any number of keys; returns the number of messages removed."""
+        while not self.start(any_number=True):
+            running = self._task
+            await (asyncio.wait([running]) if running is not None else asyncio.sleep(1))
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        if self.status != "SUCCESS":
+            raise StorageError(f"{self._topic.name} is not compacted: {self.last_error}")
+        return self.stats.removed_events
 
     async def close(self) -> None:
         """Stop a run that is under way; what was compacted before stays."""
@@ -64,10 +75,10 @@ class Compactor:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _run(self) -> None:
+    async def _run(self, any_number: bool) -> None:
         started = self._runtime.clock.now_ms()
         try:
-            removed = await self._compact()
+            removed = await self._compact(any_number)
         except PulsarkError as error:
             log.warning("%s is not compacted: %s", self._topic.name, error)
             self.status, self.last_error = "ERROR", str(error)
@@ -81,7 +92,7 @@ class Compactor:
         finally:
             self._task = None
 
-    async def _compact(self) -> int:
+    async def _compact(self, any_number: bool) -> int:
         """One run; the number of messages that it removed."""
         topic, ledger = self._topic, self._topic.ledger
         subscription = await topic.create_subscription(
@@ -93,10 +104,15 @@ class Compactor:
         ):
             return 0
         worker = self._runtime.new_worker("compaction")
-        compaction = Compaction(retain_null_key=topic.settings.topicCompactionRetainNullKey)
+        compaction = Compaction(
+            retain_null_key=topic.settings.topicCompactionRetainNullKey, any_number=any_number
+        )
         try:
-            async for stored in self._entries(horizon):
-                await run_in_worker(worker, partial(_note, compaction, stored))
+            another = True
+            while another:
+                async for stored in self._entries(horizon):
+                    await run_in_worker(worker, partial(_note, compaction, stored))
+                another = await run_in_worker(worker, compaction.another_pass)
             writer = await ledger.write_compacted()
             try:
                 async for stored in self._entries(horizon):

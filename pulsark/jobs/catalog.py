@@ -10,6 +10,7 @@ from pulsark.jobs.job import Job, UsageError
 
 NAMES = (
     "apply_retention",
+    "compact_topic",
     "erase_messages",
     "replicate_ledgers",
     "seal_ledgers",

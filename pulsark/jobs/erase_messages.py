@@ -7,22 +7,19 @@ messages stay as they are. Run again it erases what is left.
 
 from __future__ import annotations
 
-import threading
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pulsark.datasource.admin_client import AdminClient
-from pulsark.jobs.job import AtBroker, Context, Flag, Job, JobError, UsageError
+from pulsark.jobs.broker_work import work
+from pulsark.jobs.job import AtBroker, Context, Flag, Job, UsageError
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 IDS_A_REQUEST = 20_000
-POLL_SECONDS = 0.1
 
 Id = tuple[int, int, int]
 """Ledger, entry, batch index; -1 for a message sent alone."""
@@ -106,19 +103,6 @@ def grouped(ids: Iterable[Id]) -> list[list[Any]]:
         [ledger_id, [[entry_id, indexes] for entry_id, indexes in entries.items()]]
         for ledger_id, entries in ledgers.items()
     ]
-
-
-def work(admin: AdminClient, topic: TopicName, do: str, **given: Any) -> dict[str, Any]:
-    """Let the broker do something that may take long; returns its result. ``JobError``."""
-    path = f"{admin.path_of(topic)}/table/work/{uuid.uuid4().hex}"
-    state = admin.call("PUT", path, {"do": do, **given}, what=f"{do} of {topic}")
-    while state["status"] == "RUNNING":
-        threading.Event().wait(POLL_SECONDS)
-        state = admin.call("GET", path, what=f"{do} of {topic}")
-    if state["status"] != "SUCCESS":
-        raise JobError(f"{do} of {topic}: {state['error']}")
-    result: dict[str, Any] = state["result"]
-    return result
 
 
 def _still_held(held: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,3 +107,30 @@ def test_retention_is_applied_to_the_table_and_earliest_follows(
     first = next(number for number, i in enumerate(ids) if i.ledger_id() == left["ledgerId"])
     assert reader.read_next(WAIT_MS).data() == str(first).encode()
     reader.close()
+
+
+@pytest.mark.feature("F91")
+def test_a_compacted_topic_for_clients(
+    standalone: Standalone, client: pulsar.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = "persistent://public/default/compacted-by-a-job"
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(30):
+        producer.send(str(number).encode(), partition_key=f"k{number % 10}")
+    producer.send(b"", partition_key="k3")
+    found = run(capsys, standalone, "compact_topic", "--topic", topic)
+    assert (found["topics"], found["partitions"], found["removed"]) == (1, 1, 22)
+    again = run(capsys, standalone, "compact_topic", "--topic", topic)
+    assert again["removed"] == 0
+    producer.send(b"new", partition_key="k4")
+    view = client.create_table_view(topic, "view", pulsar.schema.BytesSchema())
+    expected = {f"k{number}": str(20 + number).encode() for number in range(10) if number != 3}
+    assert {key: view.get(key) for key in expected} == {**expected, "k4": b"new"}
+    assert view.get("k3") is None
+    view.close()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    values = []
+    while reader.has_message_available():
+        values.append(reader.read_next(WAIT_MS).data())
+    assert values == [*(str(20 + n).encode() for n in range(10) if n != 3), b"new"]
+    reader.close()

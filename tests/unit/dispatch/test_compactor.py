@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from pulsark.dispatch.compactor import COMPACTION_SUBSCRIPTION
 from pulsark.errors import ServerError, StorageError
+from pulsark.storage import compaction
 from pulsark.storage.position import Position
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
@@ -73,6 +76,20 @@ async def test_trimmed_messages_stay_in_the_compacted_form(broker) -> None:
     await topic.ledger.trim(Position(*later[0]))
     assert await read(broker, 1, compacted=False) == later
     assert await read(broker, 3, compacted=True) == [ids[1], ids[2], *later]
+
+
+@scenario()
+async def test_more_keys_than_fit_into_memory_are_for_the_job(broker) -> None:
+    client = await producer(broker)
+    ids = await send(client, *"abcdefghab")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "COMPACTION_KEYS_MAX", 3)
+        assert await compact(broker) == "ERROR"
+        compactor = (await broker.broker.topic(NAME)).compactor
+        assert "run the job compact_topic" in compactor.last_error
+        assert await compactor.run() == 2
+        assert await read(broker, 8, compacted=True) == ids[2:]
+        assert await compactor.run() == 0
 
 
 @scenario()

@@ -40,10 +40,15 @@ def batch(*members: Message, kind: pb.CompressionType = pb.NONE) -> bytes:
     return build_batch(metadata(), singles, kind)
 
 
-def compact(entries: list[bytes], *, retain_null_key: bool = False) -> list[bytes | None]:
-    run = Compaction(retain_null_key=retain_null_key)
+def compact(
+    entries: list[bytes], *, retain_null_key: bool = False, any_number: bool = False
+) -> list[bytes | None]:
+    run = Compaction(retain_null_key=retain_null_key, any_number=any_number)
     for i, entry in enumerate(entries):
         run.note(Position(1, i), entry)
+    while run.another_pass():
+        for i, entry in enumerate(entries):
+            run.note(Position(1, i), entry)
     return [run.remains(Position(1, i), entry) for i, entry in enumerate(entries)]
 
 
@@ -126,6 +131,36 @@ def test_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "COMPACTION_KEYS_MAX", 1)
     with pytest.raises(CompactionTooLargeError, match="more than 1 keys"):
         compact([single("a", b"1"), single("b", b"1")])
+
+
+def test_all_chunks_stay_also_in_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "COMPACTION_KEYS_MAX", 1)
+    head = metadata()
+    head.partition_key, head.uuid, head.chunk_id, head.num_chunks_from_msg = "a", "u", 0, 2
+    entries = [build_entry(head, b"x"), *(single(key, b"1") for key in "bcde"), single("c", b"")]
+    left = compact(entries, any_number=True)
+    assert left == [entries[0], entries[1], None, entries[3], entries[4], None]
+
+
+@pytest.mark.parametrize("keys_max", [1, 2, 5, 64])
+@given(
+    entries=st.lists(
+        st.lists(
+            st.tuples(st.sampled_from("abcdefghijkl"), st.sampled_from([b"", b"1", b"22"])),
+            min_size=1,
+            max_size=4,
+        )
+    ),
+    alone=st.booleans(),
+)
+def test_many_passes_come_to_the_same_as_one(
+    keys_max: int, entries: list[list[tuple[str, bytes]]], alone: bool
+) -> None:
+    encoded = [single(*e[0]) if alone else batch(*e) for e in entries]
+    expected = compact(encoded)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "COMPACTION_KEYS_MAX", keys_max)
+        assert compact(encoded, any_number=True) == expected
 
 
 @given(st.lists(st.one_of(messages, st.lists(messages, min_size=1, max_size=4))))
