@@ -24,9 +24,8 @@ from pulsark.dispatch.producer import send_receipts
 from pulsark.dispatch.sequences import NONE, ProducerSequences, SequenceTable, Verdict
 from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError, StorageError
 from pulsark.limits import DEDUPLICATION_WAIT_SECONDS
-from pulsark.storage.erasure import is_erased
 from pulsark.storage.position import Position
-from pulsark.wire.entry import parse_entry
+from pulsark.wire.entry import is_erased, parse_entry
 from pulsark.wire.sequence_ids import completes_message, last_sequence_id
 
 if TYPE_CHECKING:

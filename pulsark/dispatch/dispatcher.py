@@ -241,8 +241,6 @@ class Dispatcher:
             if entry.marker:
                 self._cursor.ack([ack_of(entry)], None)
                 holes = True
-                if not entry.batched:
-                    continue
             if unwanted is not None and unwanted(entry):
                 continue
             ack_set = None

@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING
 
 from pulsark.storage.erasure import holes_of
 from pulsark.wire.ack_set import full_mask, words_of_mask
+from pulsark.wire.entry import parse_entry
 
 if TYPE_CHECKING:
     from pulsark.dispatch.entry import Entry
     from pulsark.storage.cursor import Ack
 
 
+def is_gone(entry: Entry) -> bool:
+    """Whether nobody gets anything of an entry."""
+    return entry.marker and parse_entry(entry.data).marker
+
+
 def ack_of(entry: Entry) -> Ack:
     """The acknowledgement of all messages of a marker entry that nobody gets."""
-    if not entry.batched:
+    if is_gone(entry):
         return entry.position, None, None
     mask = full_mask(entry.messages)
     for index in holes_of(entry.data):

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from pulsark.dispatch.erased_entries import is_gone
 from pulsark.errors import ProtocolError
 from pulsark.limits import COUNTED_ENTRIES_MAX
 from pulsark.storage.position import Position
-from pulsark.wire.entry import message_counts
+from pulsark.wire.entry import message_counts, parse_entry
 
 if TYPE_CHECKING:
     from pulsark.dispatch.topic import Topic
@@ -65,17 +66,14 @@ async def _sizes(topic: Topic, place: Position) -> Iterable[tuple[Position, int]
     """Some entries from a place on, each with its number of messages."""
     cached = topic.read_cached(place, _CHUNK_ENTRIES, _CHUNK_BYTES)
     if cached is not None:
-        return [
-            (entry.position, 0 if entry.marker and not entry.batched else entry.messages)
-            for entry in cached
-        ]
+        return [(entry.position, 0 if is_gone(entry) else entry.messages) for entry in cached]
     stored = await topic.ledger.read(place, _CHUNK_ENTRIES, _CHUNK_BYTES)
     return [(position, _messages(data)) for position, data in stored]
 
 
 def _messages(entry: bytes) -> int:
     try:
-        messages, batched, marker, *_ = message_counts(entry)
+        messages, _, marker, *_ = message_counts(entry)
+        return 0 if marker and parse_entry(entry).marker else messages
     except ProtocolError:
         return 1  # readers get a damaged entry as one row
-    return 0 if marker and not batched else messages

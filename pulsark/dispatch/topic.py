@@ -20,7 +20,7 @@ from pulsark.dispatch.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.delayed_delivery import DelayedDelivery
 from pulsark.dispatch.entry import Entry, stored_entry
-from pulsark.dispatch.erased_entries import last_index
+from pulsark.dispatch.erased_entries import is_gone, last_index
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.retention import TopicRetention
@@ -463,7 +463,7 @@ class Topic:
             if not entries or entries[0].position != position:
                 break
             entry = entries[0]
-            if not entry.marker or entry.batched:
+            if not is_gone(entry):
                 return LastMessage(position, last_index(entry))
             position = self.ledger.previous_position(position)
         return LastMessage(EARLIEST, -1)

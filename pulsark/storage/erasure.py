@@ -10,16 +10,12 @@ the marker type on a batch tells dispatch to look for them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
 
 from pulsark.errors import ProtocolError
 from pulsark.limits import DECOMPRESSED_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, read_messages
-from pulsark.wire.entry import EntryHeader, build_entry, key_bytes, parse_entry
-
-ERASED_MARKER: Final = 1001
-"""``marker_type`` of entries from which messages were erased. Pulsar's own are below 100."""
+from pulsark.wire.entry import ERASED_MARKER, EntryHeader, build_entry, key_bytes, parse_entry
 
 Indexes = Collection[int] | None
 """Batch indexes of messages; ``None`` is the whole entry."""
@@ -64,11 +60,6 @@ def holes_of(entry: bytes) -> list[int]:
         return [i for i, (single, _) in enumerate(_members(entry)) if single.compacted_out]
     except ProtocolError:
         return []
-
-
-def is_erased(metadata: pb.MessageMetadata) -> bool:
-    """Whether messages of an entry were erased, perhaps all of them."""
-    return metadata.HasField("marker_type") and metadata.marker_type == ERASED_MARKER
 
 
 def count(erased: ErasedIds) -> tuple[int, int]:

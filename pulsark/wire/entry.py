@@ -38,6 +38,15 @@ _MAGIC_NUMBER = 0x0E01
 _parse = pb.MessageMetadata.FromString
 
 
+ERASED_MARKER = 1001
+"""``marker_type`` of entries from which messages were erased. Pulsar's own are below 100."""
+
+
+def is_erased(metadata: pb.MessageMetadata) -> bool:
+    """Whether messages of an entry were erased, perhaps all of them."""
+    return metadata.HasField("marker_type") and metadata.marker_type == ERASED_MARKER
+
+
 class Chunk(NamedTuple):
     """One piece of a large message: the message's id, and whether this is its last piece."""
 
@@ -50,8 +59,9 @@ class EntryHeader(NamedTuple):
 
     ``messages`` is at least 1; ``batched`` tells whether the payload is a batch, which may have
     one message only. ``publish_time`` is the producer's clock in milliseconds. A ``marker`` is
-    for brokers and delivered to nobody; no batch is one. The payload begins at ``payload_offset``
-    and goes to the end. Strings inside ``metadata`` may be ``bytes``, see ``text_fields``.
+    for brokers and delivered to nobody; a batch of which messages were erased is none. The payload
+    begins at ``payload_offset`` and goes to the end. Strings inside ``metadata`` may be ``bytes``,
+    see ``text_fields``.
     """
 
     messages: int
@@ -82,7 +92,7 @@ def parse_entry(entry: bytes) -> EntryHeader:
         metadata.sequence_id,
         producer_name if isinstance(producer_name, str) else as_text(producer_name),
         payload_offset,
-        metadata.HasField("marker_type") and not batched,
+        metadata.HasField("marker_type") and not (batched and is_erased(metadata)),
         metadata,
     )
 

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsark.storage.erasure import ERASED_MARKER, count, erased_ids, holes_of, is_erased, without
+from pulsark.storage.erasure import count, erased_ids, holes_of, without
 from pulsark.storage.rows import RowBuilder, entries_of
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, read_messages
 from pulsark.wire.entry import (
+    ERASED_MARKER,
     build_entry,
     checksum_ok,
     entry_metadata,
+    is_erased,
     message_counts,
     parse_entry,
 )
