@@ -200,7 +200,7 @@ def recovered(seed: int, moment: Moment, *, to_the_end: bool) -> None:
                 return
             await run.go_on()
             await check(run, moment.disk, ("first 5", "first 7", "second 5", "second 7"))
-            await run.tables.remove_staged(NAME, TABLE_ID, 1 << 62)
+            await run.tables.remove_staged(NAME, 1 << 62)
             assert not ERASED_KEYS & set(keys_in_files(moment.disk))
 
         sim.run(main())
