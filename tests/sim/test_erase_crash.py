@@ -243,11 +243,11 @@ def test_the_messages_were_there_before() -> None:
 def old_files_go_before_the_intent(patch: pytest.MonkeyPatch) -> None:
     attach = TableOwner.attach
 
-    async def hasty(self: TableOwner, adds: Any, removes: Any = ()) -> int:
+    async def hasty(self: TableOwner, adds: Any, removes: Any = (), *rest: Any) -> int:
         for root in self.record.roots:
             for file in removes:
                 self._disk.remove(f"{root}/{file.path}")
-        return await attach(self, adds, removes)
+        return await attach(self, adds, removes, *rest)
 
     patch.setattr(TableOwner, "attach", hasty)
 
