@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 HYPOTHESIS_PROFILE ?= quick
+# For tests that take no time but the processor's; those with processes and a JVM run one by one.
+PARALLEL := -n auto --dist worksteal
 PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
@@ -27,13 +29,14 @@ demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spar
 	$(BIN)/python -m pulsark.demo $(DEMO_ARGS)
 
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 15 minutes
-	$(BIN)/python -m pytest -m 'not chaos' --ignore=tests/clients --ignore=tests/docs $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' tests/integration tests/spark $(PYTEST_ARGS)
 
 check: $(STAMP) ## format, lint, types, layering, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/unit tests/contracts -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) tests/unit tests/contracts -q $(PYTEST_ARGS)
 
 format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff format .

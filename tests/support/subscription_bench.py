@@ -92,6 +92,8 @@ class FakeTopic:
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
         if key is not None:
             metadata.partition_key = key
+        if marker:
+            metadata.marker_type = 10
         data = build_entry(metadata, b"")
         position = self.ledger.append()
         self.stored[position] = (data, messages, marker)

@@ -72,7 +72,7 @@ def test_the_newest_version_or_all_of_them() -> None:
     assert S.FULL_TRANSITIVE not in allowed([strict, back], removed)
 
 
-@pytest.mark.parametrize("strategy", set(S) - {S.ALWAYS_COMPATIBLE})
+@pytest.mark.parametrize("strategy", [s for s in S if s is not S.ALWAYS_COMPATIBLE])
 def test_a_topic_keeps_its_type(strategy: SchemaCompatibilityStrategy) -> None:
     text = parse(SchemaData(SchemaType.STRING))
     with pytest.raises(
