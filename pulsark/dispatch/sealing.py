@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from pulsark.dispatch.sealed_copies import SealedCopies
-from pulsark.dispatch.sealing_due import SMALL_BYTES, due_ranges, in_order
+from pulsark.dispatch.sealing_due import (
+    ATTACH_BYTES,
+    SMALL_BYTES,
+    due_ranges,
+    first_of,
+    in_order,
+    may_wait,
+)
 from pulsark.dispatch.sealing_jobs import SealingJobs
 from pulsark.dispatch.sealing_unloaded import UnloadedTopics
 from pulsark.dispatch.topic_admin import ledger_path
@@ -26,6 +33,7 @@ from pulsark.storage.table.tables import SealRange
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.loop_load import LoopLoad
     from pulsark.dispatch.topic import Topic
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.ledger_list import LedgerInfo
@@ -117,6 +125,8 @@ class Sealing:
         self._complaints: dict[TopicName, str] = {}
         self._lent: dict[TopicName, Loan] = {}
         """Tables that a job has to itself."""
+        self.load: LoopLoad | None = None
+        """While it says that clients keep the broker busy, sealing waits."""
         self.jobs = SealingJobs(broker, self, tables)
         self.copies = SealedCopies(broker, self, tables)
 
@@ -189,6 +199,8 @@ class Sealing:
         started = self._clock.monotonic()
         small_had_a_turn = False
         due = await self._look(started)
+        if self.load is not None and self.load.is_busy():
+            due = [work for work in due if not may_wait(work, started)]
         for work in () if self._broker.settings.sealByJobs else in_order(due):
             is_small = work.size < SMALL_BYTES
             if is_small and small_had_a_turn and self._clock.monotonic() - started > SMALL_SECONDS:
@@ -347,7 +359,9 @@ class Sealing:
             # Opening may have done what an owner before had only decided.
             for topic in topics:
                 await self._look_up(topic)
-        due = {topic: self._due(topic, now, everything=everything) for topic in topics}
+        due = first_of(
+            {topic: self._due(topic, now, everything=everything) for topic in topics}, ATTACH_BYTES
+        )
         await self._tables.seal(
             base,
             table_id,

@@ -19,8 +19,20 @@ from pulsark.storage.table.tables import SealRange
 SMALL_BYTES: Final = 1 << 20
 """A table of which less is due waits until the round has time for it."""
 
+DEFERRED_SECONDS_MAX: Final = 900.0
+"""So long sealing waits at most for a broker that clients keep busy."""
+
+DEFERRED_BYTES_MAX: Final = 16 << 30
+"""So much of one table is left in the journal for that."""
+
+ATTACH_BYTES: Final = 512 << 20
+"""About what is sealed and attached at a time."""
+
 SMALL_TABLES_A_ROUND: Final = 32
 """Tables with little in them that are sealed in one round at most."""
+
+
+T = TypeVar("T")
 
 
 def due_ranges(
@@ -42,6 +54,24 @@ def due_ranges(
         size = info.size * (info.entries - first) // info.entries
         if everything or late or not info.open or size >= policy.target_file_bytes:
             found.append(SealRange(partition, info.ledger_id, first, info.entries - 1, size))
+    return found
+
+
+def may_wait(work: Work, now: float) -> bool:
+    """Whether what is due can wait for the broker to be less busy: clients go first."""
+    return work.size < DEFERRED_BYTES_MAX and now - work.since < DEFERRED_SECONDS_MAX
+
+
+def first_of(due: Mapping[T, Sequence[SealRange]], size: int) -> dict[T, list[SealRange]]:
+    """About so many bytes of what is due, at least one range; the rest is for later."""
+    found: dict[T, list[SealRange]] = {key: [] for key in due}
+    for key, ranges in due.items():
+        for wanted in ranges:
+            if size <= 0:
+                return found
+            part = wanted.within(size)
+            found[key].append(part)
+            size -= part.size
     return found
 
 

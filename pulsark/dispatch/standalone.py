@@ -18,10 +18,12 @@ import json
 import logging
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop_load import LoopLoad
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.server import Server
 from pulsark.errors import ConfigError
@@ -125,6 +127,8 @@ class Standalone:
             "webServiceUrl": f"http://{name}:{web_port}",
             "flightUrl": f"grpc://{name}:{flight_port}",
         }
+        if broker.sealing is not None:
+            broker.sealing.load = LoopLoad(broker.clock, time.thread_time)
         await broker.start(*urls.values())
         return {"pid": str(os.getpid()), **urls, "version": __version__}
 

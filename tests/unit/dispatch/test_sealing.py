@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.sealing import CHECK_SECONDS, STAGED_MS, TIDY_SECONDS
-from pulsark.dispatch.sealing_due import SMALL_TABLES_A_ROUND
+from pulsark.dispatch.sealing_due import DEFERRED_SECONDS_MAX, SMALL_TABLES_A_ROUND
 from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import StorageError
@@ -92,6 +92,37 @@ async def test_an_open_ledger_is_followed_as_often_as_freshness_asks(
     await asyncio.sleep(12)
     assert in_journal(broker, info.ledger_id) == 0
     assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+class Pressure:
+    """Clients that keep the broker busy, or not."""
+
+    def __init__(self) -> None:
+        self.busy = True
+
+    def is_busy(self) -> bool:
+        return self.busy
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_sealing_waits_while_clients_keep_the_broker_busy(broker: BrokerInMemory) -> None:
+    assert broker.broker.sealing is not None
+    pressure: Any = Pressure()
+    broker.broker.sealing.load = pressure
+    await appended(broker, 25)
+    topic = await broker.broker.topic(NAME)
+    first = topic.ledger.ledgers()[0].ledger_id
+    await asyncio.sleep(DEFERRED_SECONDS_MAX - 3 * CHECK_SECONDS)
+    assert in_journal(broker, first) == 10
+    await asyncio.sleep(5 * CHECK_SECONDS)
+    assert in_journal(broker, first) == 0
+    await appended(broker, 10, first=25)
+    second = topic.ledger.ledgers()[2].ledger_id
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert in_journal(broker, second) == 10
+    pressure.busy = False
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    assert in_journal(broker, second) == 0
 
 
 @scenario(**ROLL_EARLY)

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import pytest
 
 from pulsark.dispatch.policies import Sealing
-from pulsark.dispatch.sealing_due import SMALL_BYTES, SMALL_TABLES_A_ROUND, due_ranges, in_order
+from pulsark.dispatch.sealing_due import (
+    DEFERRED_BYTES_MAX,
+    DEFERRED_SECONDS_MAX,
+    SMALL_BYTES,
+    SMALL_TABLES_A_ROUND,
+    due_ranges,
+    first_of,
+    in_order,
+    may_wait,
+)
 from pulsark.storage.ledger_list import LedgerInfo
 from pulsark.storage.table.tables import SealRange
 
@@ -71,3 +80,17 @@ def test_a_hundred_thousand_nearly_empty_topics_wait_for_each_other() -> None:
     large = [Table(SMALL_BYTES, since=1e9), Table(SMALL_BYTES + 1, since=1e9)]
     found = in_order([*small[50_000:], large[0], *small[:50_000], large[1]])
     assert found == large + small[:SMALL_TABLES_A_ROUND]
+
+
+def test_what_may_wait_for_clients() -> None:
+    now = DEFERRED_SECONDS_MAX + 5
+    assert may_wait(Table(DEFERRED_BYTES_MAX - 1, 6.0), now)
+    assert not may_wait(Table(DEFERRED_BYTES_MAX, 6.0), now)
+    assert not may_wait(Table(1, 5.0), now)
+
+
+def test_much_is_sealed_in_parts() -> None:
+    a, b = SealRange(0, 5, 0, 99, 1000), SealRange(0, 7, 0, 9, 100)
+    assert first_of({"x": [a, b], "y": [b]}, 2000) == {"x": [a, b], "y": [b]}
+    assert first_of({"x": [a, b], "y": [b]}, 500) == {"x": [SealRange(0, 5, 0, 49, 500)], "y": []}
+    assert first_of({"x": [b, a]}, 110) == {"x": [b, SealRange(0, 5, 0, 0, 10)]}
