@@ -199,13 +199,13 @@ class Sealing:
         started = self._clock.monotonic()
         small_had_a_turn = False
         due = await self._look(started)
-        if self.load is not None and self.load.is_busy():
-            due = [work for work in due if not may_wait(work, started)]
         for work in () if self._broker.settings.sealByJobs else in_order(due):
             is_small = work.size < SMALL_BYTES
             if is_small and small_had_a_turn and self._clock.monotonic() - started > SMALL_SECONDS:
                 break
             small_had_a_turn = is_small
+            if self.load is not None and self.load.is_busy() and may_wait(work, started):
+                continue
             await self._attempt(work.base, self.seal(work.base, work.topics))
         for base in [base for base, at in self._tidy_at.items() if at <= started]:
             del self._tidy_at[base]

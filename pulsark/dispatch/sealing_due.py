@@ -25,7 +25,7 @@ DEFERRED_SECONDS_MAX: Final = 900.0
 DEFERRED_BYTES_MAX: Final = 16 << 30
 """So much of one table is left in the journal for that."""
 
-ATTACH_BYTES: Final = 512 << 20
+ATTACH_BYTES: Final = 128 << 20
 """About what is sealed and attached at a time."""
 
 SMALL_TABLES_A_ROUND: Final = 32
