@@ -56,6 +56,8 @@ test-suite: $(STAMP) ## the official Python client's own tests; FOLDER= is their
 
 bench: $(STAMP) ## ratios against Apache Pulsar; CHECK=1 exits 1 below a threshold
 	$(BIN)/python -m benchmarks.compare $(if $(CHECK),--check) $(BENCH_ARGS)
+	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.sealing $(if $(CHECK),--check))
+	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_write $(if $(CHECK),--check))
 	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.sealed_size $(if $(CHECK),--check))
 
 docs-test: $(STAMP) .cache/jars.ok ## run every command and snippet of the docs

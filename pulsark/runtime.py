@@ -113,6 +113,21 @@ class Worker(Protocol):
         """Run what was submitted, then stop. Blocks until the worker has ended."""
 
 
+def new_done() -> tuple[asyncio.Future[None], Done]:
+    """A future, and a callback that decides it; nothing happens if it is decided already."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return future, done
+
+
 async def run_in_worker(worker: Worker, job: Callable[[], T]) -> T:
     """Await a job on a worker."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -5,7 +5,6 @@ On a topic with partitions each call goes to all of them.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -37,7 +36,7 @@ from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.topic_kinds import AnyTopic
 from pulsark.limits import ADMIN_ACKS_MAX, TOPIC_PROPERTIES_MAX
-from pulsark.runtime import Done
+from pulsark.runtime import new_done
 from pulsark.storage.cursor import Ack
 from pulsark.storage.position import EARLIEST, LATEST, Position
 from pulsark.wire.ack_set import full_mask, words_of_mask
@@ -208,7 +207,7 @@ async def acknowledge(
         raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
     if isinstance(body, list):
         acks = [await _ack_of(subscription.topic, found) for found in _few(body)]
-        durable, resolve = _future()
+        durable, resolve = new_done()
         subscription.acknowledge(acks, resolve)
         await durable
     else:
@@ -358,20 +357,6 @@ async def _ack_of(topic: Topic, found: Any) -> Ack:
 async def pass_over(subscription: Subscription, through: Position) -> None:
     """Acknowledge everything up to there, durably, whoever may hold it."""
     subscription.pass_over(through)
-    durable, resolve = _future()
+    durable, resolve = new_done()
     subscription.cursor.flush(resolve)
     await durable
-
-
-def _future() -> tuple[asyncio.Future[None], Done]:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def resolve(error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    return future, resolve

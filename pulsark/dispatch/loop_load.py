@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pulsark.runtime import Clock
 
-BUSY_SHARE = 0.15
+BUSY_SHARE = 0.5
 """Of its time, above which the event loop's thread counts as busy."""
 
 QUIET_SECONDS = 15.0

@@ -53,8 +53,8 @@ TIDY_SECONDS = 600.0
 STAGED_MS = 24 * 3_600_000
 """Files that were staged so long ago, and that no attach names, are deleted."""
 
-READ_BYTES = 4 << 20
-"""Entries that are on their way to the table process at a time."""
+READ_BYTES = 512 << 10
+"""Entries that are on their way to the table process at a time: the event loop copies them."""
 
 TOPICS_A_TURN = 512
 """So many topics are looked at before the event loop does other work."""

@@ -21,7 +21,7 @@ from pulsark.dispatch.subscription_properties import (
 from pulsark.dispatch.subscription_type import SubscriptionType, SubType, TypeSpec
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import READER_GRACE_SECONDS
-from pulsark.runtime import Done
+from pulsark.runtime import Done, new_done
 from pulsark.storage.cursor import Ack, Cursor
 from pulsark.storage.cursor_state import AckedSet
 from pulsark.storage.position import Position
@@ -86,9 +86,9 @@ class Subscription(Subscribers):
             await self._keep(cursor_properties(self.properties, replicated=replicated))
 
     async def _keep(self, properties: Mapping[str, str]) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.cursor.set_properties(properties, _resolve(done))
-        await done
+        durable, done = new_done()
+        self.cursor.set_properties(properties, done)
+        await durable
 
     @property
     def backlog(self) -> int:
@@ -423,13 +423,13 @@ class Subscription(Subscribers):
         await self._change_cursor(partial(self.cursor.reset, target, ack_set))
 
     async def _change_cursor(self, change: Callable[[Done], object]) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        change(_resolve(done))
+        durable, done = new_done()
+        change(done)
         # Before anything is awaited: the task may be cancelled, and the cursor has moved.
         self._release_all()
         self.dispatcher.forget_redeliveries()
         self.dispatcher.rewind()
-        await done
+        await durable
 
     def _release_all(self) -> None:
         for consumer in self.consumers:
@@ -538,15 +538,3 @@ class _Holders:
             self._index = {p: c for c in self._type.consumers for p in c.pending}
         owner = self._index.get(position)
         return owner if owner is not None and position in owner.pending else None
-
-
-def _resolve(future: asyncio.Future[None]) -> Done:
-    def done(error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    return done

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from pulsark.errors import StorageError
 from pulsark.metadata.store import MetadataStore
-from pulsark.runtime import Done, Runtime
+from pulsark.runtime import Done, Runtime, new_done
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_bundle import BundleRecord
 from pulsark.storage.cursor_history import (
@@ -187,7 +187,7 @@ class CursorLog:
         cursor.durable_mark_delete = EARLIEST
         cursor.unknown_to_log = True
         self._table.add(cursor)
-        future, done = _future()
+        future, done = new_done()
         self.changed(cursor, done)
         try:
             await future
@@ -262,7 +262,7 @@ class CursorLog:
 
     async def sync(self) -> None:
         """Return once everything that happened so far is durable; raises ``StorageError``."""
-        future, done = _future()
+        future, done = new_done()
         self._dones.append(done)
         self._flush_soon()
         await future
@@ -337,17 +337,3 @@ def _changes_of(cursor: Cursor) -> list[pb.Record]:
     if state.changed:
         records += ack_records(cursor.identity.cursor_id, state.take_unsaved())
     return records
-
-
-def _future() -> tuple[asyncio.Future[None], Done]:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    return future, done

@@ -24,8 +24,8 @@ from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord, ta
 from pulsark.storage.table.seal import seal
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
+from tests.sim.metadata import SteppingStore, copy_of
 from tests.sim.simulation import Simulation
-from tests.sim.test_cursor_crash import SteppingStore, copy_of
 from tests.support.tables import attached_files, check_entries, check_files, entries
 
 SEED = 20261121

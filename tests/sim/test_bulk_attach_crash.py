@@ -33,8 +33,8 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, entry_metadata
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
+from tests.sim.metadata import SteppingStore, copy_of
 from tests.sim.simulation import Simulation
-from tests.sim.test_cursor_crash import SteppingStore, copy_of
 from tests.support.inline_table import inline_tables
 from tests.support.ledgers import Appends, read_all
 from tests.support.staged import stage

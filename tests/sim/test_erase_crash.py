@@ -25,8 +25,8 @@ from pulsark.storage.table.process import Entries
 from pulsark.storage.table.tables import SealRange, Tables
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
+from tests.sim.metadata import SteppingStore, copy_of
 from tests.sim.simulation import Simulation
-from tests.sim.test_cursor_crash import SteppingStore, copy_of
 from tests.support.client_view import client_view
 from tests.support.inline_table import inline_tables
 from tests.support.tables import attached_files, check_files, entry

@@ -28,11 +28,15 @@ from pulsark.storage.table.seal import (
 )
 from pulsark.storage.table.staging import StagedLedger, staged_name
 
-COLLECTED_BYTES: Final = 8 << 20
-"""Messages that become entries at a time: numpy has a price for each call."""
+COLLECTED_BYTES: Final = 2 << 20
+"""Messages that become entries at a time: numpy has a price for each call, and putting what came in
+pieces together has one for each byte."""
 
 COMPRESSION_LEVEL: Final = 1
 """Of zstd. Somebody waits for a bulk publish, unlike for sealing."""
+
+VERIFIED: Final = ("entry_id", "batch_index")
+"""Columns that are decoded again. To decode the values would take as long as to write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +114,10 @@ class BulkWriter:
         """As row groups of a good size; an entry is within one of them."""
         starts, rows = made.starts, made.rows.num_rows
         bytes_a_row = max(made.length // rows, 1)
+        rows_a_group = -(-rows // -(-made.length // self._group_bytes))
         entry = 0
         while entry < made.entries:
-            wanted = int(starts[entry]) + max(self._group_bytes // bytes_a_row, 1)
+            wanted = int(starts[entry]) + rows_a_group
             end = int(np.searchsorted(starts, wanted, side="right")) - 1
             end = min(max(end, entry + 1), made.entries)
             first, last = int(starts[entry]), int(starts[end])
@@ -130,8 +135,9 @@ class BulkWriter:
         name = staged_name(self._place.time_ms, self._place.nonce, len(self._files))
         self._values = self._values.fresh() if self._values is not None else None
         return FileWriter(
-            name, first_entry, self._directories, self._disk, self._values, COMPRESSION_LEVEL
-        )
+            name, first_entry, self._directories, self._disk, self._values,
+            COMPRESSION_LEVEL, VERIFIED,
+        )  # fmt: skip
 
     def _typed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """With values in the table's type, and where that does not tell all, as they are."""
