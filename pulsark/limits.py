@@ -188,6 +188,10 @@ TOPIC_WATCHERS_PER_CONNECTION_MAX = 1000
 COMPACTION_KEYS_MAX = 1_000_000
 """Most keys of a topic that a broker compacts by itself; they are in memory meanwhile."""
 
+COMPACTED_HOLD_SECONDS = 600.0
+"""A compacted ledger that another one has replaced stays for so long after the last read of a Spark
+query that was planned with it."""
+
 DECOMPRESSED_BYTES_MAX = 256 << 20
 """Largest payload that the broker decompresses."""
 

@@ -8,6 +8,10 @@ in their order, older ledgers are left out: a stream asks often, and only for wh
 ``POST /admin/v2/spark-plans`` answers the same for many topics at once: ``{"topics": {name: [after,
 ...]}}`` gives ``{"topics": [...]}``.
 
+With ``compacted=true`` a partition that was compacted has ``"compacted": {"ledgerId", "horizon",
+"entries", "size"}``, too: what is left of its entries up to the horizon is in that ledger, which
+stays for ``COMPACTED_HOLD_SECONDS`` after the last question about it or read from it.
+
 ``/tableFiles`` says which files of the topic's table have entries of these ledgers, for tasks that
 can reach them: ``{"directories": [...], "partitions": [{"name", "ledgers": [{"ledgerId", "files":
 [{"path", "entries": [first, last], "rows", "size"}]}]}]}``. Files may leave the table afterwards;
@@ -26,7 +30,7 @@ from fastapi.responses import Response
 from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
-from pulsark.admin.requests import BrokerOf, TopicOf, number, value
+from pulsark.admin.requests import BrokerOf, TopicOf, flag, number, value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.message_count import count_messages
 from pulsark.dispatch.topic import Topic
@@ -43,15 +47,23 @@ async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
     """The partitions of a topic with their ledgers."""
     given = request.query_params.get("after")
     after = [number(part, low=-1) for part in given.split(",")] if given else []
-    return value(await plan_of(broker, topic, after))
+    return value(await plan_of(broker, topic, after, compacted=flag(request, "compacted")))
 
 
-async def plan_of(broker: Broker, topic: TopicName, after: Sequence[int]) -> dict[str, Any]:
+async def plan_of(
+    broker: Broker, topic: TopicName, after: Sequence[int], *, compacted: bool = False
+) -> dict[str, Any]:
     """The answer for one topic; ``after`` has a ledger for each partition."""
     found = await broker.resources.partitioned_topics.get(topic)
     names = await leaves(broker, topic)
     oldest = chain(after, repeat(0))
-    partitions = [_partition(await broker.topic(name, create=True), next(oldest)) for name in names]
+    partitions = []
+    for name in names:
+        loaded = await broker.topic(name, create=True)
+        partition = _partition(loaded, next(oldest))
+        if compacted:
+            partition |= await _compacted(loaded)  # of the moment at which it begins
+        partitions.append(partition)
     return {
         "topic": str(topic),
         "topicId": found.topic_id if found is not None else partitions[0]["topicId"],
@@ -99,7 +111,8 @@ async def count(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
 
     Places are ``ledger:entry`` or ``ledger:entry:batchIndex``. ``{"messages", "last": {"ledgerId",
     "entryId", "batchIndex"}}``: the last message counted, which may be before both ends, because
-    one call looks at a bounded number of entries. ``batchIndex`` -1 is all of the entry.
+    one call looks at a bounded number of entries. ``batchIndex`` -1 is all of the entry. With
+    ``compacted=true`` places are in a compacted ledger of the topic, by its own ids.
     """
     after, after_index = _given_place(request, "after")
     through, _ = _given_place(request, "through")
@@ -107,8 +120,13 @@ async def count(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     if await broker.resources.partitioned_topics.get(topic) is not None:
         raise fail(405, "This is done on a partition, not on a partitioned topic")
     loaded = await broker.topic(topic)
+    compacted = None
+    if flag(request, "compacted"):
+        compacted = loaded.ledger.hold_compacted(through.ledger_id)
+        if compacted is None:
+            raise fail(409, "The topic was compacted again")
     counted = await count_messages(
-        loaded, after, after_index, through, min(limit, COUNTED_MESSAGES_MAX)
+        loaded, after, after_index, through, min(limit, COUNTED_MESSAGES_MAX), compacted
     )
     last = {**_place(counted.last), "batchIndex": counted.batch_index}
     return value({"messages": counted.messages, "last": last})
@@ -141,6 +159,16 @@ def _partition(topic: Topic, first_ledger: int) -> dict[str, Any]:
             for info in ledger.ledgers(first_ledger)
         ],
     }
+
+
+async def _compacted(topic: Topic) -> dict[str, Any]:
+    known = topic.ledger.compacted_to
+    ledger = None if known is None else topic.ledger.hold_compacted(known.ledger_id)
+    if known is None or ledger is None:
+        return {}
+    entries, size = await ledger.extent()
+    part = {"ledgerId": known.ledger_id, "entries": entries, "size": size}
+    return {"compacted": part | {"horizon": _place(known.horizon)}}
 
 
 def _place(position: Position) -> dict[str, int]:

@@ -22,7 +22,8 @@ _TOPICS_AT_ONCE = 50
 @router.post("")
 async def get_plans(request: Request, broker: BrokerOf) -> Response:
     """The segments of several topics; those that do not exist are left out."""
-    wanted = (await json_object(request)).get("topics")
+    asked = await json_object(request)
+    wanted, compacted = asked.get("topics"), asked.get("compacted") is True
     if not isinstance(wanted, dict) or len(wanted) > PLANNED_TOPICS_MAX:
         raise fail(412, f"topics: an object of at most {PLANNED_TOPICS_MAX} topics is expected")
     found = []
@@ -30,7 +31,7 @@ async def get_plans(request: Request, broker: BrokerOf) -> Response:
         if not isinstance(after, list) or not all(type(each) is int for each in after):
             raise fail(400, f"{name[:100]}: a list of ledger ids is expected")
         try:
-            found.append(await plan_of(broker, TopicName.parse(name), after))
+            found.append(await plan_of(broker, TopicName.parse(name), after, compacted=compacted))
         except ClientError as error:
             if error.code is not ServerError.TopicNotFound:
                 raise

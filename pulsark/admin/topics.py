@@ -127,11 +127,14 @@ async def last_message_id(topic: TopicOf, broker: BrokerOf) -> Response:
 
 
 @router.get("/{topic}/messageid/{timestamp}")
-async def message_id_by_time(topic: TopicOf, timestamp: str, broker: BrokerOf) -> Response:
-    """The id of the first message published at or after a time."""
+async def message_id_by_time(
+    topic: TopicOf, timestamp: str, request: Request, broker: BrokerOf
+) -> Response:
+    """The id of the first message published at or after a time; ``compacted=true``: that stayed."""
     await refuse_base(broker, topic)
     loaded = await broker.topic(topic)
-    position = await loaded.ledger.find_by_publish_time(number(timestamp))
+    view = loaded.compacted_view if flag(request, "compacted") else None
+    position = await (view or loaded.ledger).find_by_publish_time(number(timestamp))
     return value(message_id(position, topic.partition))
 
 

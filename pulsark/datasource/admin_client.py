@@ -51,15 +51,20 @@ class AdminClient:
         self._connection: http.client.HTTPConnection | None = None
         self._answered = False
 
-    def partitions(self, topic: TopicName, after: Sequence[int] = ()) -> list[PartitionState]:
+    def partitions(
+        self, topic: TopicName, after: Sequence[int] = (), *, compacted: bool = False
+    ) -> list[PartitionState]:
         """All partitions of a topic with their ledgers; ``TopicNotFoundError``.
 
         ``after`` has a ledger id for each partition, in order: older ledgers are left out.
+        ``compacted``: also what compaction left of them.
         """
         # Too many for one request line: the others are listed whole.
         known = ",".join(map(str, after[:_AFTER_MAX]))
-        query = f"?after={known}" if any(ledger_id > 0 for ledger_id in after) else ""
-        status, body = self._call("GET", f"{_path(topic)}/segments{query}")
+        query = [f"after={known}"] if any(ledger_id > 0 for ledger_id in after) else []
+        query += ["compacted=true"] if compacted else []
+        path = f"{_path(topic)}/segments"
+        status, body = self._call("GET", f"{path}?{'&'.join(query)}" if query else path)
         if status == 404:
             raise TopicNotFoundError(f"topic {topic} does not exist at {self._url}")
         plan = self._expect(status, body, f"the plan of {topic}")
@@ -68,7 +73,9 @@ class AdminClient:
             for item in sorted(plan["partitions"], key=lambda item: item["partition"])
         ]
 
-    def plans(self, topics: Mapping[TopicName, Sequence[int]]) -> list[PartitionState]:
+    def plans(
+        self, topics: Mapping[TopicName, Sequence[int]], *, compacted: bool = False
+    ) -> list[PartitionState]:
         """``partitions`` of many topics; those that do not exist are left out."""
         names = list(topics)
         found = []
@@ -76,7 +83,8 @@ class AdminClient:
             wanted = {
                 str(name): list(topics[name]) for name in names[start : start + PLANNED_TOPICS_MAX]
             }
-            status, body = self._call("POST", "/admin/v2/spark-plans", {"topics": wanted})
+            asked = {"topics": wanted, "compacted": compacted}
+            status, body = self._call("POST", "/admin/v2/spark-plans", asked)
             for plan in self._expect(status, body, f"the plan of {len(wanted)} topics")["topics"]:
                 topic = str(TopicName.parse(plan["topic"]).base)
                 found += [
@@ -96,13 +104,15 @@ class AdminClient:
         return TableFiles.from_json(found)
 
     def count_messages(
-        self, topic: str, after: Place, through: Place, limit: int
+        self, topic: str, after: Place, through: Place, limit: int, *, compacted: bool = False
     ) -> tuple[int, Place]:
         """Messages of a partition behind ``after``, up to ``through`` and to ``limit``.
 
         Returns how many, and the last of them. It may be before both ends: ask again from there.
+        ``compacted``: places are in a compacted ledger.
         """
         query = f"after={after}&through={through}&limit={limit}"
+        query += "&compacted=true" if compacted else ""
         status, body = self._call("GET", f"{_path(TopicName.parse(topic))}/messageCount?{query}")
         found = self._expect(status, body, f"the number of messages of {topic} after {after}")
         last = found["last"]
@@ -118,12 +128,13 @@ class AdminClient:
         found = sorted(answer["getSchemaResponses"], key=lambda each: each["version"])
         return {each["version"].to_bytes(8, "big"): _schema(each) for each in found}
 
-    def first_since(self, topic: str, ms: int) -> Place:
+    def first_since(self, topic: str, ms: int, *, compacted: bool = False) -> Place:
         """The first message of a partition published at a time (epoch) or later.
 
-        The place behind the last message if there is none.
+        The place behind the last message if there is none. ``compacted``: of what stayed.
         """
-        status, body = self._call("GET", f"{_path(TopicName.parse(topic))}/messageid/{ms}")
+        path = f"{_path(TopicName.parse(topic))}/messageid/{ms}"
+        status, body = self._call("GET", f"{path}?compacted=true" if compacted else path)
         found = self._expect(status, body, f"the first message of {topic} since {ms}")
         return Place(found["ledgerId"], found["entryId"])
 

@@ -170,6 +170,7 @@ def _stream(url: str, split: Split, remaining: Remaining, patience_s: float) -> 
         "topicId": split.topic_id,
         "first": remaining.first,
         "last": remaining.last,
+        "compacted": split.compacted is not None,
     }
     # The time limit of a call is for all of it: a slow query is merely resumed behind it.
     options = fl.FlightCallOptions(timeout=patience_s)

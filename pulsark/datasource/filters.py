@@ -132,6 +132,8 @@ def narrowed(item: Split, conditions: Iterable[Condition]) -> list[Split]:
             case "topic" | "partition":
                 if not each.holds(getattr(item, each.stored)):
                     return []
+            case _ if item.compacted is not None:
+                continue  # its segments are numbered otherwise
             case "ledger_id":
                 segments = [s for s in segments if each.holds(s.ledger_id)]
             case "entry_id":

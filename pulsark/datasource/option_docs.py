@@ -60,6 +60,13 @@ OPTIONS: tuple[OptionDoc, ...] = (
         "for the view cursors: as they were at this time, ISO 8601 (UTC) or milliseconds",
     ),
     OptionDoc(
+        "readCompacted",
+        (),
+        "false",
+        "whether only the latest message of each key is read, where the topic was compacted; "
+        "batch only",
+    ),
+    OptionDoc(
         "startingOffsets",
         (),
         "earliest (batch), latest (stream)",

@@ -90,6 +90,7 @@ class Options:
     starting: StartingPoint | None
     ending: StartingPoint | None
     latest_if_none_since: bool
+    read_compacted: bool
     subscription: str | None
     columns: tuple[str, ...] | None
     include_properties: bool
@@ -130,6 +131,7 @@ class Options:
                 given, "startingOffsetsByTimestampStrategy", "error", "latest"
             )
             == "latest",
+            read_compacted=_read_compacted(given, streaming),
             subscription=_subscription(given, topics, pattern),
             columns=_optional(given, "columns", names),
             include_properties=_flag(given, "includeProperties", True),
@@ -314,6 +316,18 @@ def _ending(given: Mapping[str, str]) -> StartingPoint | None:
         if point is Edge.EARLIEST:
             raise OptionError("option 'endingOffsets': 'earliest' would read nothing")
     return point
+
+
+def _read_compacted(given: Mapping[str, str], streaming: bool | None) -> bool:
+    wanted = _flag(given, "readCompacted", False)
+    if wanted and streaming:
+        raise OptionError(
+            "option 'readCompacted' is for spark.read, not for spark.readStream: a stream reads "
+            "its last batch again after a failure, and by then the topic may be compacted anew. "
+            "Choose a time, read what was compacted with spark.read up to it (endingTimestamp), "
+            "and start the stream there (startingTimestamp)"
+        )
+    return wanted
 
 
 def _time(given: Mapping[str, str], for_all: str, by_partition: str) -> StartingPoint | None:

@@ -48,12 +48,27 @@ class Segment(NamedTuple):
         return Segment(self.ledger_id, first, last, size)
 
 
+class CompactedPart(NamedTuple):
+    """The ledger that has what compaction left of the entries up to ``horizon``."""
+
+    ledger_id: int
+    horizon: Place
+    entries: int
+    size: int
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CompactedPart:
+        """Read ``compacted`` of a partition."""
+        horizon = Place(data["horizon"]["ledgerId"], data["horizon"]["entryId"])
+        return cls(data["ledgerId"], horizon, data["entries"], data["size"])
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """What the broker said of a topic partition: where it is and what it holds.
 
     ``ledgers`` may lack those that a stream is through with. ``trimmed`` is the last entry that
-    was deleted.
+    was deleted. ``compacted`` is for those who asked for it, if the partition was compacted.
     """
 
     topic: str
@@ -65,6 +80,7 @@ class PartitionState:
     last: Place
     ledgers: tuple[Ledger, ...]
     trimmed: Place = NOTHING
+    compacted: CompactedPart | None = None
 
     @classmethod
     def from_json(cls, topic: str, flight_url: str, data: dict[str, Any]) -> PartitionState:
@@ -83,17 +99,42 @@ class PartitionState:
                 for item in sorted(data["ledgers"], key=lambda item: item["ledgerId"])
             ),
             trimmed=Place(trimmed["ledgerId"], trimmed["entryId"]),
+            compacted=CompactedPart.from_json(data["compacted"]) if "compacted" in data else None,
         )
 
     def earliest(self) -> Place:
         """The last-read place of a reader that starts at the first message there is."""
+        if self.compacted is not None:
+            return NOTHING  # it may have been trimmed since it was compacted
         if self.first.ledger_id >= 0:
             return self.first.before()
         return Place(self.ledgers[0].ledger_id, -1) if self.ledgers else NOTHING
 
     def latest(self) -> Place:
         """The last message there is, or ``earliest`` if there is none."""
-        return max(self.last, self.earliest())
+        horizon = self.compacted.horizon if self.compacted is not None else NOTHING
+        return max(self.last, self.earliest(), horizon)
+
+
+class Between(NamedTuple):
+    """The messages in ``(after, through]``."""
+
+    after: Place
+    through: Place
+
+    def limits(self, ledger_id: int, entry_id: int) -> dict[str, int] | None:
+        """Of an entry, what ``RowBuilder.add`` needs to know; ``None``: nothing is in between."""
+        here = (ledger_id, entry_id)
+        if not self.after.position <= here <= self.through.position:
+            return None
+        limits = {}
+        if here == self.after.position:
+            if self.after.batch_index < 0:
+                return None
+            limits["skip_through"] = self.after.batch_index
+        if here == self.through.position and self.through.batch_index >= 0:
+            limits["stop_after"] = self.through.batch_index
+        return limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +143,8 @@ class Split:
 
     ``skip_through`` is the batch index in the first entry that was already read (-1: none),
     ``stop_after`` the last batch index to read in the last entry (-1: all). ``files`` have some of
-    the entries, or all; the broker has each of them.
+    the entries, or all; the broker has each of them. With ``compacted`` the segments are of a
+    compacted ledger, and of the entries that are stored there those in between are read.
     """
 
     topic: str
@@ -114,6 +156,7 @@ class Split:
     skip_through: int = -1
     stop_after: int = -1
     files: TableFiles = NO_FILES
+    compacted: Between | None = None
 
     @property
     def entries(self) -> int:
@@ -171,6 +214,25 @@ def range_of(state: PartitionState, after: Place, through: Place) -> Split | Non
         segments=tuple(segments),
         skip_through=after.batch_index if segments[0][:2] == after.position else -1,
         stop_after=through.batch_index,
+    )
+
+
+def compacted_range(state: PartitionState, after: Place, through: Place) -> Split | None:
+    """What compaction left of ``(after, through]``; ``None`` if that is nothing."""
+    part = state.compacted
+    if part is None or not part.entries:
+        return None
+    through = min(through, part.horizon, key=lambda place: place.position)
+    if not comes_after(through, after):
+        return None
+    return Split(
+        topic=state.topic,
+        name=state.name,
+        partition=state.partition,
+        topic_id=state.topic_id,
+        flight_url=state.flight_url,
+        segments=(Segment(part.ledger_id, 0, part.entries - 1, part.size),),
+        compacted=Between(after, through),
     )
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -21,6 +22,8 @@ from pulsark.datasource.plan import (
     Split,
     behind,
     check_available,
+    comes_after,
+    compacted_range,
     cut,
     cut_at_least,
     cut_rows,
@@ -108,11 +111,13 @@ class SplitReader:
 
     def _from_broker(self, split: Split, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         from pulsark.datasource.entry_stream import read_entries
+        from pulsark.storage.compacted_entry import unpack
         from pulsark.storage.rows import RowBuilder
 
         builder = RowBuilder(split.topic, split.partition, columns)
         first = (split.segments[0].ledger_id, split.segments[0].first)
         last = (split.segments[-1].ledger_id, split.segments[-1].last)
+        compacted = split.compacted
         for chunk in read_entries(
             split,
             patience_s=self.options.poll_timeout_s,
@@ -120,13 +125,19 @@ class SplitReader:
             find_flight_url=lambda: self._flight_url(split),
         ):
             for ledger_id, entry_id, entry in zip(*chunk, strict=True):
-                place = (ledger_id, entry_id)
-                limits = {}
-                if place == first and split.skip_through >= 0:
-                    limits["skip_through"] = split.skip_through
-                if place == last and split.stop_after >= 0:
-                    limits["stop_after"] = split.stop_after
-                builder.add(ledger_id, entry_id, entry, **limits)
+                if compacted is not None:
+                    original, remains = unpack(entry)
+                    within = compacted.limits(*original)
+                    if within is not None:
+                        builder.add(*original, remains, **within)
+                else:
+                    place = (ledger_id, entry_id)
+                    limits = {}
+                    if place == first and split.skip_through >= 0:
+                        limits["skip_through"] = split.skip_through
+                    if place == last and split.stop_after >= 0:
+                        limits["stop_after"] = split.stop_after
+                    builder.add(ledger_id, entry_id, entry, **limits)
                 if builder.rows >= BATCH_ROWS or builder.size >= BATCH_BYTES:
                     yield builder.finish()
         if builder.rows:
@@ -163,19 +174,21 @@ class PulsarkReader(DataSourceReader):
         options = self._options
         states = TopicFinder(options, admin).states()
         require_topics(states, options)
+        first_since = partial(admin.first_since, compacted=options.read_compacted)
         starts = starting_places(
             states,
             options.starting or Edge.EARLIEST,
-            admin.first_since,
+            first_since,
             latest_if_none=options.latest_if_none_since,
         )
-        ends = ending_places(states, options.ending or Edge.LATEST, admin.first_since)
+        ends = ending_places(states, options.ending or Edge.LATEST, first_since)
         ranges = [
-            available_range(state, starts[name], ends[name], options.fail_on_data_loss)
+            item
             for name, state in states.items()
+            for item in available_ranges(state, starts[name], ends[name], options.fail_on_data_loss)
         ]
         conditions = self._splits.conditions
-        wanted = [part for item in ranges if item for part in narrowed(item, conditions)]
+        wanted = [part for item in ranges for part in narrowed(item, conditions)]
         return split_partitions(wanted, options, admin)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -200,6 +213,21 @@ class FilteringReader(PulsarkReader):
             else:
                 conditions = (*self._splits.conditions, taken)
                 self._splits = replace(self._splits, conditions=conditions)
+
+
+def available_ranges(
+    state: PartitionState, after: Place, through: Place, fail_on_data_loss: bool
+) -> Iterator[Split]:
+    """What compaction left of ``(after, through]``, and all that is behind its horizon."""
+    if state.compacted is not None:
+        remains = compacted_range(state, after, through)
+        if remains is not None:
+            yield remains
+        horizon = state.compacted.horizon
+        after = after if comes_after(after, horizon) else horizon
+    rest = available_range(state, after, through, fail_on_data_loss)
+    if rest is not None:
+        yield rest
 
 
 def available_range(
@@ -236,25 +264,34 @@ def split_partitions(
     else:
         splits = cut(ranges, wanted)
     if most is not None:
-        density = {item.name: _messages_per_entry(item, admin) for item in ranges}
-        splits = cut_rows(splits, lambda item: density[item.name] * item.entries, most)
+        density = {_kind(item): _messages_per_entry(item, admin) for item in ranges}
+        splits = cut_rows(splits, lambda item: density[_kind(item)] * item.entries, most)
     if options.read_table_files and sum(item.size for item in ranges) >= files_bytes:
         splits = _with_files(splits, admin)
     groups = group(splits, wanted) if most is None else [(item,) for item in splits]
     return [SplitPartition(items) for items in groups]
 
 
+def _kind(item: Split) -> tuple[str, bool]:
+    """Entries of one kind have about as many messages."""
+    return item.name, item.compacted is not None
+
+
 def _with_files(splits: Sequence[Split], admin: AdminClient) -> list[Split]:
     topics: dict[str, list[Split]] = {}
     for item in splits:
-        topics.setdefault(item.topic, []).append(item)
+        if item.compacted is None:
+            topics.setdefault(item.topic, []).append(item)
     found = {}
     for topic, mine in topics.items():
         # Ledgers are numbered together: one oldest number does for all partitions.
         oldest = min(item.segments[0].ledger_id for item in mine)
         partitions = max(item.partition for item in mine) + 1
         found[topic] = admin.table_files(TopicName.parse(topic), [oldest] * max(partitions, 1))
-    return [with_files(item, found[item.topic]) for item in splits]
+    return [
+        item if item.compacted is not None else with_files(item, found[item.topic])
+        for item in splits
+    ]
 
 
 def _messages_per_entry(item: Split, admin: AdminClient) -> float:
@@ -262,7 +299,9 @@ def _messages_per_entry(item: Split, admin: AdminClient) -> float:
     first, last = item.segments[0], item.segments[-1]
     after = Place(first.ledger_id, first.first - 1)
     through = Place(last.ledger_id, last.last)
-    messages, counted = admin.count_messages(item.name, after, through, SAMPLE_MESSAGES)
+    messages, counted = admin.count_messages(
+        item.name, after, through, SAMPLE_MESSAGES, compacted=item.compacted is not None
+    )
     entries = sum(
         min(counted.entry_id, segment.last) - segment.first + 1
         if segment.ledger_id == counted.ledger_id

@@ -42,6 +42,7 @@ class TopicFinder:
         self._admin = admin
         self._pattern = options.topics_pattern
         self._optional = self._pattern is not None or options.wait_for_topic
+        self._compacted = options.read_compacted
         self._names = [] if self._pattern else topic_names(options.topics)
         self._listed = _Age(_LIST_SECONDS)
         self._known = _Age(_FRESH_SECONDS)
@@ -57,7 +58,10 @@ class TopicFinder:
                 after = self._after(read or {})
                 names = self._topics()
                 if self._optional and len(names) >= MANY_TOPICS:
-                    found = self._admin.plans({name: after.get(str(name), ()) for name in names})
+                    found = self._admin.plans(
+                        {name: after.get(str(name), ()) for name in names},
+                        compacted=self._compacted,
+                    )
                 else:
                     found = [
                         state
@@ -91,7 +95,7 @@ class TopicFinder:
 
     def _partitions(self, name: TopicName, after: Sequence[int]) -> list[PartitionState]:
         try:
-            return self._admin.partitions(name, after)
+            return self._admin.partitions(name, after, compacted=self._compacted)
         except TopicNotFoundError:
             if not self._optional:
                 raise
@@ -196,7 +200,7 @@ def _start(
     if isinstance(wanted, Place):
         return wanted.before()
     found = first_since(state.name, wanted.ms)
-    if found.position <= state.last.position:
+    if found.position <= state.latest().position:
         return found.before()
     if latest_if_none:
         return state.latest()
@@ -211,7 +215,8 @@ def _end(state: PartitionState, wanted: Point, first_since: FirstSince) -> Place
         return state.earliest() if wanted is Edge.EARLIEST else state.latest()
     if isinstance(wanted, Moment):
         found = first_since(state.name, wanted.ms)
-        return found.before() if found.position <= state.last.position else state.latest()
+        latest = state.latest()
+        return found.before() if found.position <= latest.position else latest
     if wanted.position > state.latest().position:
         raise OptionError(
             f"option 'endingOffsets': {wanted} is beyond the last message of {state.name}, "

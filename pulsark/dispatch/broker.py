@@ -450,6 +450,21 @@ class Broker:
         stored = await loaded.ledger.read(first, count, max_bytes)
         return [(position, data) for position, data in stored if position <= last]
 
+    async def read_compacted(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        """Entries of a compacted ledger of a topic by its own ids, as they are stored."""
+        loaded = await self.topic(TopicName.parse(topic))
+        loaded.touch()
+        found = loaded.ledger.hold_compacted(first.ledger_id)
+        if found is None:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"Topic {topic} was compacted again since the query was planned: load the "
+                "DataFrame anew",
+            )
+        return await found.stored(first.entry_id, last.entry_id, max_bytes)
+
 
 def _count(first: Position, last: Position) -> int:
     if first.ledger_id == last.ledger_id:

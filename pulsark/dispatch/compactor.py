@@ -163,7 +163,8 @@ class Compactor:
                 await writer.discard()
                 return
             await writer.close()
-            await ledger.set_compacted(CompactedTo(writer.ledger_id, compacted_to.horizon))
+            compacted_to = CompactedTo(writer.ledger_id, compacted_to.horizon)
+            await ledger.set_compacted(compacted_to, at_once=True)
         except BaseException:
             await writer.discard()
             raise
@@ -260,6 +261,14 @@ class CompactedView:
         ledger = self._topic.ledger
         position = ledger.valid_position_at_or_after(position)
         return await ledger.read(position, max_entries, max_bytes)
+
+    async def find_by_publish_time(self, ms: int) -> Position:
+        """As the ledger's, of what a reader of this view gets."""
+        found = None if self._ledger is None else await self._ledger.find_by_publish_time(ms)
+        if found is not None:
+            return found
+        behind = Position(self.horizon.ledger_id, self.horizon.entry_id + 1)
+        return max(behind, await self._topic.ledger.find_by_publish_time(ms))
 
     async def last_message(self) -> LastMessage:
         """The last message of the compacted part."""

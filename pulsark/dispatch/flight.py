@@ -52,6 +52,14 @@ class EntrySource(Protocol):
         means that nothing durable is left in the range.
         """
 
+    async def read_compacted(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        """The same of a compacted ledger of a topic, by its own numbers and as it is stored.
+
+        ``ClientError(NotAllowedError)`` if it was replaced and is gone.
+        """
+
 
 class FlightListener:
     """Accepts Flight clients of one broker. Create, listen and close on the event loop."""

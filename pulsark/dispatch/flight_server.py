@@ -3,8 +3,9 @@
 A ticket is JSON, ``{"topic": full partition name, "topicId": id, "first": [ledger, entry],
 "last": [ledger, entry]}``, both ends inclusive. The answer is a stream of record batches with
 the columns of ``ENTRY_SCHEMA``, ascending, each about 4 MiB of entries; ``entry`` holds the raw
-bytes from the 0x0e01 magic on. A stream ends where nothing durable is left in the range, so a
-client that expects more asks again from there.
+bytes from the 0x0e01 magic on. With ``"compacted": true`` both ends are in one of the topic's
+compacted ledgers, by its own ids, and ``entry`` is what it stores. A stream ends where nothing
+durable is left in the range, so a client that expects more asks again from there.
 
 Importing this module is expensive; ``flight.py`` does it when the first client comes.
 """
@@ -49,6 +50,7 @@ class EntryTicket(NamedTuple):
     topic_id: str
     first: Position
     last: Position
+    compacted: bool = False
 
     @classmethod
     def parse(cls, data: bytes) -> EntryTicket:
@@ -68,7 +70,11 @@ class EntryTicket(NamedTuple):
             raise pa.ArrowInvalid("ticket: 'topic' must be the name of a topic partition")
         if not isinstance(topic_id, str):
             raise pa.ArrowInvalid("ticket: 'topicId' must be a string")
-        return cls(topic, topic_id, _position(fields, "first"), _position(fields, "last"))
+        compacted = fields.get("compacted", False)
+        if not isinstance(compacted, bool):
+            raise pa.ArrowInvalid("ticket: 'compacted' must be true or false")
+        first, last = _position(fields, "first"), _position(fields, "last")
+        return cls(topic, topic_id, first, last, compacted)
 
     def encode(self) -> bytes:
         """The JSON text of the ticket."""
@@ -148,7 +154,9 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def _read(
         self, wanted: EntryTicket, first: Position
     ) -> Coroutine[Any, Any, list[tuple[Position, bytes]]]:
-        return self._source.read_entries(wanted.topic, first, wanted.last, CHUNK_BYTES)
+        source = self._source
+        read = source.read_compacted if wanted.compacted else source.read_entries
+        return read(wanted.topic, first, wanted.last, CHUNK_BYTES)
 
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         if self.closing.is_set():
@@ -169,6 +177,8 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
             except ClientError as error:
                 if error.code in (ServerError.TopicNotFound, ServerError.InvalidTopicName):
                     raise pa.ArrowKeyError(str(error)) from error
+                if error.code is ServerError.NotAllowedError:
+                    raise pa.ArrowInvalid(str(error)) from error
                 raise fl.FlightUnavailableError(str(error)) from error
             except PulsarkError as error:
                 raise fl.FlightInternalError(str(error)) from error

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from pulsark.dispatch.erased_entries import is_gone
 from pulsark.errors import ProtocolError
 from pulsark.limits import COUNTED_ENTRIES_MAX
+from pulsark.storage.compacted_entry import unpack
 from pulsark.storage.position import Position
 from pulsark.wire.entry import message_counts, parse_entry
 
 if TYPE_CHECKING:
     from pulsark.dispatch.topic import Topic
+    from pulsark.storage.compacted_ledger import CompactedLedger
 
 _CHUNK_ENTRIES = 1000
 _CHUNK_BYTES = 1 << 20
@@ -32,9 +34,16 @@ class Counted(NamedTuple):
 
 
 async def count_messages(
-    topic: Topic, after: Position, after_index: int, through: Position, limit: int
+    topic: Topic,
+    after: Position,
+    after_index: int,
+    through: Position,
+    limit: int,
+    compacted: CompactedLedger | None = None,
 ) -> Counted:
     """Count the messages after a place, up to the entry ``through`` and to ``limit`` messages.
+
+    Places are in ``compacted`` by its own ids, if it is given.
 
     Stops early, with at least one entry counted, after ``COUNTED_ENTRIES_MAX`` entries. Where
     nothing is left in the range, ``last`` is its end. ``StorageError`` if it cannot be read.
@@ -45,7 +54,7 @@ async def count_messages(
     last = after
     for _ in range(-(-COUNTED_ENTRIES_MAX // _CHUNK_ENTRIES)):
         progressed = False
-        for position, messages in await _sizes(topic, place):
+        for position, messages in await _sizes(topic, place, compacted):
             if position > through:
                 break
             progressed = True
@@ -62,8 +71,14 @@ async def count_messages(
     return Counted(counted, last)
 
 
-async def _sizes(topic: Topic, place: Position) -> Iterable[tuple[Position, int]]:
+async def _sizes(
+    topic: Topic, place: Position, compacted: CompactedLedger | None
+) -> Iterable[tuple[Position, int]]:
     """Some entries from a place on, each with its number of messages."""
+    if compacted is not None:
+        first = max(place.entry_id, 0)
+        packed = await compacted.stored(first, first + _CHUNK_ENTRIES - 1, _CHUNK_BYTES)
+        return [(position, _messages(unpack(data)[1])) for position, data in packed]
     cached = topic.read_cached(place, _CHUNK_ENTRIES, _CHUNK_BYTES)
     if cached is not None:
         return [(entry.position, 0 if is_gone(entry) else entry.messages) for entry in cached]

@@ -11,16 +11,16 @@ replaced as a whole.
 from __future__ import annotations
 
 import asyncio
-import struct
 
 from pulsark.errors import StorageError
+from pulsark.storage.compacted_entry import pack, unpack
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.ledger_deletion import delete_ledgers
+from pulsark.storage.ledger_list import LedgerInfo, LedgerList
 from pulsark.storage.ledger_metadata import LedgerConfig
+from pulsark.storage.ledger_search import find_by_publish_time
 from pulsark.storage.ledger_writer import LedgerWriter
 from pulsark.storage.position import Position
-
-_place = struct.Struct(">QQ")
 
 
 class CompactedLedgerWriter:
@@ -48,7 +48,7 @@ class CompactedLedgerWriter:
         """Store entries behind all before; returns once they are durable."""
         if not entries:
             return
-        last = self._writer.append([_place.pack(*place) + entry for place, entry in entries])
+        last = self._writer.append([pack(*each) for each in entries])
         last += len(entries) - 1
         while self._writer.last_confirmed < last:
             if self._failure is not None:
@@ -105,19 +105,42 @@ class CompactedLedger:
         count = await self._entries()
         return (await self._at(count - 1, 1, 1))[0] if count else None
 
+    async def find_by_publish_time(self, ms: int) -> Position | None:
+        """The position of the first entry published at ``ms`` (epoch) or later, about."""
+        count = await self._entries()
+        if not count:
+            return None
+        here = LedgerList([LedgerInfo(self._ledger_id, count, 0, 0)])
+
+        async def read(
+            place: Position, max_entries: int, max_bytes: int
+        ) -> list[tuple[Position, bytes]]:
+            stored = await self.stored(place.entry_id, place.entry_id + max_entries - 1, max_bytes)
+            return [(place, unpack(data)[1]) for place, data in stored]
+
+        found = await find_by_publish_time(here, read, ms)
+        return (await self._at(found.entry_id, 1, 1))[0][0] if found.entry_id < count else None
+
+    async def extent(self) -> tuple[int, int]:
+        """Number of entries, and their bytes."""
+        metadata = await self._manager.open(self._ledger_id)
+        return metadata.last_entry_id + 1, metadata.length
+
+    async def stored(self, first: int, last: int, max_bytes: int) -> list[tuple[Position, bytes]]:
+        """Entries by their numbers in this ledger, as they are stored (``compacted_entry``)."""
+        found = await self._manager.read(self._ledger_id, first, last, max_bytes)
+        return [(Position(self._ledger_id, number), data) for number, data in found]
+
     async def _entries(self) -> int:
         if self._count < 0:
-            self._count = (await self._manager.open(self._ledger_id)).last_entry_id + 1
+            self._count, _ = await self.extent()
         return self._count
 
     async def _at(
         self, index: int, max_entries: int, max_bytes: int
     ) -> list[tuple[Position, bytes]]:
-        stored = await self._manager.read(
-            self._ledger_id, index, index + max_entries - 1, max_bytes
-        )
-        size = _place.size
-        return [(Position(*_place.unpack_from(data)), data[size:]) for _, data in stored]
+        stored = await self.stored(index, index + max_entries - 1, max_bytes)
+        return [unpack(data) for _, data in stored]
 
     async def _index_of(self, position: Position) -> int:
         before, index = self._next

@@ -33,6 +33,7 @@ from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.compacted_ledger import CompactedLedger, CompactedLedgerWriter
 from pulsark.storage.compacted_to import CompactedTo
+from pulsark.storage.held_ledgers import HeldLedgers
 from pulsark.storage.ledger import LedgerManager, LedgerWriter
 from pulsark.storage.ledger_appends import AppendQueue
 from pulsark.storage.ledger_deletion import delete_ledgers, delete_managed_ledger
@@ -115,6 +116,7 @@ class ManagedLedger(LedgerView):
         self._roll_at_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._held_ledgers = HeldLedgers(runtime.clock)
         self._show_record()
         if record.state is TopicState.TERMINATED:
             self._refusal = _terminated(path)
@@ -492,16 +494,21 @@ class ManagedLedger(LedgerView):
         """The last entry of one of its ledgers that lives in the topic's table, -1 without one."""
         return await self._manager.sealed_through(ledger_id)
 
-    async def set_compacted(self, compacted: CompactedTo) -> None:
-        """From now on this is the topic's compacted form, durably; the one before is removed."""
-        await self._order(lambda: self._set_compacted(compacted))
+    async def set_compacted(self, compacted: CompactedTo, *, at_once: bool = False) -> None:
+        """From now on this is the topic's compacted form, durably; the one before is removed.
 
-    async def _set_compacted(self, compacted: CompactedTo) -> None:
+        ``at_once``: even if it is held.
+        """
+        await self._order(lambda: self._set_compacted(compacted, at_once))
+
+    async def _set_compacted(self, compacted: CompactedTo, at_once: bool) -> None:
         before = self._record.compacted
         removing = set(self._record.removing) | ({before.ledger_id} if before else set())
         await self._save(
             replace(self._record, compacted=compacted, removing=tuple(sorted(removing)))
         )
+        if at_once and before is not None:
+            self._held_ledgers.drop(before.ledger_id)
 
     async def write_compacted(self) -> CompactedLedgerWriter:
         """A ledger for the topic's compacted form; nobody knows of it yet."""
@@ -572,7 +579,8 @@ class ManagedLedger(LedgerView):
 
     async def _sweep(self) -> None:
         """Remove the ledgers that are no longer part of the topic."""
-        gone = await delete_ledgers(self._record.removing, self._manager)
+        removing = [i for i in self._record.removing if i not in self._held_ledgers]
+        gone = await delete_ledgers(removing, self._manager)
         if gone and (self._refusal is None or self._ended):
             await self._order(lambda: self._forget_removed(gone), terminated=True)
 
@@ -606,6 +614,17 @@ class ManagedLedger(LedgerView):
         """The topic's compacted form."""
         found = self._record.compacted
         return None if found is None else CompactedLedger(self._manager, found.ledger_id)
+
+    def hold_compacted(self, ledger_id: int) -> CompactedLedger | None:
+        """A compacted form, the present one or one that is held; it is held from now on.
+
+        ``None`` if it is there no more.
+        """
+        now = self._record.compacted
+        if ledger_id not in self._held_ledgers and (now is None or now.ledger_id != ledger_id):
+            return None
+        self._held_ledgers.hold(ledger_id)
+        return CompactedLedger(self._manager, ledger_id)
 
     @property
     def properties(self) -> Mapping[str, str]:

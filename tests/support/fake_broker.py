@@ -18,6 +18,7 @@ from pulsark.errors import ClientError, ServerError
 from pulsark.runtime import OsDisk, SystemClock
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.compacted_entry import pack, unpack
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.record import DataFile
 from pulsark.storage.table.seal import seal
@@ -33,6 +34,8 @@ class FakePartition:
     topic_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
     trimmed: Position = EARLIEST
+    compacted: tuple[int, Position, list[bytes]] | None = None
+    """Ledger, horizon, and what the ledger stores."""
 
     @property
     def last(self) -> Position:
@@ -91,6 +94,14 @@ class FakeBroker:
         """Open another ledger."""
         self._next_ledger += 1
         self.topics[topic][partition].ledgers[self._next_ledger] = []
+
+    def compact(
+        self, topic: str, remains: list[tuple[Position, bytes]], partition: int = -1
+    ) -> None:
+        """From now on this is what compaction left, up to the last entry there is."""
+        held = self.topics[topic][partition]
+        self._next_ledger += 1
+        held.compacted = self._next_ledger, held.last, [pack(*each) for each in remains]
 
     def seal(self, name: str, ledger_id: int, entries: int, directory: str, **how: Any) -> None:
         """Write more entries of a partition's ledger to files of a table, from where it ended."""
@@ -212,6 +223,15 @@ class FakeBroker:
                 size += len(entry)
         return found
 
+    async def read_compacted(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        held = self.partition(topic).compacted
+        if held is None or held[0] != first.ledger_id:
+            raise ClientError(ServerError.NotAllowedError, f"Topic {topic} was compacted again")
+        numbers = range(first.entry_id, min(last.entry_id + 1, first.entry_id + 2))
+        return [(Position(held[0], number), held[2][number]) for number in numbers]
+
     def count(self, topic: str, after: str, through: str, limit: int) -> dict[str, Any]:
         """The answer of the ``messageCount`` endpoint, one entry at a time."""
         ledger_id, entry_id, *rest = (int(number) for number in after.split(":"))
@@ -234,16 +254,21 @@ class FakeBroker:
                 return {"messages": messages - skipped, "last": _id(place) | {"batchIndex": -1}}
         return {"messages": 0, "last": _id(last) | {"batchIndex": -1}}
 
-    def first_since(self, topic: str, ms: int) -> Position:
+    def first_since(self, topic: str, ms: int, *, compacted: bool = False) -> Position:
         """The first entry published at a time or later, or the place behind the last one."""
         held = self.partition(topic)
+        for position, entry in map(
+            unpack, held.compacted[2] if compacted and held.compacted else ()
+        ):
+            if parse_entry(entry).publish_time >= ms:
+                return position
         for ledger_id, entries in sorted(held.ledgers.items()):
             for number, entry in enumerate(entries):
                 if parse_entry(entry).publish_time >= ms:
                     return Position(ledger_id, number)
         return Position(held.last.ledger_id, held.last.entry_id + 1)
 
-    def plan(self, topic: str, after: list[int]) -> dict[str, Any]:
+    def plan(self, topic: str, after: list[int], *, compacted: bool = False) -> dict[str, Any]:
         """The answer of the ``segments`` endpoint."""
         oldest = itertools.chain(after, itertools.repeat(0))
         return {
@@ -268,6 +293,7 @@ class FakeBroker:
                         for ledger_id, entries in sorted(held.ledgers.items())
                         if ledger_id >= first
                     ],
+                    **(_compacted(*held.compacted) if compacted and held.compacted else {}),
                 }
                 for (number, held), first in zip(self.topics[topic].items(), oldest, strict=False)
             ],
@@ -303,7 +329,12 @@ class _Handler(BaseHTTPRequestHandler):
             elif parts[0] == "spark-plans":
                 here = {name: ids for name, ids in body["topics"].items() if name in fake.topics}
                 status = 200
-                answer = {"topics": [fake.plan(name, ids or [0]) for name, ids in here.items()]}
+                answer = {
+                    "topics": [
+                        fake.plan(name, ids or [0], compacted=body["compacted"])
+                        for name, ids in here.items()
+                    ]
+                }
             elif parts[0] == "spark-queries":
                 status, answer = self._query(parts[1], body)
             else:
@@ -338,13 +369,14 @@ class _Handler(BaseHTTPRequestHandler):
             ]
         name = f"persistent://{parts[0]}/{parts[1]}/{parts[2]}"
         if parts[3] == "segments":
-            return 200, fake.plan(name, [int(n) for n in query.get("after", "0").split(",")])
+            after = [int(n) for n in query.get("after", "0").split(",")]
+            return 200, fake.plan(name, after, compacted="compacted" in query)
         if parts[3] == "views":
             return 200, [row for row in fake.views[parts[4]] if row["topic"] == name]
         if parts[3] == "tableFiles":
             return 200, fake.table_files(name)
         if parts[3] == "messageid":
-            return 200, _id(fake.first_since(name, int(parts[4])))
+            return 200, _id(fake.first_since(name, int(parts[4]), compacted="compacted" in query))
         if parts[3] == "messageCount":
             limit = int(query["limit"])
             return 200, fake.count(name, query["after"], query["through"], limit)
@@ -357,6 +389,11 @@ class _Handler(BaseHTTPRequestHandler):
             return 409, {"reason": "Subscription already exists"}
         held.subscriptions[subscription] = (place[0], place[1] - 1)
         return 204, None
+
+
+def _compacted(ledger_id: int, horizon: Position, stored: list[bytes]) -> dict[str, Any]:
+    part = {"ledgerId": ledger_id, "entries": len(stored), "size": sum(map(len, stored))}
+    return {"compacted": part | {"horizon": _id(horizon)}}
 
 
 def _id(position: Position) -> dict[str, int]:

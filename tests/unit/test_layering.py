@@ -25,6 +25,7 @@ COMPOSITION = {"dispatch/standalone.py"}
 
 OF_DATASOURCE = (
     "pulsark.storage.rows",
+    "pulsark.storage.compacted_entry",
     "pulsark.storage.position",
     "pulsark.storage.table.bulk_writer",
     "pulsark.storage.table.staging",

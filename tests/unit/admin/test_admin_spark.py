@@ -9,6 +9,7 @@ import pytest
 from pulsark.limits import COUNTED_ENTRIES_MAX, QUERY_CLAIM_SECONDS
 from pulsark.storage.position import Position
 from tests.support.admin_api import NAMESPACE, AdminApi
+from tests.support.wire_frames import entry_of
 
 QUERIES = "/admin/v2/spark-queries"
 
@@ -64,6 +65,30 @@ def test_the_plan_tells_what_was_trimmed(api: AdminApi) -> None:
     api.run(api.topic("t").ledger.trim(Position(second, 0)))
     (after,) = api.get(f"{NAMESPACE}/t/segments").json["partitions"]
     assert after["trimmed"] == {"ledgerId": first, "entryId": 1}
+
+
+def test_the_plan_tells_what_compaction_left(api: AdminApi) -> None:
+    for number in range(5):
+        api.store("t", entry_of(b"x", number, partition_key="ab"[number % 2]))
+    asked = f"{NAMESPACE}/t/segments?compacted=true"
+    assert "compacted" not in api.get(asked).json["partitions"][0]
+    assert api.run(api.topic("t").compactor.run()) == 3
+    (plan,) = api.get(asked).json["partitions"]
+    assert plan["compacted"]["horizon"] == plan["last"]
+    assert plan["compacted"]["entries"] == 2
+    assert plan["compacted"]["size"] > 32
+    many = {"topics": {"persistent://public/default/t": []}, "compacted": True}
+    (answer,) = api.post("/admin/v2/spark-plans", many).json["topics"]
+    assert answer["partitions"] == [plan]
+    assert "compacted" not in api.get(f"{NAMESPACE}/t/segments").json["partitions"][0]
+    ledger_id = plan["compacted"]["ledgerId"]
+    places = f"after={ledger_id}:-1&through={ledger_id}:1&limit=9"
+    counted = api.get(f"{NAMESPACE}/t/messageCount?{places}&compacted=true").json
+    assert counted["messages"] == 2
+    gone = f"after={ledger_id + 1}:-1&through={ledger_id + 1}:1&limit=9&compacted=true"
+    assert api.get(f"{NAMESPACE}/t/messageCount?{gone}").status == 409
+    first = api.get(f"{NAMESPACE}/t/messageid/0?compacted=true").json
+    assert (first["ledgerId"], first["entryId"]) != (plan["first"]["ledgerId"], 0)
 
 
 @pytest.mark.parametrize("cached", [True, False])

@@ -38,6 +38,7 @@ def test_defaults() -> None:
         starting=None,
         ending=None,
         latest_if_none_since=False,
+        read_compacted=False,
         subscription=None,
         columns=None,
         include_properties=True,
@@ -100,7 +101,7 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
     valid |= dict.fromkeys(
         ("includeProperties", "includeHeaders", "readTableFiles", "pushdown"), "false"
     )
-    valid |= dict.fromkeys(("waitForTopic", "waitingForNonExistedTopic"), "true")
+    valid |= dict.fromkeys(("waitForTopic", "waitingForNonExistedTopic", "readCompacted"), "true")
     valid |= dict.fromkeys(
         ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"), '{"t": {"0": 1}}'
     )

@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from pulsark.dispatch.compactor import COMPACTION_SUBSCRIPTION
-from pulsark.errors import ServerError, StorageError
+from pulsark.errors import ClientError, ServerError, StorageError
+from pulsark.limits import COMPACTED_HOLD_SECONDS
 from pulsark.storage import compaction
+from pulsark.storage.compacted_entry import unpack
+from pulsark.storage.erasure import erased_ids
 from pulsark.storage.position import Position
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
@@ -105,6 +108,69 @@ async def test_a_second_run_begins_with_what_the_first_one_left(broker) -> None:
     assert await read(broker, 3, compacted=True) == [ids[2], ids[3], ids[4]]
     assert await broker.metadata.get(f"/ledgers/{first.ledger_id}") is None
     assert first.ledger_id not in broker.bookie.ledger_ids()
+
+
+@scenario()
+async def test_a_query_goes_on_reading_what_was_replaced(broker) -> None:
+    client = await producer(broker)
+    ids = await send(client, "a", "b", "a")
+    await compact(broker)
+    topic = await broker.broker.topic(NAME)
+    first = topic.ledger.compacted_to.ledger_id
+    assert topic.ledger.hold_compacted(first) is not None
+    assert topic.ledger.hold_compacted(first + 100) is None
+
+    async def stored() -> list[Id]:
+        found = await broker.broker.read_compacted(
+            TOPIC, Position(first, 0), Position(first, 9), 1000
+        )
+        return [unpack(data)[0] for _, data in found]
+
+    await send(client, "a", "b")
+    await compact(broker)
+    assert topic.ledger.compacted_to.ledger_id != first
+    assert await stored() == ids[1:]
+    await asyncio.sleep(COMPACTED_HOLD_SECONDS - 1)
+    assert await stored() == ids[1:]  # held again from here
+    await asyncio.sleep(COMPACTED_HOLD_SECONDS + 1)
+    with pytest.raises(ClientError, match="compacted again"):
+        await stored()
+    await topic.ledger.trim(Position(0, 0))
+    assert first not in broker.bookie.ledger_ids()
+
+
+@scenario()
+async def test_what_is_erased_is_held_for_nobody(broker) -> None:
+    client = await producer(broker)
+    ids = await send(client, "a", "b")
+    await compact(broker)
+    topic = await broker.broker.topic(NAME)
+    first = topic.ledger.compacted_to.ledger_id
+    assert topic.ledger.hold_compacted(first) is not None
+    (ledger_id, entry_id) = ids[0]
+    await topic.compactor.erase(erased_ids([(ledger_id, entry_id, -1)]))
+    await asyncio.sleep(0.01)
+    assert topic.ledger.hold_compacted(first) is None
+    assert first not in broker.bookie.ledger_ids()
+
+
+@scenario()
+async def test_a_time_is_found_in_what_was_compacted(broker) -> None:
+    client = await producer(broker)
+    assert await compact(broker) == "SUCCESS"
+    ids = []
+    for number, key in enumerate("abcab"):
+        client.send_bytes(publish(1, number, b"x", partition_key=key, publish_time=number + 1))
+        receipt = (await client.take(Command.SEND_RECEIPT)).send_receipt.message_id
+        ids.append((receipt.ledgerId, receipt.entryId))
+    await compact(broker)
+    client.send_bytes(publish(1, 9, b"x", partition_key="a", publish_time=9))
+    receipt = (await client.take(Command.SEND_RECEIPT)).send_receipt.message_id
+    tail = (receipt.ledgerId, receipt.entryId)
+    view = (await broker.broker.topic(NAME)).compacted_view
+    found = [await view.find_by_publish_time(ms) for ms in (1, 3, 4, 5, 6, 9, 10)]
+    behind = (tail[0], tail[1] + 1)
+    assert found == [ids[2], ids[2], ids[3], ids[4], tail, tail, behind]
 
 
 @scenario()

@@ -51,6 +51,13 @@ class FakeSource:
                 size += len(entry)
         return found
 
+    async def read_compacted(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        if first.ledger_id != 9:
+            raise ClientError(ServerError.NotAllowedError, "compacted again")
+        return [(Position(9, n), b"c%d" % n) for n in range(first.entry_id, last.entry_id + 1)]
+
 
 def serve(source: FakeSource, use: Callable[[fl.FlightClient], T]) -> T:
     """Run ``use(client)`` in a thread while the listener serves on this loop."""
@@ -124,6 +131,7 @@ def test_the_same_client_reads_many_times_and_clients_work_side_by_side() -> Non
         (b'{"topic": "t", "first": [0], "last": [0,0]}', "'first' must be [ledgerId, entryId]"),
         (b'{"topic": "t", "first": [0,0], "last": [0,true]}', "'last' must be"),
         (b'{"topic": "t", "first": [0,0], "last": [0,9223372036854775808]}', "'last' must be"),
+        (b'{"topic": "t", "first": [0,0], "last": [0,0], "compacted": 1}', "'compacted' must be"),
         (b" " * 20_000, "too large"),
     ],
 )
@@ -151,6 +159,17 @@ def test_errors_reach_the_client_with_their_kind() -> None:
             client.do_get(ticket((5, 0), (5, 9))).read_all()
 
     serve(source, use)
+
+
+def test_a_compacted_ledger_is_read_by_its_own_ids() -> None:
+    def use(client: fl.FlightClient) -> list[bytes]:
+        with pytest.raises(pa.ArrowInvalid, match="compacted again"):
+            client.do_get(ticket((8, 0), (8, 1), compacted=True)).read_all()
+        found = client.do_get(ticket((9, 2), (9, 4), compacted=True)).read_all()
+        assert found.column("ledger_id").to_pylist() == [9, 9, 9]
+        return found.column("entry").to_pylist()
+
+    assert serve(small(), use) == [b"c2", b"c3", b"c4"]
 
 
 def test_flight_info_names_the_whole_topic() -> None:
