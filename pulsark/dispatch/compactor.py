@@ -140,28 +140,35 @@ class Compactor:
         finally:
             self._blocked -= 1
 
-    async def erase(self, ids: ErasedIds) -> None:
-        """Take messages out of what compaction left, durably; while no run is under way."""
+    async def erase(self, ids: ErasedIds) -> set[Position]:
+        """Take messages out of what compaction left, durably; while no run is under way.
+
+        Returns the entries that had some of them.
+        """
         ledger = self._topic.ledger
         compacted_to, compacted = ledger.compacted_to, ledger.open_compacted()
         if compacted_to is None or compacted is None:
-            return
+            return set()
         # Ledgers that are in it may have been trimmed: they need not be listed any more.
         if not any(ledger_id <= compacted_to.horizon.ledger_id for ledger_id in ids):
-            return
-        changed = False
+            return set()
+        changed: set[Position] = set()
         writer = await ledger.write_compacted()
         try:
             position = Position(-1, 0)
             while stored := await compacted.read(position, READ_ENTRIES, READ_BYTES):
                 left = [(place, _without(place, data, ids)) for place, data in stored]
-                changed = changed or left != stored
+                changed.update(
+                    place
+                    for (place, data), (_, before) in zip(left, stored, strict=True)
+                    if data != before
+                )
                 await writer.append([(p, d) for p, d in left if not parse_entry(d).marker])
                 last = stored[-1][0]
                 position = Position(last.ledger_id, last.entry_id + 1)
             if not changed:
                 await writer.discard()
-                return
+                return changed
             await writer.close()
             compacted_to = CompactedTo(writer.ledger_id, compacted_to.horizon)
             await ledger.set_compacted(compacted_to, at_once=True)
@@ -169,6 +176,7 @@ class Compactor:
             await writer.discard()
             raise
         self._topic.show_compacted()
+        return changed
 
     def start_if_due(self) -> None:
         """Begin a run if more was published since the last one than the policy allows."""

@@ -41,7 +41,8 @@ FILES_A_TIME = 50
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What one call did. ``missing`` ids are of ledgers that the topic does not have (any more)."""
+    """What one call did. ``missing`` ids are of ledgers that the topic does not have (any more),
+    nor had its compacted form them."""
 
     ids: int
     entries: int
@@ -60,6 +61,8 @@ class Leftovers:
     journal_segments: int
     consumers: int
     """Connected ones; what they have received is theirs."""
+    roots_away: tuple[str, ...]
+    """Storage roots that could not be reached: they keep their files until they are back."""
 
 
 async def erase(broker: Broker, topics: Sequence[Topic], ids: ErasedIds) -> Erased:
@@ -74,12 +77,15 @@ async def erase(broker: Broker, topics: Sequence[Topic], ids: ErasedIds) -> Eras
     worker = broker.runtime.new_worker("erasure")
     try:
         async with AsyncExitStack() as stack:
+            compacted: set[Position] = set()
             for topic in topics:
                 await stack.enter_async_context(topic.compactor.stopped())
                 # First, because what is found again after a crash is found in the table.
-                await topic.compactor.erase(ids)
+                compacted |= await topic.compactor.erase(ids)
             await stack.enter_async_context(sealing.exclusively(base))
-            rewriting = _Rewriting(broker, sealing, topics, partial(run_in_worker, worker))
+            rewriting = _Rewriting(
+                broker, sealing, topics, compacted, partial(run_in_worker, worker)
+            )
             for ledger_id in sorted(ids):
                 await rewriting.ledger(ledger_id, ids[ledger_id])
         return Erased(*count(ids), rewriting.files, rewriting.missing)
@@ -116,6 +122,7 @@ async def finish(broker: Broker, topics: Sequence[Topic], vacuum_hours: float | 
         deleted,
         segments,
         sum(len(s.consumers) for topic in topics for s in topic.subscriptions.values()),
+        await sealing.tables.roots_away(base),
     )
 
 
@@ -133,6 +140,7 @@ class _Rewriting:
         broker: Broker,
         sealing: Sealing,
         topics: Sequence[Topic],
+        compacted: set[Position],
         in_worker: partial[Any],
     ) -> None:
         self.files = 0
@@ -140,12 +148,19 @@ class _Rewriting:
         self._broker = broker
         self._sealing = sealing
         self._topics = topics
+        self._compacted = compacted
+        """Entries that the compacted form had: it may have been the only place."""
         self._in_worker = in_worker
 
     async def ledger(self, ledger_id: int, wanted: Mapping[int, Indexes]) -> None:
         topic = self._topic_of(ledger_id)
         if topic is None:
-            self.missing += count({ledger_id: wanted})[0]
+            nowhere = {
+                entry_id: indexes
+                for entry_id, indexes in wanted.items()
+                if Position(ledger_id, entry_id) not in self._compacted
+            }
+            self.missing += count({ledger_id: nowhere})[0]
             return
         tables, base = self._sealing.tables, topic.name.base
         sealed = await tables.sealed(base, ledger_id)

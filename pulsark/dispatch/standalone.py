@@ -72,12 +72,10 @@ class Standalone:
         for bookie in bookies.values():
             self._cleanup.push_async_callback(bookie.close)
         settings = self._settings = within_fleet(settings, len(bookies))
-        roots = self._storage_roots(data_dir)
         tables = Tables(
-            roots,
+            await commission(self._storage_roots(data_dir), metadata, runtime),
             metadata,
             runtime,
-            root_ids=await commission(roots, metadata, runtime),
             copies=settings.managedLedgerDefaultWriteQuorum,
             copies_needed=settings.managedLedgerDefaultAckQuorum,
             schemas_of=Schemas(metadata, runtime).by_version,

@@ -116,6 +116,7 @@ def _still_held(held: Mapping[str, Any]) -> dict[str, Any]:
         "deletedTableFiles": held["deletedFiles"],
         "journalSegments": held["journalSegments"],
         "connectedConsumers": held["consumers"],
+        "storageRootsAway": held["rootsAway"],
     }
 
 

@@ -150,6 +150,20 @@ def test_a_commit_that_a_root_lost_comes_back_with_the_root(broker: Standalone) 
     assert marker.exists()
 
 
+def test_a_data_directory_that_was_moved_has_its_tables(broker: Standalone) -> None:
+    before = consumed(broker, "t", "before", 100)
+    broker.stop()
+    old, broker.data_dir = broker.data_dir, broker.data_dir.with_name("moved")
+    old.rename(broker.data_dir)
+    broker.start()
+    assert consumed(broker, "t", "after", 100) == before
+    publish(broker, "t", 100, 5)
+    assert run_job(broker, "t", NoSpark()) == 0
+    all_equal(broker, 105)
+    assert check(broker)[0] == 0
+    assert not old.exists()
+
+
 @pytest.mark.feature("F70")
 def test_two_roots_of_three_lost_and_one_survives(broker: Standalone) -> None:
     before = consumed(broker, "t", "before", 100)

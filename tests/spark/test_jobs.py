@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pulsar
@@ -16,8 +13,7 @@ from pulsark.jobs.job import Context
 from pulsark.jobs.runner import run_program
 from pulsark.jobs.topic_to_delta import JOB
 from tests.support.standalone import Standalone
-
-ROOT = Path(__file__).parents[2]
+from tests.support.submitted import submitted
 
 
 def publish(client: pulsar.Client, topic: str, first: int, count: int) -> None:
@@ -62,26 +58,9 @@ def test_topic_to_delta_under_spark_submit(
     broker: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     publish(client, topic, 0, 10)
-    submit = Path(sys.executable).parent / "spark-submit"
-    done = subprocess.run(
-        [
-            str(submit),
-            *("--master", "local[2]", "--properties-file", "conf/spark-defaults.conf"),
-            *("--conf", "spark.ui.enabled=false"),
-            "jobs/topic_to_delta.py",
-            *("--topic", topic, "--table", str(tmp_path / "table")),
-            *("--checkpoint", str(tmp_path / "checkpoint")),
-            *("--service-url", broker.service_url, "--admin-url", broker.web_url),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 10
+    words = ["--topic", topic, "--table", str(tmp_path / "table")]
+    words += ["--checkpoint", str(tmp_path / "checkpoint")]
+    assert submitted("topic_to_delta", broker, *words)["rows"] == 10
 
 
 def test_a_job_that_fails_in_spark_says_why_in_one_line(

@@ -13,6 +13,7 @@ from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Disk, Runtime
 from pulsark.storage.table import messages
 from pulsark.storage.table.process import Entries, Reply, TableProcess
+from pulsark.storage.table.roots import StorageRoots
 from pulsark.storage.table.tables import Tables
 from pulsark.storage.table.worker import TableWorker
 
@@ -47,7 +48,7 @@ class InlineTable(TableProcess):
 
 
 def inline_tables(
-    roots: Sequence[str],
+    roots: Sequence[str] | StorageRoots,
     metadata: MetadataStore,
     runtime: Runtime,
     made: Callable[[InlineTable], None] = lambda table: None,
@@ -60,4 +61,6 @@ def inline_tables(
         made(table)
         return table
 
-    return Tables(roots, metadata, runtime, new_process=new_process, **options)  # type: ignore[arg-type]
+    if not isinstance(roots, StorageRoots):
+        roots = StorageRoots(tuple(roots))
+    return Tables(roots, metadata, runtime, new_process=new_process, **options)

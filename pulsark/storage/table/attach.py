@@ -76,6 +76,7 @@ class TableOwner:
         worker: Worker,
         roots_needed: int,
         check_root: Callable[[str], None],
+        where: Callable[[str], str],
     ) -> None:
         self._path = path
         self._record = record
@@ -86,6 +87,7 @@ class TableOwner:
         self._worker = worker
         self._roots_needed = min(roots_needed, len(record.roots))
         self._check_root = check_root
+        self._where = where
         self._changing = asyncio.Lock()
         self._doubtful = False
         """Whether the outcome of a write of the record is unknown."""
@@ -102,15 +104,20 @@ class TableOwner:
         *,
         roots_needed: int = 1,
         check_root: Callable[[str], None] = lambda directory: None,
+        where: Callable[[str], str] = str,
     ) -> TableOwner:
         """Own the table whose record is at ``path``, created on ``roots`` if there is none.
 
         Rolls an attach forward that was decided and not done. ``roots_needed`` of the roots must
         have an attach before it is done. A record of another ``table_id`` is one of a topic
-        that was deleted; the new table takes its place.
+        that was deleted; the new table takes its place. ``where`` says where a directory of the
+        record is now.
         """
         record, version = await _load_or_create(path, table_id, roots, metadata, runtime)
-        owner = cls(path, record, version, metadata, runtime, worker, roots_needed, check_root)
+        record = record.relocated(where)
+        owner = cls(
+            path, record, version, metadata, runtime, worker, roots_needed, check_root, where
+        )
         # Whoever opened the table before can decide nothing any more.
         await owner._save(owner._record)
         async with owner._changing:
@@ -327,7 +334,7 @@ class TableOwner:
         found = await self._metadata.get(self._path)
         if found is None or found.version not in (self._version, self._version + 1):
             raise LedgerFencedError(f"table {self._record.table_id} has another owner")
-        self._record = TableRecord.decode(self._path, found.value)
+        self._record = TableRecord.decode(self._path, found.value).relocated(self._where)
         self._version = found.version
         self._doubtful = False
 
@@ -344,16 +351,21 @@ async def read_sealed(path: str, ledger_id: int, metadata: MetadataStore) -> Sea
 
 
 async def delete_table(
-    path: str, metadata: MetadataStore, runtime: Runtime, worker: Worker
+    path: str,
+    metadata: MetadataStore,
+    runtime: Runtime,
+    worker: Worker,
+    where: Callable[[str], str] = str,
 ) -> None:
     """Delete a table: files, then what the metadata store knows. No error if it is gone.
 
+    ``where`` says where a directory of the record is now.
     To be called when its topic exists for nobody any more, and again if it fails.
     """
     found = await metadata.get(path)
     if found is None:
         return
-    record = TableRecord.decode(path, found.value)
+    record = TableRecord.decode(path, found.value).relocated(where)
     for root in record.roots:
         await run_in_worker(worker, lambda root=root: remove_tree(runtime.disk, root))  # type: ignore[misc]
     for name in await metadata.children(path):

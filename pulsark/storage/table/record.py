@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -176,6 +176,10 @@ class TableRecord:
     def version(self) -> int:
         """The version of the table's format: the oldest that can say all of it."""
         return 1 if self.value == BINARY else 2
+
+    def relocated(self, where: Callable[[str], str]) -> TableRecord:
+        """With the directories as they are called now."""
+        return replace(self, roots=tuple(map(where, self.roots)))
 
     def has_published(self, ident: str, number: int) -> bool:
         """Whether a bulk publish, or a later one of the same origin, was decided."""

@@ -3,6 +3,8 @@
 A root has a random id, in a file on it and in the metadata store. Where both do not agree the root
 is refused: nothing is written to it, and it counts for no copy, until a job has filled it again
 and it gets its file back. Reads fall back to other roots by themselves.
+
+The id also tells a root that was moved: under its new path it is what it was under the old one.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pulsark.errors import MetadataError, StorageError
 from pulsark.metadata.store import ABSENT, MetadataStore
@@ -24,12 +27,39 @@ FORMAT_VERSION: Final = 1
 MARKER: Final = "STORAGE_ROOT"
 """The file on a root that has its id."""
 
+ROOTS_PATH: Final = "/storage-roots"
+
 Ids = Mapping[str, str]
 """By storage root: the id that it must have."""
 
 
 class RefusedRootError(StorageError):
     """A storage root is not the one that is known under its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRoots:
+    """Those of a process: where they are, who they are, and where they were."""
+
+    paths: tuple[str, ...]
+    ids: Ids = field(default_factory=dict)
+    moved: Mapping[str, str] = field(default_factory=dict)
+    """By a former path of a root: its path now."""
+
+    def where(self, directory: str) -> str:
+        """Where a table's directory is now that was at this path once."""
+        root = storage_root_of(directory)
+        return self.moved.get(root, root) + directory[len(root) :]
+
+    def check(self, disk: Disk, directory: str) -> None:
+        """Raise ``RefusedRootError`` unless a table's directory is on one of them. Blocks."""
+        root = storage_root_of(directory)
+        if root not in self.paths:
+            raise RefusedRootError(
+                f"storage root {root} is none of this broker's. Bring it back (ledgerDirectories), "
+                "or let its tables leave it: replicate_ledgers --replace-roots"
+            )
+        check_root(disk, root, self.ids)
 
 
 def storage_root_of(directory: str) -> str:
@@ -39,30 +69,66 @@ def storage_root_of(directory: str) -> str:
 
 async def commission(
     roots: Sequence[str], metadata: MetadataStore, runtime: Runtime
-) -> dict[str, str]:
-    """The ids of storage roots; one that was never known gets one, and its file.
+) -> StorageRoots:
+    """The storage roots of a process; one that was never known gets an id, and its file.
 
     A root that is refused or away is logged; what uses it finds out by itself.
     """
+    known = await _known(metadata)
+    here = {root: known[root] for root in roots if root in known}
+    elsewhere = {root_id for path, root_id in known.items() if path not in roots}
     ids = {}
     for root in roots:
         path = _path(root)
         found = await metadata.get(path)
         record = _decoded(path, found.value) if found is not None else {}
-        root_id = record.get("rootId") or f"{runtime.rng.getrandbits(128):032x}"
+        on_disk = _id_on(runtime.disk, root)
+        has_moved = found is None and on_disk in elsewhere
+        root_id = record.get("rootId") or (on_disk if has_moved else None)
+        root_id = root_id or f"{runtime.rng.getrandbits(128):032x}"
         version = found.version if found is not None else ABSENT
         if found is None:
             # The id is settled first: a crash behind it finds it again.
-            version = await metadata.put(path, _encoded(root_id, in_service=False), version)
+            version = await metadata.put(path, _encoded(root_id, in_service=has_moved), version)
         ids[root] = root_id
         try:
-            if not record.get("inService"):
+            # What is a copy of another root stays as it is, and is refused.
+            if not record.get("inService") and not has_moved and on_disk not in here.values():
                 put_in_service(runtime.disk, root, root_id)
                 await metadata.put(path, _encoded(root_id, in_service=True), version)
             check_root(runtime.disk, root, ids)
         except (OSError, StorageError) as e:
             log.error("%s: %s", root, e)
-    return ids
+    now = {root_id: root for root, root_id in ids.items()}
+    moved = {p: now[i] for p, i in known.items() if p not in roots and i in now}
+    for before, root in moved.items():
+        log.info("storage root %s was %s before", root, before)
+    return StorageRoots(tuple(roots), ids, moved)
+
+
+async def _known(metadata: MetadataStore) -> dict[str, str]:
+    """The ids of all roots that ever were, by their paths."""
+    found = {}
+    for child in await metadata.children(ROOTS_PATH):
+        value = await metadata.get(f"{ROOTS_PATH}/{child}")
+        if value is not None:
+            found[unquote(child)] = _decoded(child, value.value).get("rootId", "")
+    return found
+
+
+def _id_on(disk: Disk, root: str) -> str | None:
+    try:
+        return _read_id(disk, root)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read_id(disk: Disk, root: str) -> str:
+    file = disk.open(f"{root}/{MARKER}")
+    try:
+        return str(json.loads(file.read(0, 4096))["rootId"])
+    finally:
+        file.close()
 
 
 def check_root(disk: Disk, root: str, ids: Ids) -> None:
@@ -71,11 +137,7 @@ def check_root(disk: Disk, root: str, ids: Ids) -> None:
     if wanted is None:
         return
     try:
-        file = disk.open(f"{root}/{MARKER}")
-        try:
-            found = json.loads(file.read(0, 4096))["rootId"]
-        finally:
-            file.close()
+        found = _read_id(disk, root)
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise RefusedRootError(
             f"storage root {root} is refused: its file {MARKER} cannot be read ({e}). Mount the "
@@ -96,7 +158,7 @@ def put_in_service(disk: Disk, root: str, root_id: str) -> None:
 
 
 def _path(root: str) -> str:
-    return f"/storage-roots/{quote(root, safe='')}"
+    return f"{ROOTS_PATH}/{quote(root, safe='')}"
 
 
 def _encoded(root_id: str, *, in_service: bool) -> bytes:

@@ -47,7 +47,12 @@ from pulsark.storage.table.record import (
 )
 from pulsark.storage.table.repair import Copy, catch_up, copy_state
 from pulsark.storage.table.room import room
-from pulsark.storage.table.roots import Ids, check_root, put_in_service, storage_root_of
+from pulsark.storage.table.roots import (
+    StorageRoots,
+    check_root,
+    put_in_service,
+    storage_root_of,
+)
 from pulsark.storage.table.staging import STAGING, StagedLedger
 from pulsark.wire.topic_name import TopicName
 
@@ -96,24 +101,22 @@ EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
 
 
 class Tables:
-    """One for a process. ``roots``: its storage roots, directories."""
+    """One for a process, on its storage roots."""
 
     def __init__(
         self,
-        roots: Sequence[str],
+        roots: StorageRoots,
         metadata: MetadataStore,
         runtime: Runtime,
         *,
         copies: int = 1,
         copies_needed: int = 1,
         schemas_of: SchemasOf | None = None,
-        root_ids: Ids | None = None,
         new_process: Callable[[], TableProcess] = TableProcess,
     ) -> None:
-        self._roots = list(roots)
-        self._copies = min(copies, len(self._roots))
+        self._roots = roots
+        self._copies = min(copies, len(roots.paths))
         self._copies_needed = min(copies_needed, self._copies)
-        self._root_ids: Ids = root_ids or {}
         self._metadata = metadata
         self._runtime = runtime
         self._schemas_of = schemas_of
@@ -159,6 +162,7 @@ class Tables:
                 self._thread(),
                 roots_needed=self._copies_needed,
                 check_root=self._check_root,
+                where=self._roots.where,
             )
             while len(self._owners) > OWNERS_MAX:
                 self._owners.popitem(last=False)
@@ -386,17 +390,34 @@ class Tables:
     @property
     def storage_roots(self) -> Sequence[str]:
         """The storage roots of this process."""
-        return self._roots
+        return self._roots.paths
 
     async def root_problem(self, root: str) -> str:
         """Why a storage root is refused now; empty if it is not."""
         try:
             await run_in_worker(
-                self._thread(), lambda: check_root(self._runtime.disk, root, self._root_ids)
+                self._thread(), lambda: check_root(self._runtime.disk, root, self._roots.ids)
             )
         except StorageError as e:
             return str(e)
         return ""
+
+    async def roots_away(self, name: TopicName) -> tuple[str, ...]:
+        """The storage roots of a table that are refused, or whose log cannot be read, now."""
+        record = await self.record(name)
+
+        def is_away(directory: str) -> bool:
+            try:
+                self._check_root(directory)
+                return not self._runtime.disk.list(f"{directory}/_delta_log")
+            except (OSError, StorageError):
+                return True
+
+        found = []
+        for directory in record.roots if record is not None and record.attached else ():
+            if await run_in_worker(self._thread(), partial(is_away, directory)):
+                found.append(storage_root_of(directory))
+        return tuple(found)
 
     async def record(self, name: TopicName) -> TableRecord | None:
         """The table of a topic, if it has one."""
@@ -439,7 +460,7 @@ class Tables:
 
     async def put_in_service(self, root: str) -> None:
         """A storage root has all its files again: it counts from now on."""
-        root_id = self._root_ids.get(root)
+        root_id = self._roots.ids.get(root)
         if root_id is not None:
             await run_in_worker(
                 self._thread(), lambda: put_in_service(self._runtime.disk, root, root_id)
@@ -496,7 +517,9 @@ class Tables:
         self._ahead.forget(path)
         for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
             del self._ledgers[known]
-        await delete_table(path, self._metadata, self._runtime, self._thread())
+        await delete_table(
+            path, self._metadata, self._runtime, self._thread(), self._roots.where
+        )
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""
@@ -569,7 +592,7 @@ class Tables:
         return room(self._runtime.disk, directory)
 
     def _check_root(self, directory: str) -> None:
-        check_root(self._runtime.disk, storage_root_of(directory), self._root_ids)
+        self._roots.check(self._runtime.disk, directory)
 
     async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
         """Delete what a process wrote that died; a root that cannot be reached keeps it."""
@@ -606,8 +629,9 @@ class Tables:
 
     def _choose(self, table_id: str) -> list[str]:
         """The roots of a new table, the primary first."""
-        start = int(table_id[:8], 16) % len(self._roots)
-        return [*self._roots[start:], *self._roots[:start]][: self._copies]
+        roots = self._roots.paths
+        start = int(table_id[:8], 16) % len(roots)
+        return [*roots[start:], *roots[:start]][: self._copies]
 
     async def _record(self, path: str) -> TableRecord:
         record = await self._record_if_any(path)
@@ -620,7 +644,9 @@ class Tables:
         if owner is not None:
             return owner.record
         found = await self._metadata.get(path)
-        return None if found is None else TableRecord.decode(path, found.value)
+        if found is None:
+            return None
+        return TableRecord.decode(path, found.value).relocated(self._roots.where)
 
     async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
         key = f"{path}/{ledger_id}"

@@ -148,6 +148,7 @@ async def test_nothing_of_them_is_left(broker: BrokerInMemory) -> None:
     assert left.until_ms > broker.broker.clock.now_ms()
     left = await finish(broker.broker, [topic], 0)
     assert (left.old_files, left.deleted_files, left.until_ms) == (0, 2, 0)
+    assert left.roots_away == ()
     assert broker.bookie.recycled == 2
     assert sorted(set(parquet_keys(broker))) == sorted(
         f"k{i}" for i in range(12) if i not in (3, 11)
@@ -177,6 +178,23 @@ async def test_the_compacted_topic_loses_them_too(broker: BrokerInMemory) -> Non
     client = Client(broker)
     await client.subscribe(str(NAME), "c", read_compacted=True)
     assert [place for place, _ in await deliveries(client)] == [tuple(at[1]), tuple(at[2])]
+
+
+@pytest.mark.feature("F91")
+@scenario(**SEALED)
+async def test_messages_that_only_the_compacted_topic_has(broker: BrokerInMemory) -> None:
+    topic, at = await topic_with(broker, *[0] * 7)
+    topic.compactor.start()
+    await asyncio.sleep(1)
+    await topic.ledger.trim(at[5])
+    assert topic.ledger.first_position() == at[5]
+    done = await erase(broker.broker, [topic], ids((at[1], -1), (at[3], -1), (at[6], -1)))
+    assert (done.ids, done.missing) == (3, 0)
+    view = topic.compacted_view
+    assert view is not None
+    left = await view.stored(Position(-1, 0), 100, 1 << 20)
+    assert [position for position, _ in left] == [at[0], at[2], at[4], at[5]]
+    assert (await erase(broker.broker, [topic], ids((at[3], -1)))).missing == 1
 
 
 @scenario(**SEALED)

@@ -74,10 +74,8 @@ def world(test: Test) -> Callable[[], None]:
             async def main() -> None:
                 disk, metadata = SimDisk(), MemoryMetadataStore()
                 runtime = sim.runtime(disk)
-                ids: Any = await commission(ROOTS, metadata, runtime)
-                tables = inline_tables(
-                    ROOTS, metadata, runtime, copies=3, copies_needed=2, root_ids=ids
-                )
+                roots = await commission(ROOTS, metadata, runtime)
+                tables = inline_tables(roots, metadata, runtime, copies=3, copies_needed=2)
                 await test(World(disk, tables))
                 await tables.close()
 
@@ -157,7 +155,7 @@ def test_ids_of_roots_survive_a_restart_and_a_crash_at_each_step() -> None:
             metadata = MemoryMetadataStore()
             disk = SimDisk()
             first = await commission(ROOTS, metadata, sim.runtime(disk))
-            assert len(set(first.values())) == 3
+            assert len(set(first.ids.values())) == 3
             assert await commission(ROOTS, metadata, sim.runtime(disk)) == first
             # A root is wiped: it keeps its id, and gets no file by itself.
             disk.remove(f"/root-1/{MARKER}")
@@ -172,6 +170,44 @@ def test_ids_of_roots_survive_a_restart_and_a_crash_at_each_step() -> None:
             assert disk.list("/root-4") == [MARKER]
 
         sim.run(main())
+
+
+def test_a_root_under_another_path_is_the_one_it_was() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            runtime = sim.runtime(disk)
+            before = await commission(["/a", "/b"], metadata, runtime)
+            one = World(disk, inline_tables(before, metadata, runtime, copies=2))
+            await one.seal()
+            rename(disk, "/a", "/c")
+            after = await commission(["/c", "/b"], metadata, runtime)
+            assert (after.ids["/c"], after.moved) == (before.ids["/a"], {"/a": "/c"})
+            two = World(disk, inline_tables(after, metadata, runtime, copies=2), sealed=10)
+            await two.seal()
+            await two.is_whole([table_directory(root, NAME, TABLE_ID) for root in ("/b", "/c")])
+            assert not one.files("/a")
+            rename(disk, "/c", "/a")
+            again = await commission(["/a", "/b"], metadata, runtime)
+            assert (again.ids, again.moved) == (before.ids, {"/c": "/a"})
+            # A copy of a root that is there is none of them.
+            disk.make_dirs("/d")
+            disk.write_new(f"/d/{MARKER}", disk.content(f"/a/{MARKER}"))
+            copied = await commission(["/a", "/b", "/d"], metadata, runtime)
+            with pytest.raises(StorageError, match="is refused"):
+                copied.check(disk, table_directory("/d", NAME, TABLE_ID))
+
+        sim.run(main())
+
+
+def rename(disk: SimDisk, old: str, new: str) -> None:
+    for path in disk.files():
+        if path.startswith(f"{old}/"):
+            to = new + path.removeprefix(old)
+            disk.make_dirs(to.rpartition("/")[0])
+            disk.write_new(to, disk.content(path))
+            disk.remove(path)
 
 
 def test_two_attachers_of_one_table_and_only_the_newer_one_goes_on() -> None:
