@@ -75,15 +75,15 @@ async def commission(
     A root that is refused or away is logged; what uses it finds out by itself.
     """
     known = await _known(metadata)
-    here = {root: known[root] for root in roots if root in known}
-    elsewhere = {root_id for path, root_id in known.items() if path not in roots}
+    here = {known[root] for root in roots if root in known}
+    away = set(known.values()) - here
     ids = {}
     for root in roots:
         path = _path(root)
         found = await metadata.get(path)
         record = _decoded(path, found.value) if found is not None else {}
         on_disk = _id_on(runtime.disk, root)
-        has_moved = found is None and on_disk in elsewhere
+        has_moved = found is None and on_disk in away
         root_id = record.get("rootId") or (on_disk if has_moved else None)
         root_id = root_id or f"{runtime.rng.getrandbits(128):032x}"
         version = found.version if found is not None else ABSENT
@@ -93,7 +93,7 @@ async def commission(
         ids[root] = root_id
         try:
             # What is a copy of another root stays as it is, and is refused.
-            if not record.get("inService") and not has_moved and on_disk not in here.values():
+            if not record.get("inService") and not has_moved and on_disk not in here:
                 put_in_service(runtime.disk, root, root_id)
                 await metadata.put(path, _encoded(root_id, in_service=True), version)
             check_root(runtime.disk, root, ids)
@@ -139,9 +139,10 @@ def check_root(disk: Disk, root: str, ids: Ids) -> None:
     try:
         found = _read_id(disk, root)
     except (OSError, ValueError, KeyError, TypeError) as e:
+        what = "is not there" if isinstance(e, FileNotFoundError) else f"cannot be read ({e})"
         raise RefusedRootError(
-            f"storage root {root} is refused: its file {MARKER} cannot be read ({e}). Mount the "
-            "right directory, or let the job replicate_ledgers fill it again"
+            f"storage root {root} is refused: its file {MARKER} {what}. Mount the right directory, "
+            "or let the job replicate_ledgers fill it again"
         ) from None
     if found != wanted:
         raise RefusedRootError(

@@ -517,9 +517,7 @@ class Tables:
         self._ahead.forget(path)
         for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
             del self._ledgers[known]
-        await delete_table(
-            path, self._metadata, self._runtime, self._thread(), self._roots.where
-        )
+        await delete_table(path, self._metadata, self._runtime, self._thread(), self._roots.where)
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""
