@@ -1,8 +1,8 @@
-"""A look at topics and queries from a notebook or a terminal, without Spark but for ``watch``.
+"""A look at topics and queries from a notebook or a terminal.
 
 What these functions return shows itself: as an HTML table in a notebook, as text elsewhere.
-``rows`` has the data. Addresses are taken from the same options and environment variables as
-for ``format("pulsark")``.
+``rows`` has the data. ``tail``, ``preview`` and ``lag`` need no Spark session; they take addresses
+from the same options and environment variables as ``format("pulsark")``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.columns import unknown_column
 from pulsark.datasource.errors import OptionError
 from pulsark.datasource.layout import layout_of
 from pulsark.datasource.offsets import NOTHING, Place
@@ -25,19 +27,24 @@ from pulsark.datasource.topics import TopicFinder
 from pulsark.runtime import SystemClock
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Table", "lag", "preview", "tail", "watch"]
+__all__ = ["Table", "bars", "lag", "preview", "tail", "watch"]
 
 MESSAGES_MAX = 10_000
 """More messages are for ``spark.read``."""
 
 CELL_CHARS_MAX = 60
+BARS_MAX = 100
+"""Rows that ``bars`` shows at most: a picture of more says nothing."""
+
 BATCHES_SHOWN = 10
 
 _SHOWN = ("publish_time", "partition", "message_id", "key", "value", "properties")
 _BARS = "\u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"
-_STYLE = "text-align:left;font-family:monospace;white-space:pre"
+_LEFT = "text-align:left;font-family:monospace;white-space:pre"
+_RIGHT = _LEFT.replace("left", "right")
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,12 @@ class Table:
                 line.append(_bar(share))
         heads = [*self.columns, *([""] if self.bar is not None else [])]
         widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        to_right = [self._of_numbers(name) for name in heads]
         lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, to_right, strict=True)
+            ).rstrip()
             for line in [heads, *cells]
         ]
         return "\n".join([self.title, *lines])
@@ -65,18 +76,25 @@ class Table:
     def _repr_html_(self) -> str:
         heads = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
         shares: Sequence[float | None] = self._shares() or [None] * len(self.rows)
+        styles = {name: _RIGHT if self._of_numbers(name) else _LEFT for name in self.columns}
         body = "".join(
-            f"<tr>{''.join(_html_cell(row[name]) for name in self.columns)}{_html_bar(share)}</tr>"
+            f"<tr>{''.join(_html_cell(row[name], style) for name, style in styles.items())}"
+            f"{_html_bar(share)}</tr>"
             for row, share in zip(self.rows, shares, strict=True)
         )
         title = html.escape(self.title)
         return f"<table><caption>{title}</caption><tr>{heads}</tr>{body}</table>"
 
+    def _of_numbers(self, name: str) -> bool:
+        """Whether a column has its digits one below the other."""
+        values = [row[name] for row in self.rows if row.get(name) is not None]
+        return bool(values) and all(isinstance(value, (int, float, Decimal)) for value in values)
+
     def _shares(self) -> list[float]:
         """Each row's part of the largest value, 0 to 1."""
         if self.bar is None:
             return []
-        values = [float(row[self.bar] or 0) for row in self.rows]
+        values = [max(float(row[self.bar] or 0), 0.0) for row in self.rows]
         most = max(values, default=0.0)
         return [value / most if most else 0.0 for value in values]
 
@@ -104,6 +122,14 @@ def lag(topic: str, **options: str) -> Table:
     columns = ("subscription", "partition", "backlog_entries", "backlog_bytes", "lag_seconds")
     rows.sort(key=lambda row: (row["subscription"], row["partition"]))
     return Table(f"{topic}: backlog by subscription", columns, rows, bar="backlog_entries")
+
+
+def bars(frame: DataFrame, column: str, title: str = "") -> Table:
+    """The first rows of a small DataFrame, with one of its columns of numbers drawn as bars."""
+    if column not in frame.columns:
+        raise OptionError(unknown_column(column, frame.columns))
+    rows = [row.asDict() for row in frame.limit(BARS_MAX).collect()]
+    return Table(title or column, tuple(frame.columns), rows, bar=column)
 
 
 def watch(
@@ -284,7 +310,7 @@ def _text(value: Any) -> str:
             except UnicodeDecodeError:
                 text = value.hex(" ")
         case float():
-            text = f"{value:,.3f}"
+            text = f"{value:,.3f}".rstrip("0").rstrip(".")
         case int() if not isinstance(value, bool):
             text = f"{value:,}"
         case datetime():
@@ -302,8 +328,8 @@ def _bar(share: float) -> str:
     return _BARS[-1] * (eighths // 8) + (_BARS[eighths % 8 - 1] if eighths % 8 else "")
 
 
-def _html_cell(value: Any) -> str:
-    return f'<td style="{_STYLE}">{html.escape(_text(value))}</td>'
+def _html_cell(value: Any, style: str) -> str:
+    return f'<td style="{style}">{html.escape(_text(value))}</td>'
 
 
 def _html_bar(share: float | None) -> str:

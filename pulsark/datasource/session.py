@@ -67,7 +67,9 @@ def session(
     for key, value in (session_settings() | dict(config or {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.dataSource.register(PulsarkSource)
+    # Spark warns, at each query, of a source that it has found by itself and is told of, too.
+    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("pulsark"):
+        spark.dataSource.register(PulsarkSource)
     global _listener
     if _listener is None or _listener[0] is not spark:
         _listener = spark, QueryListener()

@@ -94,7 +94,12 @@ def flight_record() -> type[Any]:
 
 
 def publish_flights(
-    service_url: str, topic: str, flights: pd.DataFrame, sent: Callable[[int], None]
+    service_url: str,
+    topic: str,
+    flights: pd.DataFrame,
+    sent: Callable[[int], None],
+    *,
+    batching: bool = True,
 ) -> None:
     """Send every flight with its carrier as key and the scheduled hour as event time.
 
@@ -111,7 +116,7 @@ def publish_flights(
         schema=JsonSchema(record),
         block_if_queue_full=True,
         max_pending_messages=20_000,
-        batching_enabled=True,
+        batching_enabled=batching,
         batching_type=pulsar.BatchingType.KeyBased,
         batching_max_publish_delay_ms=50,
     )

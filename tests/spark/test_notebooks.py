@@ -39,6 +39,13 @@ def test_cursors_and_replay() -> None:
     assert names["changes"].count("seek") == 2
 
 
+def test_sql_over_topics() -> None:
+    names = run_notebook("sql_over_topics")
+    assert len(names["cancelled"]) == 22
+    assert [row.flights for row in names["waiting"].collect()] == [7, 3]
+    assert [tuple(row)[:2] for row in names["backlog"].collect()] == [("rebooking", 10)]
+
+
 def test_every_notebook_is_run_here() -> None:
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= tested

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,19 @@ def run_notebook(name: str) -> dict[str, Any]:
         if cell["cell_type"] == "code":
             source = "".join(cell["source"])
             try:
-                exec(compile(source, f"{name}.ipynb[{number}]", "exec"), names)
+                _run_cell(source, f"{name}.ipynb[{number}]", names)
             except BaseException as error:
                 error.add_note(f"in cell {number}:\n{source}")
                 raise
     return names
+
+
+def _run_cell(source: str, name: str, names: dict[str, Any]) -> None:
+    """As Jupyter does it: the value of an expression at the end is shown."""
+    body = ast.parse(source, name).body
+    last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+    exec(compile(ast.Module(body, []), name, "exec"), names)
+    if isinstance(last, ast.Expr):
+        value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+        if value is not None:
+            print(value._repr_html_() if hasattr(value, "_repr_html_") else repr(value))

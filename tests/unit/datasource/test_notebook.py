@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsark.datasource.errors import OptionError, TopicNotFoundError
-from pulsark.notebook import Table, lag, preview, tail, watch
+from pulsark.notebook import BARS_MAX, Table, bars, lag, preview, tail, watch
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.entry import build_entry
@@ -123,6 +123,36 @@ def test_lag_is_drawn(broker: FakeBroker) -> None:
     assert "\u2588" not in lines[2]
     page = table._repr_html_()
     assert [f"width:{width}px" in page for width in (160, 40, 0)] == [True] * 3
+
+
+class FakeFrame:
+    """Three rows, of which a DataFrame gives as many as are asked for."""
+
+    columns = ["name", "late"]
+
+    def limit(self, most: int) -> FakeFrame:
+        assert most == BARS_MAX
+        return self
+
+    def collect(self) -> list[Any]:
+        rows = [("a", -5.25), ("long name", 1200.0), ("c", None)]
+        named = [{"name": name, "late": late} for name, late in rows]
+        return [SimpleNamespace(asDict=row.copy) for row in named]
+
+
+def test_a_dataframe_is_drawn() -> None:
+    frame: Any = FakeFrame()
+    table = bars(frame, "late", "Delays")
+    assert repr(table).splitlines() == [
+        "Delays",
+        "name        late",
+        "a          -5.25",
+        "long name  1,200  " + 10 * "\u2588",
+        "c",
+    ]
+    assert "text-align:right" in table._repr_html_()
+    with pytest.raises(OptionError, match="did you mean 'late'"):
+        bars(frame, "lat")
 
 
 # -- watch ---------------------------------------------------------------------------------------

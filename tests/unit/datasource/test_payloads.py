@@ -103,6 +103,8 @@ def test_the_fields_of_avro_are_columns_and_grow(broker: FakeBroker) -> None:
     assert {name: row[name] for name in wanted} == wanted
     assert row["__topic"] == topic
     assert (row["__partition"], row["__key"], row["__valueRaw"]) == (-1, "k", None)
+    place = row["__ledgerId"], row["__entryId"], row["__batchIndex"]
+    assert row["__messageId"] == ":".join(map(str, (*place[:2], -1, place[2])))
     assert row["__messageProperties"] == [("n", "1")]
     broker.schemas["public/default/t"].append(schema(SECOND))
     broker.publish(topic, [message(avro(SECOND, {**ORDER, "id": 2, "price": 3.5}), 1)])
