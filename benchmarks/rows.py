@@ -3,14 +3,15 @@
     python -m benchmarks.rows [--messages N] [--batch N] [--check]
 
 100-byte messages with a key and two properties, in batches of 1000, as a client sends them; and
-the same sent alone. Then flights, of 8 fields, as JSON and Avro whose values get types. ``--check``
-ends with status 1 below the goals for bytes: 500,000 into rows and 250,000 out of rows; sent
-alone 400,000 each way.
+the same sent alone. Then flights, of 8 fields, as JSON, Avro and Protobuf whose values get types.
+``--check`` ends with status 1 below the goals for bytes: 500,000 into rows and 250,000 out of rows;
+sent alone 400,000 each way.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import io
 import json
 import sys
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fastavro
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchemas
@@ -71,7 +73,7 @@ FIELDS = {
     "carrier": "string", "flight": "int", "tailnum": "string", "origin": "string",
     "dest": "string", "dep_delay": "int", "arr_delay": "int", "distance": "int",
 }  # fmt: skip
-DEFINITION = {
+DEFINITION: dict[str, Any] = {
     "type": "record",
     "name": "Flight",
     "fields": [{"name": name, "type": ["null", kind]} for name, kind in FIELDS.items()],
@@ -97,18 +99,86 @@ def _avro(i: int) -> bytes:
     return stream.getvalue()
 
 
-TYPED: dict[str, tuple[SchemaType, Callable[[int], bytes]]] = {
+PARSED = fastavro.parse_schema(json.loads(json.dumps(DEFINITION)))
+
+
+def _message_file() -> Any:
+    """The flights as a Protobuf message."""
+    file = descriptor_pb2.FileDescriptorProto(name="f.proto", package="b", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    message = file.message_type.add(name="Flight")
+    for number, (name, kind) in enumerate(FIELDS.items(), 1):
+        code = kinds.TYPE_STRING if kind == "string" else kinds.TYPE_SINT32
+        message.field.add(name=name, number=number, type=code, label=kinds.LABEL_OPTIONAL)
+    legs = message.field.add(name="legs", number=9, type=kinds.TYPE_INT32)
+    legs.label = kinds.LABEL_REPEATED
+    return file
+
+
+def _nested(i: int) -> dict[str, Any]:
+    """A flight with a list and a map."""
+    more = {f"seat{k}": i % 300 + k for k in range(i % 4)}
+    return {**_flight(i), "tags": ["delayed", "full", f"gate{i % 40}"][: i % 4], "seats": more}
+
+
+NESTED_DEFINITION = {
+    **DEFINITION,
+    "fields": [
+        *DEFINITION["fields"],
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "seats", "type": {"type": "map", "values": "int"}},
+    ],
+}
+NESTED_PARSED = fastavro.parse_schema(json.loads(json.dumps(NESTED_DEFINITION)))
+
+
+def _avro_with_lists(i: int) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, NESTED_PARSED, _nested(i))
+    return stream.getvalue()
+
+
+def _of_avro(kind: SchemaType, definition: Any) -> SchemaData:
+    return SchemaData(kind, json.dumps(definition).encode())
+
+
+def _of_protobuf() -> SchemaData:
+    files = descriptor_pb2.FileDescriptorSet(file=[_message_file()]).SerializeToString()
+    definition = {
+        "fileDescriptorSet": base64.b64encode(files).decode(),
+        "rootMessageTypeName": "b.Flight",
+        "rootFileDescriptorName": "f.proto",
+    }
+    return SchemaData(SchemaType.PROTOBUF_NATIVE, json.dumps(definition).encode())
+
+
+def _protobuf() -> Callable[[int], bytes]:
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(_message_file())
+    build = message_factory.GetMessageClass(pool.FindMessageTypeByName("b.Flight"))
+
+    def value(i: int) -> bytes:
+        return bytes(build(**_flight(i), legs=range(i % 4)).SerializeToString())
+
+    return value
+
+
+TYPED: dict[str, tuple[SchemaData, Callable[[int], bytes]]] = {
     "JSON as Python writes it": (
-        SchemaType.JSON,
+        _of_avro(SchemaType.JSON, DEFINITION),
         lambda i: json.dumps(_flight(i), indent=True).encode(),
     ),
     "JSON without spaces": (
-        SchemaType.JSON,
+        _of_avro(SchemaType.JSON, DEFINITION),
         lambda i: json.dumps(_flight(i), separators=(",", ":")).encode(),
     ),
-    "Avro": (SchemaType.AVRO, _avro),
+    "Avro": (_of_avro(SchemaType.AVRO, DEFINITION), _avro),
+    "Avro with a list and a map": (
+        _of_avro(SchemaType.AVRO, NESTED_DEFINITION),
+        _avro_with_lists,
+    ),
+    "Protobuf": (_of_protobuf(), _protobuf()),
 }
-PARSED = fastavro.parse_schema(json.loads(json.dumps(DEFINITION)))
 
 
 def alone(messages: int) -> list[bytes]:
@@ -153,8 +223,7 @@ def main() -> int:
     print(f"batches of {options.batch}: {into:,.0f} messages/s into rows, {out:,.0f} out of rows")
     lone = measure(alone(options.messages), options.messages)
     print(f"sent alone: {lone[0]:,.0f} messages/s into rows, {lone[1]:,.0f} out of rows")
-    for name, (kind, value) in TYPED.items():
-        schema = SchemaData(kind, json.dumps(DEFINITION).encode())
+    for name, (schema, value) in TYPED.items():
         column = ValueColumn(ValueSchemas.next(None, [(VERSION, schema)]))
         entries = batches(options.messages, options.batch, value)
         typed = measure(entries, options.messages, column)

@@ -27,6 +27,7 @@ from pulsark.schemas.avro import (
     parse_avro,
 )
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
+from pulsark.schemas.protobuf import Field, Message, protobuf_of
 
 ColumnType: TypeAlias = str | dict[str, Any]
 
@@ -65,6 +66,22 @@ _OF_PRIMITIVES: Final[Mapping[SchemaType, str]] = {
     SchemaType.LOCAL_TIME: "long",
     SchemaType.LOCAL_DATE_TIME: "timestamp",
 }
+
+_OF_PROTOBUF: Final[Mapping[str, str]] = {
+    "bool": "boolean",
+    **dict.fromkeys(("int32", "sint32", "sfixed32"), "integer"),
+    **dict.fromkeys(
+        ("int64", "sint64", "sfixed64", "uint32", "fixed32", "uint64", "fixed64"), "long"
+    ),
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "bytes": BINARY,
+    "enum": "string",
+}
+
+_KEYS: Final = ("string", "boolean", "integer", "long")
+"""What the key of a map may be."""
 
 _SIMPLE: Final = {*_OF_AVRO.values(), *_OF_PRIMITIVES.values()}
 
@@ -155,12 +172,12 @@ def _is_column_type(kind: Any) -> bool:
             return not rest and _is_column_type(inner)
         case {
             "type": "map",
-            "keyType": "string",
+            "keyType": key,
             "valueType": inner,
             "valueContainsNull": True,
             **rest,
         }:
-            return not rest and _is_column_type(inner)
+            return not rest and key in _KEYS and _is_column_type(inner)
         case {"type": "struct", "fields": [_, *_] as fields, **rest}:
             pairs = [
                 (field["name"], field["type"])
@@ -177,6 +194,11 @@ def _is_column_type(kind: Any) -> bool:
 def of_avro(avro: AvroType, as_json: bool = False) -> ColumnType | None:
     """The type that shows an Avro type; ``as_json``: written as JSON. ``None`` without one."""
     return _of_avro(avro, as_json, ())
+
+
+def of_protobuf(message: Message) -> ColumnType:
+    """The type that shows a Protobuf message."""
+    return struct((field.name, _of_protobuf(field)) for field in message.fields)
 
 
 def branch_of(union: Union) -> AvroType | None:
@@ -197,6 +219,9 @@ def _typed(schema: SchemaData) -> ColumnType | None:
     avro = avro_of(schema)
     if avro is not None:
         return of_avro(avro, schema.type is SchemaType.JSON)
+    message = protobuf_of(schema)
+    if message is not None:
+        return of_protobuf(message)
     pair = pair_of(schema)
     if isinstance(pair, SchemaData):
         return _typed(pair)
@@ -220,15 +245,10 @@ def _of_avro(avro: AvroType, as_json: bool, inside: tuple[str, ...]) -> ColumnTy
             return None if branch is None else _of_avro(branch, as_json, inside)
         case Array(items):
             found = _of_avro(items, as_json, inside)
-            return found and {"type": "array", "elementType": found, "containsNull": True}
+            return found and _array(found)
         case Map(values):
             found = _of_avro(values, as_json, inside)
-            return found and {
-                "type": "map",
-                "keyType": "string",
-                "valueType": found,
-                "valueContainsNull": True,
-            }
+            return found and _map("string", found)
         case Record(name=name):
             if name in inside:
                 return None
@@ -241,6 +261,25 @@ def _of_avro(avro: AvroType, as_json: bool, inside: tuple[str, ...]) -> ColumnTy
     return None
 
 
+def _of_protobuf(field: Field) -> ColumnType:
+    if field.message is None:
+        found: ColumnType = _OF_PROTOBUF[field.kind]
+    elif field.kind == "map":
+        key, value = field.message.fields
+        return _map(_OF_PROTOBUF[key.kind], _of_protobuf(value))
+    else:
+        found = of_protobuf(field.message)
+    return _array(found) if field.repeated else found
+
+
+def _array(items: ColumnType) -> ColumnType:
+    return {"type": "array", "elementType": items, "containsNull": True}
+
+
+def _map(key: str, value: ColumnType) -> ColumnType:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
 def _merged(old: ColumnType, new: ColumnType) -> ColumnType:
     if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
         return old
@@ -248,6 +287,8 @@ def _merged(old: ColumnType, new: ColumnType) -> ColumnType:
         case "array":
             return {**old, "elementType": _merged(old["elementType"], new["elementType"])}
         case "map":
+            if old["keyType"] != new["keyType"]:
+                return old
             return {**old, "valueType": _merged(old["valueType"], new["valueType"])}
     added = {field["name"].lower(): field for field in new["fields"]}
     fields = []

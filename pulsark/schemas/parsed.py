@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pulsark.schemas import key_value
 from pulsark.schemas.avro import AvroType, Union, load_json, parse_avro
 from pulsark.schemas.avro_resolution import Effort, why_unreadable
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
+from pulsark.schemas.protobuf import load_native
 
 _AVRO_DESCRIBED = (SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF)
 _OF_CLIENTS = (SchemaType.AUTO, SchemaType.AUTO_CONSUME, SchemaType.AUTO_PUBLISH)
@@ -145,23 +145,9 @@ def _without_docs(definition: Any) -> Any:
 
 def _root_message(data: bytes) -> str:
     """The full name of the message that a PROTOBUF_NATIVE definition describes."""
-    from google.protobuf import descriptor_pb2
-    from google.protobuf.message import DecodeError
-
-    where = "Invalid PROTOBUF_NATIVE definition"
-    found = load_json(data)
-    names = ("fileDescriptorSet", "rootMessageTypeName", "rootFileDescriptorName")
-    if not isinstance(found, dict) or not all(isinstance(found.get(n), str) for n in names):
-        raise InvalidSchemaDataError(f"{where}: it is a JSON object with {', '.join(names)}")
-    try:
-        files = descriptor_pb2.FileDescriptorSet.FromString(
-            base64.b64decode(found["fileDescriptorSet"], validate=True)
-        )
-    except (ValueError, DecodeError):
-        raise InvalidSchemaDataError(f"{where}: fileDescriptorSet cannot be decoded") from None
-    root: str = found["rootMessageTypeName"]
+    root, root_file, files = load_native(data)
     for file in files.file:
-        if file.name == found["rootFileDescriptorName"]:
+        if file.name == root_file:
             package = f"{file.package}." if file.package else ""
             messages = file.message_type
             if root.startswith(package):
@@ -172,7 +158,9 @@ def _root_message(data: bytes) -> str:
                     messages = message.nested_type
                 else:
                     return root
-    raise InvalidSchemaDataError(f"{where}: it does not hold its root message {root[:100]}")
+    raise InvalidSchemaDataError(
+        f"Invalid PROTOBUF_NATIVE definition: it does not hold its root message {root[:100]}"
+    )
 
 
 def why_cannot_read(reader: Parsed, writer: Parsed, effort: Effort) -> str | None:

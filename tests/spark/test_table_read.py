@@ -12,6 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 import pytest
 
+from tests.support.protobuf_messages import (
+    INT32,
+    STRING,
+    F,
+    ProtobufSchema,
+    class_of,
+    entry,
+    file,
+    many,
+    message,
+    native,
+    one,
+)
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 from tests.support.tables import NOW, GrowingTable
@@ -134,3 +147,47 @@ def test_reads_are_whole_while_messages_come_and_are_sealed(
     }
     assert expected
     assert {int(row.value) for row in wanted.collect()} == expected
+
+
+def test_fields_of_protobuf_are_columns_whether_sealed_or_not(
+    spark: SparkSession, sealing: Standalone, topic: str
+) -> None:
+    place = message("Place", one("lat", 1, F.TYPE_DOUBLE))
+    members = [one("n", 1), one("at", 2, "Place"), many("tags", 3, STRING)]
+    definition = file(message("R", *members, many("seats", 4, "R.SeatsEntry"),
+                              nested=[entry("SeatsEntry", INT32, STRING)]), place)  # fmt: skip
+    build = class_of(definition)
+
+    def payload(n: int) -> bytes:
+        value = build(n=n, tags=["a"] * (n % 3))
+        value.at.lat = n / 2
+        value.seats[n] = "x"
+        return bytes(value.SerializeToString())
+
+    reader = spark.read.format("pulsark").options(
+        serviceUrl=sealing.service_url, adminUrl=sealing.web_url, topic=topic, valueFormat="auto"
+    )
+    with connected(sealing) as client:
+        producer = client.create_producer(
+            topic, schema=ProtobufSchema(native(definition)), batching_max_messages=7
+        )
+        for first in (0, 300):
+            # At first the broker has them; later the older ones are in the table's files.
+            for n in range(first, first + 300):
+                producer.send_async(payload(n), lambda result, _: None)
+            producer.flush()
+            found = reader.load().select("n", "at", "tags", "seats", "__valueRaw").collect()
+            values = [row.asDict(recursive=True) for row in found]
+            assert sorted(values, key=lambda value: int(value["n"])) == [
+                {
+                    "n": n, "at": {"lat": n / 2}, "tags": ["a"] * (n % 3), "seats": {n: "x"},
+                    "__valueRaw": None,
+                }
+                for n in range(first + 300)
+            ]  # fmt: skip
+            deadline = time.monotonic() + SEALED_WITHIN_SECONDS
+            while sealed_rows(sealing, topic) < first + 300:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    asked = reader.option("readTableFiles", "false").load().orderBy("n").collect()
+    assert asked == reader.option("readTableFiles", "true").load().orderBy("n").collect()

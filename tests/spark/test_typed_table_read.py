@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
+from google.protobuf import descriptor_pb2
 
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
+from tests.support.protobuf_messages import (
+    STRING,
+    F,
+    class_of,
+    file,
+    many,
+    message,
+    native,
+    one,
+)
 from tests.support.tables import NOW, GrowingTable
 
 if TYPE_CHECKING:
@@ -21,6 +32,23 @@ if TYPE_CHECKING:
 
 ATTACHES, MESSAGES = 12, 50
 VERSIONS = [bytes(7) + bytes([n]) for n in range(2)]
+
+
+def message_file(version: int) -> Any:
+    fields = [one("n", 1, F.TYPE_INT64), one("carrier", 2, STRING, proto3_optional=True)]
+    fields[1].oneof_index = 0
+    if version:
+        fields += [one("place", 3, "Place"), many("tags", 4, STRING)]
+    choice = descriptor_pb2.OneofDescriptorProto(name="_carrier")
+    return file(
+        message("R", *fields, oneof_decl=[choice]), message("Place", one("x", 1, F.TYPE_DOUBLE))
+    )
+
+
+def schema(kind: SchemaType, version: int) -> SchemaData:
+    if kind is SchemaType.PROTOBUF_NATIVE:
+        return native(message_file(version))
+    return SchemaData(kind, json.dumps(definition(version)).encode())
 
 
 def definition(version: int) -> dict[str, Any]:
@@ -40,6 +68,12 @@ def value(n: int, version: int) -> dict[str, Any]:
 def encoded(kind: SchemaType, n: int, version: int) -> bytes:
     if kind is SchemaType.JSON:
         return json.dumps(value(n, version)).encode()
+    if kind is SchemaType.PROTOBUF_NATIVE:
+        found = class_of(message_file(version))(n=n, carrier="UA" if n % 2 else None)
+        if version:
+            found.place.x = n / 2
+            found.tags.extend(["a", "b"])
+        return bytes(found.SerializeToString())
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, definition(version), value(n, version))
     return stream.getvalue()
@@ -59,15 +93,12 @@ def batch(kind: SchemaType, number: int, version: int) -> bytes:
 
 
 def grow(table: GrowingTable, kind: SchemaType, first: int, last: int, version: int) -> None:
-    schemas = [
-        (VERSIONS[n], SchemaData(kind, json.dumps(definition(n)).encode()))
-        for n in range(version + 1)
-    ]
+    schemas = [(VERSIONS[n], schema(kind, n)) for n in range(version + 1)]
     for number in range(first, last):
         table.attach_entries([batch(kind, number, version)], number, schemas)
 
 
-@pytest.mark.parametrize("kind", [SchemaType.JSON, SchemaType.AVRO])
+@pytest.mark.parametrize("kind", [SchemaType.JSON, SchemaType.AVRO, SchemaType.PROTOBUF_NATIVE])
 def test_each_read_is_a_beginning_and_later_fields_are_null_before(
     spark: SparkSession, tmp_path: Path, kind: SchemaType
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsark.storage.rows.schema import MILLISECONDS_MAX, TIMESTAMP
 from pulsark.wire.text_fields import as_text
@@ -123,6 +124,77 @@ def keys(values: list[str | None], flags: list[bool]) -> tuple[pa.Array, pa.Arra
                 flags[i] = True
     shown = [None if key is None else flag for key, flag in zip(values, flags, strict=True)]
     return pa.array(values, pa.string()), pa.array(shown, pa.bool_())
+
+
+def varints(
+    numbers: npt.NDArray[Any], prefix: bytes = b"", present: Bools | None = None
+) -> pa.Array:
+    """Numbers of no sign as protobuf and Avro write them, each behind a prefix; nothing where
+    not ``present``."""
+    rest = numbers.astype(np.uint64)
+    head = len(prefix)
+    most = int(rest.max(initial=0))
+    width = max(1, -(-most.bit_length() // 7))
+    cells = np.empty((len(rest), head + width), np.uint8)
+    cells[:, :head] = np.frombuffer(prefix, np.uint8)
+    if width == 1:
+        cells[:, head] = rest
+        return cells_of(cells, present)
+    used = np.ones(cells.shape, np.bool_)
+    for place in range(head, head + width):
+        cells[:, place] = (rest & np.uint64(0x7F)).astype(np.uint8)
+        rest >>= np.uint64(7)
+        if place + 1 < head + width:
+            more = rest != 0
+            cells[:, place] |= more.astype(np.uint8) << 7
+            used[:, place + 1] = more
+    if present is not None:
+        used &= present[:, None]
+    ends = np.zeros(len(numbers) + 1, np.int32)
+    np.cumsum(used.sum(axis=1), out=ends[1:])
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(numbers), [None, pa.py_buffer(ends), pa.py_buffer(cells[used])]
+    )
+
+
+def cells_of(cells: npt.NDArray[np.uint8], present: Bools | None = None) -> pa.Array:
+    """Rows of bytes as a binary column; nothing where not ``present``."""
+    count, size = cells.shape
+    ends = np.arange(count + 1, dtype=np.int32) * size
+    if present is not None and not present.all():
+        np.cumsum(present * np.int32(size), out=ends[1:])
+        cells = cells[present]
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(cells))]
+    )
+
+
+def offsets_of(column: pa.Array) -> Ints:
+    """Where the elements of a binary column begin and end in its data."""
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    found: Ints = offsets[column.offset :][: len(column) + 1].astype(np.int64)
+    return found
+
+
+def joined(pieces: Sequence[pa.Array], count: int) -> pa.Array:
+    """What stands one behind the other on each of so many rows; null is nothing."""
+    if not pieces:
+        return pa.array([b""] * count, pa.binary())
+    if len(pieces) == 1 and not pieces[0].null_count:
+        return pieces[0]
+    return pc.binary_join_element_wise(
+        *pieces, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b""
+    )
+
+
+def grouped(elements: pa.Array, ends: npt.NDArray[Any]) -> pa.Array:
+    """Elements, none of them null, put together: row i has those from ``ends[i]`` on."""
+    if not len(elements):
+        return joined((), len(ends) - 1)
+    borders = offsets_of(elements)[ends].astype(np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(ends) - 1, [None, pa.py_buffer(borders), elements.buffers()[2]]
+    )
 
 
 def microseconds(milliseconds: int) -> int | None:

@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.errors import CorruptEntryError
-from pulsark.storage.rows.arrays import Bools, Ints
+from pulsark.storage.rows.arrays import (
+    Bools,
+    Ints,
+    cells_of,
+    grouped,
+    joined,
+    offsets_of,
+    varints,
+)
 from pulsark.storage.rows.fields import only
 from pulsark.storage.rows.values.column import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
@@ -162,14 +170,14 @@ def _members(rows: pa.RecordBatch, in_batch: Bools) -> tuple[bytes, Ints]:
     if not in_batch.any():
         return b"", offsets
     if in_batch.all():
-        joined = _joined(rows)
-        return joined.buffers()[2].to_pybytes(), _offsets(joined)
-    joined = _joined(rows.filter(pa.array(in_batch)))
-    offsets[1:][in_batch] = np.diff(_offsets(joined))
-    return joined.buffers()[2].to_pybytes(), np.cumsum(offsets)
+        found = _messages(rows)
+        return found.buffers()[2].to_pybytes(), offsets_of(found)
+    found = _messages(rows.filter(pa.array(in_batch)))
+    offsets[1:][in_batch] = np.diff(offsets_of(found))
+    return found.buffers()[2].to_pybytes(), np.cumsum(offsets)
 
 
-def _joined(rows: pa.RecordBatch) -> pa.Array:
+def _messages(rows: pa.RecordBatch) -> pa.Array:
     count = rows.num_rows
     value, key, ordering_key = (rows.column(n) for n in ("value", "key", "ordering_key"))
     message_meta = rows.column("message_meta")
@@ -190,16 +198,12 @@ def _joined(rows: pa.RecordBatch) -> pa.Array:
         _numbers(0x40, sequence_ids),
         _flags(0x48, ~has_value),
     ]
-    metas = _join([piece for piece in head if piece is not None])
+    metas = joined([piece for piece in head if piece is not None], count)
     if message_meta.null_count < count:
         metas = pc.coalesce(_fitting(message_meta, sizes), metas)
     big_endian = _lengths(metas).astype(">u4")
-    prefix = pa.BinaryArray.from_buffers(
-        pa.binary(),
-        count,
-        [None, pa.py_buffer(np.arange(count + 1, dtype=np.int32) * 4), pa.py_buffer(big_endian)],
-    )
-    return _join([prefix, metas, value])
+    prefix = cells_of(big_endian.view(np.uint8).reshape(-1, 4))
+    return joined([prefix, metas, value], count)
 
 
 def _fitting(metas: pa.Array, sizes: Ints) -> pa.Array:
@@ -226,31 +230,17 @@ def _properties(column: pa.Array) -> pa.Array | None:
     name_heads = _numbers(0x0A, _lengths(names))
     value_heads = _numbers(0x12, _lengths(values))
     sizes = _lengths(names) + _lengths(values) + _lengths(name_heads) + _lengths(value_heads)
-    joined = _join(
+    found = joined(
         [
             _numbers(0x0A, sizes),
             name_heads,
             names.cast(pa.binary()),
             value_heads,
             values.cast(pa.binary()),
-        ]
+        ],
+        len(names),
     )
-    borders = _offsets(joined)[ends - first].astype(np.int32)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(column), [None, pa.py_buffer(borders), joined.buffers()[2]]
-    )
-
-
-def _join(pieces: list[pa.Array]) -> pa.Array:
-    return pc.binary_join_element_wise(
-        *pieces, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b""
-    )
-
-
-def _offsets(column: pa.Array) -> Ints:
-    offsets = np.frombuffer(column.buffers()[1], np.int32)
-    found: Ints = offsets[column.offset :][: len(column) + 1].astype(np.int64)
-    return found
+    return grouped(found, ends - first)
 
 
 def _lengths(column: pa.Array) -> Ints:
@@ -266,27 +256,7 @@ def _present(column: pa.Array) -> Bools:
 
 def _numbers(tag: int, numbers: npt.NDArray[Any], present: Bools | None = None) -> pa.Array:
     """A field's tag and a number as protobuf writes it, on each row; nothing where absent."""
-    rest = numbers.astype(np.uint64)
-    width = 1
-    while width < 10 and (rest >> np.uint64(7 * width)).any():
-        width += 1
-    cells = np.empty((len(rest), width + 1), np.uint8)
-    used = np.ones((len(rest), width + 1), np.bool_)
-    cells[:, 0] = tag
-    for place in range(width):
-        cells[:, place + 1] = (rest & np.uint64(0x7F)).astype(np.uint8)
-        rest >>= np.uint64(7)
-        if place + 1 < width:
-            more = rest != 0
-            cells[:, place + 1] |= more.astype(np.uint8) << 7
-            used[:, place + 2] = more
-    if present is not None:
-        used &= present[:, None]
-    ends = np.zeros(len(numbers) + 1, np.int32)
-    np.cumsum(used.sum(axis=1), out=ends[1:])
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(numbers), [None, pa.py_buffer(ends), pa.py_buffer(cells[used])]
-    )
+    return varints(numbers, bytes([tag]), present)
 
 
 def _flags(tag: int, flags: Bools) -> pa.Array | None:

@@ -79,8 +79,46 @@ def texts_of(
     return Texts(keys, pa.MapArray.from_arrays(pa.array(ends), names, values))
 
 
+ROUNDS_MAX = 64
+"""Fields of one tag that are read for all messages together; further ones message by message."""
+
+_FIXED_SIZES = {1: 8, 5: 4}
+"""By wire type."""
+_VARINT, _BYTES = 0, 2
+
+
+def tag_of(number: int, wire_type: int) -> int:
+    """A field's tag as it stands in a message, the first byte lowest."""
+    rest = number << 3 | wire_type
+    cells = []
+    while rest > 0x7F:
+        cells.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return int.from_bytes(bytes([*cells, rest]), "little")
+
+
 def _size(tag: int) -> int:
-    return 2 if tag > 0xFF else 1
+    return (tag.bit_length() + 7) // 8
+
+
+def varints(data: npt.NDArray[np.uint8], places: Ints) -> tuple[npt.NDArray[np.uint64], Ints]:
+    """Numbers at these places and the places behind them, which are far behind the data where a
+    number has more than 10 bytes."""
+    first = data[places]
+    values = (first & 0x7F).astype(np.uint64)
+    after = places + 1
+    more = np.flatnonzero(first >= 0x80)
+    shift = 7
+    while len(more):
+        byte = data[after[more]]
+        values[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after[more] += 1
+        more = more[byte >= 0x80]
+        shift += 7
+        if shift > 63 and len(more):
+            values[more] = after[more] = _FAR
+            break
+    return values, after
 
 
 class Fields:
@@ -99,42 +137,25 @@ class Fields:
 
     def _at(self, tag: int) -> Ints:
         """The messages whose next field has this tag."""
-        low, high = tag & 0xFF, tag >> 8
-        here = (self._data[self.position] == low) & (self.position < self._ends)
-        if high:
-            here &= self._data[self.position + 1] == high
+        here = (self._data[self.position] == tag & 0xFF) & (self.position < self._ends)
+        for place in range(1, _size(tag)):
+            here &= self._data[self.position + place] == tag >> 8 * place & 0xFF
         return np.flatnonzero(here)
 
-    def _varints(self, places: Ints) -> tuple[npt.NDArray[np.uint64], Ints]:
-        """Numbers at these places and the places behind them; at most 10 bytes."""
-        data = self._data
-        first = data[places]
-        values = (first & 0x7F).astype(np.uint64)
-        after = places + 1
-        more = np.flatnonzero(first >= 0x80)
-        shift = 7
-        while len(more):
-            byte = data[after[more]]
-            values[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-            after[more] += 1
-            more = more[byte >= 0x80]
-            shift += 7
-            if shift > 63 and len(more):
-                values[more] = _FAR
-                break
-        return values, after
-
     def _lengths(self, places: Ints) -> tuple[Ints, Ints]:
-        values, after = self._varints(places)
+        values, after = varints(self._data, places)
         return np.minimum(values, _FAR).astype(np.int64), after
 
-    def _move(self, rows: Ints, to: Ints, good: Bools | None = None) -> None:
+    def _move(self, rows: Ints, to: Ints, good: Bools | None = None) -> Ints:
+        """Returns where they are then: never behind their end."""
         ends = self._ends[rows]
         wrong = to > ends
         if good is not None:
             wrong |= ~good
         self.bad[rows[wrong]] = True
-        self.position[rows] = np.minimum(to, ends)
+        found: Ints = np.minimum(to, ends)
+        self.position[rows] = found
+        return found
 
     def number(self, tag: int) -> tuple[Bools, npt.NDArray[np.uint64]]:
         """An optional number: where it is present, and the numbers."""
@@ -142,7 +163,7 @@ class Fields:
         values = np.zeros(len(self.position), np.uint64)
         rows = self._at(tag)
         if len(rows):
-            found, after = self._varints(self.position[rows] + _size(tag))
+            found, after = varints(self._data, self.position[rows] + _size(tag))
             present[rows] = True
             values[rows] = found
             self._move(rows, after)
@@ -157,8 +178,78 @@ class Fields:
         lengths, starts = self._lengths(self.position[rows] + _size(tag))
         ends = starts + lengths
         present[rows] = True
-        self._move(rows, ends)
-        return present, starts, ends
+        ends = self._move(rows, ends)
+        return present, np.minimum(starts, ends), ends
+
+    def fixed(self, tag: int) -> tuple[Bools, Ints]:
+        """An optional number in 4 or 8 bytes: where it is present, and there its place."""
+        present = np.zeros(len(self.position), np.bool_)
+        rows = self._at(tag)
+        present[rows] = True
+        starts = self.position[rows] + _size(tag)
+        self._move(rows, starts + _FIXED_SIZES[tag & 7])
+        return present, np.minimum(starts, self._last)
+
+    def all(self, tag: int) -> tuple[Ints, Ints, Ints]:
+        """A repeated field: how many each message has; starts and ends of all values."""
+        counts = np.zeros(len(self.position), np.int64)
+        rounds: list[tuple[Ints, Ints, Ints]] = []
+        while len(rows := self._at(tag)):
+            if len(rounds) == ROUNDS_MAX:
+                break
+            starts, ends = self._value(tag, self.position[rows] + _size(tag))
+            ends = self._move(rows, ends)
+            rounds.append((rows, np.minimum(starts, ends), ends))
+            counts[rows] += 1
+        more = [(row, *self._follow(row, tag)) for row in rows.tolist()]
+        for row, starts, _ in more:
+            counts[row] += len(starts)
+        all_starts, all_ends = (np.zeros(int(counts.sum()), np.int64) for _ in range(2))
+        firsts = np.cumsum(counts) - counts
+        for k, (rows, starts, ends) in enumerate(rounds):
+            all_starts[firsts[rows] + k], all_ends[firsts[rows] + k] = starts, ends
+        for row, starts, ends in more:
+            here = slice(firsts[row] + len(rounds), firsts[row] + counts[row])
+            all_starts[here], all_ends[here] = starts, ends
+        return counts, all_starts, all_ends
+
+    def _value(self, tag: int, places: Ints) -> tuple[Ints, Ints]:
+        """Starts and ends of the values behind tags."""
+        wire_type = tag & 7
+        if wire_type == _BYTES:
+            lengths, starts = self._lengths(places)
+            return starts, starts + lengths
+        if wire_type == _VARINT:
+            return places, varints(self._data, places)[1]
+        return places, places + _FIXED_SIZES[wire_type]
+
+    def _follow(self, row: int, tag: int) -> tuple[Ints, Ints]:
+        """Starts and ends of the next values of one message."""
+        view, size = self._data.data, _size(tag)
+        expected, wire_type = tag.to_bytes(size, "little"), tag & 7
+        place, end = int(self.position[row]), int(self._ends[row])
+        starts, ends = [], []
+        while place < end and view[place : place + size] == expected:
+            start = after = place + size
+            if wire_type in _FIXED_SIZES:
+                after += _FIXED_SIZES[wire_type]
+            else:
+                number = shift = 0
+                while view[after] >= 0x80 and after < end:
+                    number |= (view[after] & 0x7F) << shift
+                    after, shift = after + 1, shift + 7
+                number |= view[after] << shift
+                after += 1
+                if wire_type == _BYTES:
+                    start, after = after, after + number
+            if after > end:
+                self.bad[row] = True
+                break
+            starts.append(start)
+            ends.append(after)
+            place = after
+        self.position[row] = place
+        return np.array(starts, np.int64), np.array(ends, np.int64)
 
     def properties(self, tag: int) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints]]:
         """How many properties each message has; starts and ends of all names and values."""

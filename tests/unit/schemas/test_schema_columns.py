@@ -32,7 +32,7 @@ def nested(levels: int) -> Any:
         None, 5, "varchar", [], {}, ["long"],
         {**LONG_LIST, "elementType": "x"},
         {**LONG_LIST, "more": 1},
-        {**MAP, "keyType": "long"},
+        {**MAP, "keyType": "double"},
         struct([]),
         struct([("a", "x")]),
         struct([("a", "long"), ("A", "long")]),

@@ -27,7 +27,16 @@ from pulsark.schemas.avro import (
     Union,
 )
 from pulsark.schemas.columns import branch_of, of_avro, shown_fields
-from pulsark.storage.rows.arrays import Bools, Ints, not_text, slices, text
+from pulsark.storage.rows.arrays import (
+    Bools,
+    Ints,
+    cells_of,
+    joined,
+    not_text,
+    slices,
+    text,
+    varints,
+)
 from pulsark.storage.rows.schema import TIMESTAMP
 from pulsark.storage.rows.values.primitives import (
     FIRST_DAY,
@@ -36,7 +45,6 @@ from pulsark.storage.rows.values.primitives import (
     LAST_MICROSECOND,
     as_cells,
     dates,
-    fixed_binary,
     timestamps,
 )
 from pulsark.storage.rows.values.types import (
@@ -104,7 +112,7 @@ class AvroCodec:
         present = valid(values)
         if not present.all():
             return spread(self.encode(values.drop_null()), present)
-        return _join(_pieces(self._avro, values), len(values))
+        return joined(_pieces(self._avro, values), len(values))
 
 
 class _Reader:
@@ -240,9 +248,9 @@ def _pieces(avro: AvroType, values: pa.Array) -> list[pa.Array]:
             if here.all():
                 return [_branch(place, len(values)), *_pieces(branch, values)]
             inside = values.drop_null()
-            joined = _join([_branch(place, len(inside)), *_pieces(branch, inside)], len(inside))
+            written = joined([_branch(place, len(inside)), *_pieces(branch, inside)], len(inside))
             # Null is the other one of two, or there is none and this will not be equal.
-            return [pc.coalesce(spread(joined, here), _branch(1 - place, 1)[0])]
+            return [pc.coalesce(spread(written, here), _branch(1 - place, 1)[0])]
         case Record():
             fields = zip(avro.fields.values(), values.flatten(), strict=True)
             return [piece for field, found in fields for piece in _pieces(field.type, found)]
@@ -260,7 +268,7 @@ def _primitive_pieces(avro: Primitive, values: pa.Array) -> list[pa.Array]:
     match avro.kind:
         case "boolean":
             numbers = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-            return [fixed_binary(numbers.astype(np.uint8)[:, None])]
+            return [cells_of(numbers.astype(np.uint8)[:, None])]
         case "int" | "long":
             if pa.types.is_date32(values.type):
                 values = values.cast(pa.int32())
@@ -270,47 +278,19 @@ def _primitive_pieces(avro: Primitive, values: pa.Array) -> list[pa.Array]:
         case "float" | "double":
             code = "<f4" if avro.kind == "float" else "<f8"
             numbers = pc.fill_null(values, 0).to_numpy().astype(code)
-            return [fixed_binary(as_cells(numbers))]
+            return [cells_of(as_cells(numbers))]
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy()
     return [_longs(sizes), values.cast(pa.binary())]
 
 
-def _join(pieces: Sequence[pa.Array], count: int) -> pa.Array:
-    if not pieces:
-        return pa.array([b""] * count, pa.binary())
-    if len(pieces) == 1 and not pieces[0].null_count:
-        return pieces[0]
-    return pc.binary_join_element_wise(
-        *pieces, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b""
-    )
-
-
 def _branch(place: int, count: int) -> pa.Array:
-    return fixed_binary(np.full((count, 1), place * 2, np.uint8))
+    return cells_of(np.full((count, 1), place * 2, np.uint8))
 
 
 def _longs(numbers: npt.NDArray[Any]) -> pa.Array:
     """Numbers in zigzag, each in as few bytes as it needs."""
     signed = numbers.astype(np.int64)
-    rest = ((signed << 1) ^ (signed >> 63)).view(np.uint64)
-    most = int(rest.max(initial=0))
-    if most < 0x80:
-        return fixed_binary(rest.astype(np.uint8)[:, None])
-    width = -(-most.bit_length() // 7)
-    cells = np.empty((len(rest), width), np.uint8)
-    used = np.ones((len(rest), width), np.bool_)
-    for place in range(width):
-        cells[:, place] = (rest & np.uint64(0x7F)).astype(np.uint8)
-        rest = rest >> np.uint64(7)
-        if place + 1 < width:
-            more = rest != 0
-            cells[:, place] |= more.astype(np.uint8) << 7
-            used[:, place + 1] = more
-    ends = np.zeros(len(numbers) + 1, np.int32)
-    np.cumsum(used.sum(axis=1), out=ends[1:])
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(numbers), [None, pa.py_buffer(ends), pa.py_buffer(cells[used])]
-    )
+    return varints(((signed << 1) ^ (signed >> 63)).view(np.uint64))
 
 
 # -- message by message ------------------------------------------------------------------------

@@ -13,16 +13,17 @@ import pyarrow.compute as pc
 from pulsark.schemas.avro import Record
 from pulsark.schemas.columns import BINARY, avro_of, pair_of, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
-from pulsark.storage.rows.arrays import Ints, slices
+from pulsark.schemas.protobuf import protobuf_of
+from pulsark.storage.rows.arrays import Ints, cells_of, slices
 from pulsark.storage.rows.values.avro import avro_codec
 from pulsark.storage.rows.values.json_form import JsonForm
 from pulsark.storage.rows.values.json_values import JsonCodec
 from pulsark.storage.rows.values.primitives import (
     BytesCodec,
     as_cells,
-    fixed_binary,
     primitive_codec,
 )
+from pulsark.storage.rows.values.protobuf import ProtobufCodec
 from pulsark.storage.rows.values.types import arrow_type, spread, valid, with_nulls
 
 
@@ -61,6 +62,9 @@ def codec_of(schema: SchemaData, form: Mapping[str, Any] | None = None) -> Codec
             assert isinstance(avro, Record)
             return JsonCodec(avro, None if form is None else JsonForm.from_json(form))
         return avro_codec(avro, json.loads(schema.data)) or BytesCodec()
+    message = protobuf_of(schema)
+    if message is not None:
+        return ProtobufCodec(message, None if form is None else bool(form["packed"]))
     pair = pair_of(schema)
     if isinstance(pair, SchemaData):
         return codec_of(pair, form)
@@ -73,7 +77,7 @@ def codec_of(schema: SchemaData, form: Mapping[str, Any] | None = None) -> Codec
 
 def learn(codec: Codec, payloads: pa.Array) -> None:
     """Let a codec choose its form from the first payloads, if it has forms."""
-    if isinstance(codec, JsonCodec | PairCodec):
+    if isinstance(codec, JsonCodec | PairCodec | ProtobufCodec):
         codec.learn(payloads)
 
 
@@ -81,6 +85,8 @@ def form_of(codec: Codec) -> dict[str, Any] | None:
     """What another codec of the same schema needs in order to encode equally."""
     if isinstance(codec, JsonCodec):
         return None if codec.form is None else codec.form.to_json()
+    if isinstance(codec, ProtobufCodec):
+        return None if codec.packed is None else {"packed": codec.packed}
     if isinstance(codec, PairCodec):
         return {"key": form_of(codec.key), "value": form_of(codec.value)}
     return None
@@ -123,7 +129,7 @@ class PairCodec:
 
 def _size(part: pa.Array) -> pa.Array:
     sizes = pc.fill_null(pc.binary_length(part), -1).to_numpy().astype(">i4")
-    return fixed_binary(as_cells(sizes))
+    return cells_of(as_cells(sizes))
 
 
 def _parts(payloads: pa.Array) -> tuple[pa.Array, pa.Array, Any]:

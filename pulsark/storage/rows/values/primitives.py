@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pulsark.schemas.columns import value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
-from pulsark.storage.rows.arrays import Bools, Ints, text
+from pulsark.storage.rows.arrays import Bools, Ints, cells_of, text
 from pulsark.storage.rows.schema import TIMESTAMP
 from pulsark.storage.rows.values.types import arrow_type, spread, valid
 
@@ -197,16 +197,7 @@ class FixedCodec:
         """The payloads."""
         where: Bools = valid(values)
         written = self._fixed.write(values.drop_null())
-        return spread(fixed_binary(written if written.ndim > 1 else as_cells(written)), where)
-
-
-def fixed_binary(cells: Cells) -> pa.Array:
-    """Rows of cells as a binary column."""
-    count, size = cells.shape
-    ends = np.arange(count + 1, dtype=np.int32) * size
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(cells))]
-    )
+        return spread(cells_of(written if written.ndim > 1 else as_cells(written)), where)
 
 
 def primitive_codec(schema: SchemaData) -> BytesCodec | TextCodec | FixedCodec:

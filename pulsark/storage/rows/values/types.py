@@ -39,7 +39,7 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
         case "array":
             return pa.list_(pa.field("element", arrow_type(kind["elementType"])))
         case "map":
-            return pa.map_(pa.string(), arrow_type(kind["valueType"]))
+            return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
     return pa.struct([(field["name"], arrow_type(field["type"])) for field in kind["fields"]])
 
 
@@ -106,7 +106,7 @@ def fit(column: pa.Array, kind: pa.DataType) -> pa.Array:
             for field in kind
         ]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pc.is_null(column))
-    if pa.types.is_map(have) and pa.types.is_map(kind):
+    if pa.types.is_map(have) and pa.types.is_map(kind) and have.key_type == kind.key_type:
         column = from_start(column)
         items = fit(column.items, kind.item_type)
         return pa.MapArray.from_arrays(
