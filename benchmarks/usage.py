@@ -107,3 +107,36 @@ def _device_of(path: Path) -> str:
 def _disk_seconds(device: str) -> float:
     stat = Path(f"/sys/dev/block/{device}/stat")
     return int(stat.read_text().split()[9]) / 1000 if stat.exists() else 0.0
+
+
+class Spent:
+    """Processor time of this process and all below it, from now on."""
+
+    def __init__(self) -> None:
+        self._before = _tree_seconds(os.getpid())
+
+    def seconds(self) -> float:
+        """Since it was made; of processes that have ended as far as their parents know."""
+        return _tree_seconds(os.getpid()) - self._before
+
+
+def _tree_seconds(root: int) -> float:
+    """User and system time, with that of children that were waited for."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue  # it ended meanwhile
+        pid = int(entry.name)
+        children.setdefault(int(fields[1]), []).append(pid)
+        ticks[pid] = sum(map(int, fields[11:15]))
+    todo, found = [root], 0
+    while todo:
+        pid = todo.pop()
+        found += ticks.get(pid, 0)
+        todo += children.get(pid, [])
+    return found / _TICKS

@@ -73,6 +73,13 @@ public final class LoadClient {
             case "backlog":
                 return backlog(client(url), topic, Integer.parseInt(o.get("size")),
                         Integer.parseInt(o.get("count")));
+            case "fill":
+                return fill(client(url), topic, Integer.parseInt(o.get("size")),
+                        Integer.parseInt(o.get("count")), Integer.parseInt(o.get("keys")));
+            case "steady":
+                return steady(client(url), topic, Integer.parseInt(o.get("size")),
+                        Double.parseDouble(o.get("rate")), Double.parseDouble(o.get("seconds")),
+                        Boolean.parseBoolean(o.get("batching")));
             case "catchup":
                 return catchUp(client(url), topic, o.get("subscription"),
                         Integer.parseInt(o.get("count")));
@@ -240,6 +247,72 @@ public final class LoadClient {
             acknowledged.acquire(count);
         }
         return String.format("{\"messages\": %d}", count);
+    }
+
+    /**
+     * Fill a topic with messages that have a key, an event time and a value that no other has.
+     * Batches are those of a client that sends as much as it may.
+     */
+    private static String fill(
+            PulsarClient client, String topic, int size, int count, int keys) throws Exception {
+        java.util.Random random = new java.util.Random(1);
+        AtomicReference<Throwable> failure = new AtomicReference<>();
+        try (Producer<byte[]> producer = client.newProducer().topic(topic).blockIfQueueFull(true)
+                .batchingMaxPublishDelay(10, TimeUnit.MILLISECONDS).create()) {
+            for (int i = 0; i < count; i++) {
+                byte[] payload = new byte[size];
+                random.nextBytes(payload);
+                TypedMessageBuilder<byte[]> message =
+                        producer.newMessage().value(payload).eventTime(System.currentTimeMillis());
+                if (keys > 0) {
+                    message.key("key-" + random.nextInt(keys));
+                }
+                message.sendAsync().exceptionally(error -> {
+                    failure.set(error);
+                    return null;
+                });
+            }
+            producer.flush();
+        }
+        if (failure.get() != null) {
+            throw new IllegalStateException("a publish failed", failure.get());
+        }
+        return String.format("{\"messages\": %d}", count);
+    }
+
+    /** Publish at a rate, whatever the receipts; the event time is when a message was due. */
+    private static String steady(
+            PulsarClient client, String topic, int size, double rate, double seconds,
+            boolean batching) throws Exception {
+        byte[] payload = payload(size);
+        int count = (int) (rate * seconds);
+        AtomicReference<Throwable> failure = new AtomicReference<>();
+        try (Producer<byte[]> producer = client.newProducer().topic(topic)
+                .enableBatching(batching).blockIfQueueFull(true).create()) {
+            producer.send(payload);
+            long epoch = System.currentTimeMillis();
+            long start = System.nanoTime();
+            for (int i = 0; i < count; i++) {
+                long due = (long) (i * 1e9 / rate);
+                long wait = start + due - System.nanoTime();
+                while (wait > 0) {
+                    // Woken a thousand times a second: more would take a core to wait.
+                    java.util.concurrent.locks.LockSupport.parkNanos(Math.max(wait, 1_000_000));
+                    wait = start + due - System.nanoTime();
+                }
+                producer.newMessage().value(payload).eventTime(epoch + due / 1_000_000).sendAsync()
+                        .exceptionally(error -> {
+                            failure.set(error);
+                            return null;
+                        });
+            }
+            producer.flush();
+            double elapsed = (System.nanoTime() - start) / 1e9;
+            if (failure.get() != null) {
+                throw new IllegalStateException("a publish failed", failure.get());
+            }
+            return String.format("{\"messages\": %d, \"seconds\": %.6f}", count + 1, elapsed);
+        }
     }
 
     /** Read a backlog from its first message with a new subscription, acknowledging each. */

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pulsark.datasource.filters import RowFilter
-from pulsark.datasource.plan import Split
+from pulsark.datasource.plan import Segment, Split
 from pulsark.datasource.table_files import TableFile
 from pulsark.errors import CorruptEntryError
 from pulsark.storage.rows import ROW_SCHEMA, RowBuilder, entries_of
@@ -25,7 +25,10 @@ from pulsark.storage.rows.entries import COLUMNS as ENTRY_COLUMNS
 from pulsark.storage.rows.entries import SCHEMA_VERSION
 from pulsark.storage.rows.values import ValueColumn
 
-BATCH_ROWS = 16_384
+BATCH_ROWS = 65_536
+BATCH_BYTES = 2 << 20
+"""An Arrow batch has at most so much, and so do the row groups that are read at once: each call and
+each batch has its price, and a row group has few bytes of what a projection wants."""
 
 FORMAT_VERSIONS = ("1", "2")
 _FORMAT_KEY = b"pulsark.formatVersion"
@@ -36,6 +39,14 @@ _COMPARED = (
     "deliver_at_time", "producer_name",
 )  # fmt: skip
 """Columns whose minimum and maximum in a row group say something of the column of a query."""
+
+
+class _Run(NamedTuple):
+    """Row groups that follow each other, and their first and last entry."""
+
+    groups: list[int]
+    low: int
+    high: int
 
 
 class UnreadableError(Exception):
@@ -71,28 +82,25 @@ def file_rows(
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
             _check(parquet, file)
-            places = _places(parquet)
             values = _values(parquet)
             stored = _stored_columns(columns, values)
-            for number, (low, high) in enumerate(_ranges(parquet, file)):
-                if high < first or low > segment.last:
-                    continue
-                if wanted.may_match(parquet.metadata.row_group(number), places):
-                    rows = parquet.read_row_group(number, columns=stored, use_threads=False)
-                    (found,) = rows.combine_chunks().to_batches()
-                    _check_entries(found, low, high)
-                    if values is None or "value" not in stored:
-                        yield from _shaped(found, item, columns)
-                    elif found.column("value_raw").null_count == found.num_rows:
-                        yield from _shaped(_with_payloads(found, values), item, columns)
-                    else:
-                        # What was sent compressed or encrypted is told apart by its entry only.
-                        whole = parquet.read_row_group(
-                            number, columns=[*ENTRY_COLUMNS, SCHEMA_VERSION], use_threads=False
-                        )
-                        entries = entries_of(whole, values)
-                        yield from entry_rows(item, entries, columns)
-                first = high + 1
+            typed = values if "value" in stored else None
+            for run in _runs(parquet, _ranges(parquet, file), segment, wanted, stored, typed):
+                first = max(first, run.low)
+                rows = parquet.read_row_groups(run.groups, columns=stored, use_threads=False)
+                (found,) = rows.combine_chunks().to_batches()
+                _check_entries(found, run.low, run.high)
+                if typed is None:
+                    yield from _shaped(found, item, columns)
+                elif found.column("value_raw").null_count == found.num_rows:
+                    yield from _shaped(_with_payloads(found, typed), item, columns)
+                else:
+                    # What was sent compressed or encrypted is told apart by its entry only.
+                    whole = parquet.read_row_groups(
+                        run.groups, columns=[*ENTRY_COLUMNS, SCHEMA_VERSION], use_threads=False
+                    )
+                    yield from entry_rows(item, entries_of(whole, typed), columns)
+                first = run.high + 1
     except (OSError, pa.ArrowException, CorruptEntryError) as error:
         raise UnreadableError(first, f"{path}: {error}") from error
 
@@ -115,6 +123,47 @@ def _ranges(parquet: pq.ParquetFile, file: TableFile) -> list[tuple[int, int]]:
     if [low for low, _ in found] != firsts[:-1] or firsts[-1] != file.last + 1:
         raise pa.ArrowInvalid(f"its row groups have the entries {found}")
     return found
+
+
+def _runs(
+    parquet: pq.ParquetFile,
+    ranges: Sequence[tuple[int, int]],
+    segment: Segment,
+    wanted: RowFilter,
+    stored: Sequence[str],
+    typed: ValueColumn | None,
+) -> Iterator[_Run]:
+    """Neighbouring row groups that are read at once, but for those that nothing is wanted of."""
+    places = _places(parquet)
+    metadata = parquet.metadata
+    leaves = [
+        number
+        for number in range(metadata.num_columns)
+        if metadata.schema.column(number).path.split(".", 1)[0] in stored
+    ]
+    groups: list[int] = []
+    rows = size = 0
+    for number, (low, high) in enumerate(ranges):
+        if high < segment.first or low > segment.last:
+            continue
+        group = metadata.row_group(number)
+        if not wanted.may_match(group, places):
+            continue
+        more = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+        apart = groups and (
+            typed is not None
+            or groups[-1] != number - 1
+            or rows + group.num_rows > BATCH_ROWS
+            or size + more > BATCH_BYTES
+        )
+        if apart:
+            yield _Run(groups, ranges[groups[0]][0], ranges[groups[-1]][1])
+            groups, rows, size = [], 0, 0
+        groups.append(number)
+        rows += group.num_rows
+        size += more
+    if groups:
+        yield _Run(groups, ranges[groups[0]][0], ranges[groups[-1]][1])
 
 
 def _places(parquet: pq.ParquetFile) -> dict[str, int]:
@@ -172,8 +221,10 @@ def _shaped(rows: pa.RecordBatch, item: Split, columns: Sequence[str]) -> Iterat
     mask = _messages(rows, item)
     if mask is not None:
         rows = rows.filter(mask)
-    for start in range(0, rows.num_rows, BATCH_ROWS):
-        some = rows.slice(start, BATCH_ROWS)
+    pieces = max(-(-rows.nbytes // BATCH_BYTES), -(-rows.num_rows // BATCH_ROWS), 1)
+    step = max(-(-rows.num_rows // pieces), 1)
+    for start in range(0, rows.num_rows, step):
+        some = rows.slice(start, step)
         arrays = [_column(name, some, item) for name in columns]
         yield pa.RecordBatch.from_arrays(
             arrays, schema=pa.schema([ROW_SCHEMA.field(name) for name in columns])

@@ -106,13 +106,16 @@ class Sink:
         if not self.options.exactly_once:
             sender = Sender(self.options, self.columns)
             sender.send(batches)
+            settle()
             return TaskResult(task, ident, ())
         writers = _TopicWriters(self, ident, number, task, again)
         try:
             for batch in batches:
                 if batch.num_rows:
                     writers.add(batch)
-            return TaskResult(task, ident, writers.finish())
+            result = TaskResult(task, ident, writers.finish())
+            settle()
+            return result
         except BaseException:
             writers.abandon()
             raise
