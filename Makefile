@@ -58,6 +58,10 @@ bench: $(STAMP) ## ratios against Apache Pulsar; CHECK=1 exits 1 below a thresho
 	$(BIN)/python -m benchmarks.compare $(if $(CHECK),--check) $(BENCH_ARGS)
 	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.sealing $(if $(CHECK),--check))
 	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_write $(if $(CHECK),--check))
+	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_sealed $(if $(CHECK),--check))
+	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_read $(if $(CHECK),--check))
+	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_stream $(if $(CHECK),--check))
+	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_freshness $(if $(CHECK),--check))
 	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.sealed_size $(if $(CHECK),--check))
 
 docs-test: $(STAMP) .cache/jars.ok ## run every command and snippet of the docs

@@ -38,6 +38,7 @@ REACHED = 0.98
 BEHIND_SECONDS = 3.0
 """A stream that is so far behind after the last message had a backlog that grew."""
 WARM_SECONDS = 10.0
+BEGUN_SECONDS = 60.0
 DRAIN_SECONDS = 120.0
 
 
@@ -102,11 +103,17 @@ class Run:
         )
         return reader.load()
 
-    def start(self, frame: DataFrame, sink: str, **options: str) -> StreamingQuery:
-        """A query with the default trigger."""
+    def begun(self, frame: DataFrame, sink: str, **options: str) -> StreamingQuery:
+        """A query with the default trigger that has finished a batch."""
         checkpoint = str(self.home / self.name())
         writer = frame.writeStream.format(sink).option("checkpointLocation", checkpoint)
-        return writer.options(**options).start()
+        query = writer.options(**options).start()
+        deadline = time.monotonic() + BEGUN_SECONDS
+        while not _rows(query):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the query has no row after {BEGUN_SECONDS:.0f} s")
+            time.sleep(0.05)
+        return query
 
 
 def micro_batches(run: Run) -> list[Goal]:
@@ -132,11 +139,11 @@ def _ages(run: Run, name: str) -> tuple[list[float], list[dict[str, Any]]]:
     file = run.home / run.name()
     if name == "idle source":
         reader = run.spark.readStream.format("idle").options(rate=rate, size=VALUE_BYTES)
-        query = run.start(reader.load(), "clock", file=str(file))
+        query = run.begun(reader.load(), "clock", file=str(file))
         time.sleep(WARM_SECONDS + seconds)
     else:
         topic = run.topic()
-        query = run.start(run.stream(topic, "event_time,value"), "clock", file=str(file))
+        query = run.begun(run.stream(topic, "event_time,value"), "clock", file=str(file))
         run.publish(topic, rate, WARM_SECONDS + seconds, batching=False)
         time.sleep(1.0)
     progress = [json.loads(each.json) for each in query.recentProgress]
@@ -162,7 +169,7 @@ def sustained(run: Run) -> list[Goal]:
     """How far the stream is behind when the last of many messages was published."""
     seconds = run.arguments.sustained_seconds
     topic = run.topic()
-    query = run.start(run.stream(topic), "noop")
+    query = run.begun(run.stream(topic), "noop")
     run.publish(topic, SUSTAINED_RATE, WARM_SECONDS, batching=True)
     before = _rows(query)
     spent = Spent()

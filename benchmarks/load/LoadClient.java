@@ -289,7 +289,7 @@ public final class LoadClient {
         AtomicReference<Throwable> failure = new AtomicReference<>();
         try (Producer<byte[]> producer = client.newProducer().topic(topic)
                 .enableBatching(batching).blockIfQueueFull(true).create()) {
-            producer.send(payload);
+            producer.newMessage().value(payload).eventTime(System.currentTimeMillis()).send();
             long epoch = System.currentTimeMillis();
             long start = System.nanoTime();
             for (int i = 0; i < count; i++) {

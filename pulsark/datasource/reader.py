@@ -38,6 +38,7 @@ from pulsark.datasource.topics import (
     require_topics,
     starting_places,
 )
+from pulsark.datasource.workers import settle
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class SplitReader:
                 rows = wanted.apply(shape.apply(batch, split.topic))
                 if rows.num_rows:
                     yield rows
+        settle()
 
     def _rows(
         self, split: Split, columns: tuple[str, ...], wanted: RowFilter

@@ -31,6 +31,7 @@ from pulsark.datasource.outgoing import columns_of, messages_of, topics_of
 from pulsark.datasource.routing import Router
 from pulsark.datasource.sending import Sender
 from pulsark.datasource.topics import topic_names
+from pulsark.datasource.workers import settle
 from pulsark.datasource.write_options import WriteOptions
 from pulsark.runtime import OsDisk, SystemClock
 from pulsark.storage.rows.outgoing import Batching, message_sizes
