@@ -35,6 +35,10 @@ pieces together has one for each byte."""
 COMPRESSION_LEVEL: Final = 1
 """Of zstd. Somebody waits for a bulk publish, unlike for sealing."""
 
+COMPRESSED: Final = ("key", "ordering_key", "value", "value_raw", "properties")
+"""Columns that are compressed: what rows bring. Of the others little is left by their encodings, and
+each page that is compressed costs the setting up of a compressor."""
+
 VERIFIED: Final = ("entry_id", "batch_index")
 """Columns that are decoded again. To decode the values would take as long as to write them."""
 
@@ -136,7 +140,7 @@ class BulkWriter:
         self._values = self._values.fresh() if self._values is not None else None
         return FileWriter(
             name, first_entry, self._directories, self._disk, self._values,
-            COMPRESSION_LEVEL, VERIFIED,
+            COMPRESSION_LEVEL, COMPRESSED, VERIFIED,
         )  # fmt: skip
 
     def _typed(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -187,7 +187,8 @@ class _Sealer:
 class FileWriter(io.RawIOBase):
     """One Parquet file, written to several directories at the same time.
 
-    ``first`` is its first entry. ``verified`` are the columns of which every row is read again at
+    ``first`` is its first entry. ``compressed`` are the columns that are, with all that is in them,
+    and all of them if it is not given. ``verified`` are the columns of which every row is read again at
     the end, all of them if it is not given; that all bytes are right is always seen. Directories
     that fail are left out with a warning.
     """
@@ -200,6 +201,7 @@ class FileWriter(io.RawIOBase):
         disk: Disk,
         values: ValueColumn | None,
         compression_level: int = COMPRESSION_LEVEL,
+        compressed: Sequence[str] | None = None,
         verified: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
@@ -228,11 +230,12 @@ class FileWriter(io.RawIOBase):
             raise errors[0]
         schema = FILE_SCHEMA if values is None else file_schema(values.type)
         dictionaries = DICTIONARIES + ([] if values is None else list(_leaves(schema, "value")))
+        leaves = [leaf for name in compressed or schema.names for leaf in _leaves(schema, name)]
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
             schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
-            compression="zstd",
-            compression_level=compression_level,
+            compression=dict.fromkeys(leaves, "zstd"),
+            compression_level=dict.fromkeys(leaves, compression_level),
             data_page_size=PAGE_BYTES,
             use_dictionary=dictionaries,
             column_encoding=DIFFERENCES,
