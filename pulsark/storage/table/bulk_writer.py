@@ -36,7 +36,7 @@ COMPRESSION_LEVEL: Final = 1
 """Of zstd. Somebody waits for a bulk publish, unlike for sealing."""
 
 COMPRESSED: Final = ("key", "ordering_key", "value", "value_raw", "properties")
-"""Columns that are compressed: what rows bring. Of the others little is left by their encodings, and
+"""Columns that are compressed: what rows bring. Their encodings leave little of the others, and
 each page that is compressed costs the setting up of a compressor."""
 
 VERIFIED: Final = ("entry_id", "batch_index")

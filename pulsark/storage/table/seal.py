@@ -187,10 +187,9 @@ class _Sealer:
 class FileWriter(io.RawIOBase):
     """One Parquet file, written to several directories at the same time.
 
-    ``first`` is its first entry. ``compressed`` are the columns that are, with all that is in them,
-    and all of them if it is not given. ``verified`` are the columns of which every row is read again at
-    the end, all of them if it is not given; that all bytes are right is always seen. Directories
-    that fail are left out with a warning.
+    ``first`` is its first entry. Without ``compressed`` all columns are, else those and what is in
+    them. ``verified`` are the columns of which every row is read again at the end, without it all;
+    that every byte is right is always seen. Directories that fail are left out with a warning.
     """
 
     def __init__(
@@ -230,12 +229,14 @@ class FileWriter(io.RawIOBase):
             raise errors[0]
         schema = FILE_SCHEMA if values is None else file_schema(values.type)
         dictionaries = DICTIONARIES + ([] if values is None else list(_leaves(schema, "value")))
-        leaves = [leaf for name in compressed or schema.names for leaf in _leaves(schema, name)]
+        some = [leaf for name in compressed or () for leaf in _leaves(schema, name)]
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
             schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
-            compression=dict.fromkeys(leaves, "zstd"),
-            compression_level=dict.fromkeys(leaves, compression_level),
+            compression="zstd" if compressed is None else dict.fromkeys(some, "zstd"),
+            compression_level=(
+                compression_level if compressed is None else dict.fromkeys(some, compression_level)
+            ),
             data_page_size=PAGE_BYTES,
             use_dictionary=dictionaries,
             column_encoding=DIFFERENCES,

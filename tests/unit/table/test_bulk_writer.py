@@ -209,3 +209,16 @@ def test_a_client_cannot_tell_a_delayed_message_from_one_that_was_sent() -> None
     assert head.deliver_at_time == NOW + 5
     assert not head.HasField("num_messages_in_batch")
     assert client_view(entry)
+
+
+def test_what_rows_bring_is_compressed(tmp_path: Path) -> None:
+    staged = written(tmp_path, [[{"key": "k", "value": b"x", "properties": [("a", "b")]}] * 100])
+    assert staged is not None
+    group = pq.ParquetFile(tmp_path / staged.files[0].path).metadata.row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    kinds = {column.path_in_schema: column.compression for column in columns}
+    some = {name for name, kind in kinds.items() if kind == "ZSTD"}
+    assert some == {
+        "key", "ordering_key", "value", "value_raw",
+        "properties.key_value.key", "properties.key_value.value",
+    }  # fmt: skip
