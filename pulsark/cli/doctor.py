@@ -24,7 +24,6 @@ COLUMNS = 80
 IMPORT_SECONDS = 60.0
 CONNECT_SECONDS = 3.0
 JAVA_VERSIONS = (17, 21)
-PYSPARK_VERSION = "4.2."
 PYARROW_MAJOR_MIN = 18
 PANDAS_MAJOR_BELOW = 3
 UNIX_PATH_BYTES_MAX = 107
@@ -79,6 +78,8 @@ def examine(admin_url: str, service_url: str) -> Iterator[Finding]:
     yield python()
     yield pyspark()
     yield libraries()
+    yield connect()
+    yield settings()
     yield java()
     yield discovery()
     yield jars()
@@ -122,22 +123,48 @@ def version_of(package: str) -> str | None:
 
 
 def pyspark() -> Finding:
-    """Whether PySpark is the one that this release was made for."""
+    """Whether PySpark is one that this release works with."""
+    from pulsark.datasource.session import SPARK_VERSION, SPARK_VERSIONS
+
     found = version_of("pyspark") or version_of("pyspark-client")
     if found is None:
         return Finding("pyspark", FAILURE, "it is not installed", "pip install 'pulsark[spark]'")
-    if not found.startswith(PYSPARK_VERSION):
+    line = ".".join(found.split(".")[:2])
+    if line not in SPARK_VERSIONS:
         return Finding(
             "pyspark",
-            WARNING,
-            f"{found}; tested with {PYSPARK_VERSION}x",
-            "pip install 'pyspark==4.2.*' if something does not work",
+            FAILURE,
+            f"{found}; Pulsark works with {' and '.join(SPARK_VERSIONS)}",
+            "pip install 'pulsark[spark]'",
         )
-    return Finding("pyspark", OK, found)
+    return _spark_home(found) or Finding(
+        "pyspark",
+        OK,
+        found if line == SPARK_VERSION else f"{found}; streams have no limits before 4.2",
+    )
+
+
+def _spark_home(version: str) -> Finding | None:
+    """What is wrong if a variable left behind sends PySpark to the jars of another Spark."""
+    home = os.environ.get("SPARK_HOME")
+    if not home:
+        return None
+    cores = sorted(path.name for path in Path(home, "jars").glob("spark-core_*.jar"))
+    if any(name.endswith(f"-{version}.jar") for name in cores):
+        return None
+    there = f"has {cores[0]}" if cores else "has no jars of Spark"
+    return Finding(
+        "pyspark",
+        FAILURE,
+        f"{version}, but SPARK_HOME is {home}, which {there}",
+        f"unset SPARK_HOME, or pip install the pyspark of {home}",
+    )
 
 
 def libraries() -> Finding:
     """Whether what PySpark and Delta need beside them fits."""
+    from pulsark.datasource.session import DELTA_VERSION
+
     arrow, pandas, delta = map(version_of, ("pyarrow", "pandas", "delta-spark"))
     shown_versions = ", ".join(
         f"{name} {version or 'none'}"
@@ -154,7 +181,63 @@ def libraries() -> Finding:
             shown_versions,
             f"pip install 'pandas<{PANDAS_MAJOR_BELOW}': PySpark does not know newer ones",
         )
+    if delta is not None and delta != DELTA_VERSION:
+        return Finding(
+            "libraries",
+            WARNING,
+            shown_versions,
+            f"pip install delta-spark=={DELTA_VERSION}: it is the version of Delta's jars",
+        )
     return Finding("libraries", OK, shown_versions)
+
+
+def connect() -> Finding:
+    """Whether a session of Spark Connect is possible; nobody needs one."""
+    from pulsark.datasource.session import missing_for_connect
+
+    missing = missing_for_connect()
+    if missing is None:
+        return Finding("connect", OK, "Spark Connect can be used")
+    return Finding(
+        "connect", OK, f"no module {missing}: Spark Connect needs pip install 'pulsark[connect]'"
+    )
+
+
+def settings() -> Finding:
+    """What spark-submit takes by itself from a file that somebody left there."""
+    from pulsark.datasource.session import delta_package
+
+    path = _defaults_file()
+    if path is None:
+        return Finding(
+            "settings", OK, "no spark-defaults.conf; spark-submit needs --properties-file"
+        )
+    text = path.read_text(errors="replace")
+    written = dict(re.findall(r"^\s*(spark\.[\w.]+)[ \t=:]+(.*\S)", text, re.M))
+    packages = written.get("spark.jars.packages", "").split(",")
+    other = [name for name in packages if "io.delta:delta-" in name and name != delta_package()]
+    if other:
+        return Finding(
+            "settings",
+            FAILURE,
+            f"{path}: spark.jars.packages has {other[0]}",
+            f"write {delta_package()} there: Delta has a jar for each version of Spark",
+        )
+    if written.get("spark.python.unix.domain.socket.enabled", "").lower() != "true":
+        return Finding(
+            "settings",
+            WARNING,
+            f"{path}: Python workers lose about 40 ms a task over TCP",
+            "set spark.python.unix.domain.socket.enabled to true there",
+        )
+    return Finding("settings", OK, str(path))
+
+
+def _defaults_file() -> Path | None:
+    home = os.environ.get("SPARK_HOME")
+    directory = os.environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    path = Path(directory, "spark-defaults.conf") if directory else None
+    return path if path is not None and path.is_file() else None
 
 
 def _major(version: str) -> int:
@@ -216,24 +299,27 @@ def import_problem(module: str, attribute: str = "") -> str | None:
         return f"not done within {IMPORT_SECONDS:g} s"
     if done.returncode == 0:
         return None
+    reason = re.search(r"format 'pulsark' is not available: (.+)", done.stderr)
+    if reason is not None:  # what our own package caught
+        return reason[1]
     lines = done.stderr.strip().splitlines()
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 
 def jars() -> Finding:
     """Whether Delta's jars are here, or will have to be downloaded."""
-    from pulsark.datasource.session import DELTA_JARS, DELTA_PACKAGE, ivy_dir
+    from pulsark.datasource.session import delta_jars, delta_package, ivy_dir
 
     directory = ivy_dir() / "jars"
-    missing = [name for name in DELTA_JARS if not (directory / name).is_file()]
+    missing = [name for name in delta_jars() if not (directory / name).is_file()]
     if missing:
         return Finding(
             "jars",
             WARNING,
-            f"Delta's jars are not in {directory}; the first session downloads {DELTA_PACKAGE}",
+            f"Delta's jars are not in {directory}; the first session downloads {delta_package()}",
             "python -m pulsark.datasource.jars, where there is a network",
         )
-    return Finding("jars", OK, f"{DELTA_PACKAGE} in {directory}")
+    return Finding("jars", OK, f"{delta_package()} in {directory}")
 
 
 def sockets() -> Finding:

@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pyspark.sql.streaming.datasource import (
+from pulsark.datasource.offsets import Place, StreamOffset
+from pulsark.datasource.options import Options
+from pulsark.datasource.plan import PartitionState, comes_after, segments_between, within_bytes
+from pulsark.datasource.stream_api import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
 )
-
-from pulsark.datasource.offsets import Place, StreamOffset
-from pulsark.datasource.options import Options
-from pulsark.datasource.plan import PartitionState, comes_after, segments_between, within_bytes
 
 States = Mapping[str, PartitionState]
 CountMessages = Callable[[str, Place, Place, int], tuple[int, Place]]

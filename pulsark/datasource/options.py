@@ -65,6 +65,7 @@ _OF_VIEWS = (
     "minPartitions",
     "pollTimeoutMs",
 )
+_LOST = ". Spark hands no option of a table made with CREATE TABLE over: use CREATE TEMPORARY VIEW"
 _NAMESPACE = re.compile(r"[^/\s]+/[^/\s]+")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
 _STREAM_ONLY = (
@@ -253,7 +254,10 @@ def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     chosen = [name for name in ("topic", "topics", "topicsPattern") if name in given]
     if len(chosen) != 1:
         found = " and ".join(f"'{name}'" for name in chosen) or "none"
-        raise OptionError(f"set exactly one of 'topic', 'topics', 'topicsPattern'; found {found}")
+        lost = "" if given else _LOST
+        raise OptionError(
+            f"set exactly one of 'topic', 'topics', 'topicsPattern'; found {found}{lost}"
+        )
     value = given[chosen[0]].strip()
     if not value:
         raise OptionError(f"option '{chosen[0]}' is empty")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSource
 
 from pulsark.datasource.admin_client import AdminClient
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+if not hasattr(spark_api, "Filter"):
+    raise ImportError("it needs Spark 4.1 or later: pip install 'pulsark[spark]'")
 
 SCHEMAS_OF_TOPICS_MAX = 100
 """More topics are not compared for ``valueFormat`` auto."""
@@ -58,12 +61,15 @@ class PulsarkSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read of the columns in ``schema``."""
+        from pulsark.datasource.stream_api import ADMISSION_CONTROL
         from pulsark.datasource.stream_reader import PulsarkStreamReader
+        from pulsark.datasource.unlimited_stream import UnlimitedStreamReader
 
         options = Options.parse(self.options, streaming=True)
         layout = _layout(options)
         layout.check(schema)
-        return PulsarkStreamReader(options, layout, tuple(schema.fieldNames()))
+        kind = PulsarkStreamReader if ADMISSION_CONTROL else UnlimitedStreamReader
+        return kind(options, layout, tuple(schema.fieldNames()))
 
     # Spark passes these parameters by name.
 

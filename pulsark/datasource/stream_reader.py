@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.admission import Admission, default_limit
@@ -31,6 +30,7 @@ from pulsark.datasource.reader import (
     available_range,
     split_partitions,
 )
+from pulsark.datasource.stream_api import ReadLimit, SupportsTriggerAvailableNow
 from pulsark.datasource.topics import (
     States,
     TopicFinder,

@@ -86,7 +86,8 @@ class Reader:
         done = subprocess.run(
             command,
             cwd=self.home,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Spark Connect's server takes a free port then, in place of 15002.
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "SPARK_TESTING": "1"},
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -123,7 +124,8 @@ class Reader:
 
     def _python(self, snippet: Snippet) -> None:
         text = self._here(snippet.text)
-        if "spark" not in text:
+        if "spark" not in text or "remote=" in text:
+            # Sessions of Spark Connect and classic ones do not mix in one process.
             self._call(snippet, [sys.executable, "-c", text])
             return
         spark = self._spark()

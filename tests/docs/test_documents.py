@@ -45,7 +45,12 @@ EXPECTED = {
         "/table/public/default/",
         "ledger_id",
     ),
-    "spark.md": ("key='table-7'", "ledger_id", "key='table-8', value='one espresso'"),
+    "spark.md": (
+        "key='table-7'",
+        "ledger_id",
+        "key='table-8', value='one espresso'",
+        "over Spark Connect",
+    ),
 }
 """What a reader of the document must have seen."""
 

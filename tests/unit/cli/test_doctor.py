@@ -29,19 +29,59 @@ def test_the_python_of_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "status"), [(None, FAILURE), ("4.2.0", OK), ("3.5.1", WARNING)]
+    ("version", "status"), [(None, FAILURE), ("4.2.0", OK), ("4.1.4", OK), ("3.5.1", FAILURE)]
 )
 def test_the_version_of_pyspark(
     monkeypatch: pytest.MonkeyPatch, version: str | None, status: str
 ) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setattr(doctor, "version_of", lambda package: version)
     assert doctor.pyspark().status == status
+
+
+def test_a_spark_home_of_another_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda package: "4.2.0")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert "has no jars of Spark" in doctor.pyspark().found
+    (tmp_path / "jars").mkdir()
+    core = tmp_path / "jars" / "spark-core_2.13-3.5.1.jar"
+    core.touch()
+    found = doctor.pyspark()
+    assert (found.status, core.name in found.found) == (FAILURE, True)
+    assert "unset SPARK_HOME" in found.todo
+    core.rename(core.with_name("spark-core_2.13-4.2.0.jar"))
+    assert doctor.pyspark().status == OK
+
+
+def test_settings_that_spark_submit_finds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert doctor.settings().status == OK
+    shipped = (Path(__file__).parents[3] / "conf/spark-defaults.conf").read_text()
+    there = tmp_path / "spark-defaults.conf"
+    there.write_text(shipped)
+    assert doctor.settings().status == OK
+    there.write_text(shipped.replace("delta-spark_4.2_2.13:4.4.0", "delta-spark_2.13:4.0.0"))
+    found = doctor.settings()
+    assert (found.status, "delta-spark_2.13:4.0.0" in found.found) == (FAILURE, True)
+    assert "io.delta:delta-spark_4.2_2.13:4.4.0" in found.todo
+    there.write_text("spark.ui.enabled=false\n")
+    assert "unix.domain.socket" in doctor.settings().todo
+
+
+def test_spark_connect_is_for_who_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.connect().found == "Spark Connect can be used"
+    monkeypatch.setattr("pulsark.datasource.session.CONNECT_MODULES", ("no_such_module",))
+    assert doctor.connect().status == OK
+    assert "pip install 'pulsark[connect]'" in doctor.connect().found
 
 
 def test_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     versions: dict[str, str | None] = {"pyarrow": "26.0.1", "pandas": None, "delta-spark": None}
     monkeypatch.setattr(doctor, "version_of", versions.get)
     assert doctor.libraries().status == OK
+    versions["delta-spark"] = "4.0.0"
+    assert "delta-spark==4.4.0" in doctor.libraries().todo
     versions["pandas"] = "3.1.1"
     assert "pandas<3" in doctor.libraries().todo
     versions["pyarrow"] = "9.0.0"
@@ -70,12 +110,12 @@ def test_one_broken_package_hides_all(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from pulsark.datasource.session import DELTA_JARS
+    from pulsark.datasource.session import delta_jars
 
     monkeypatch.setenv("PULSARK_IVY_DIR", str(tmp_path))
     assert doctor.jars().status == WARNING
     (tmp_path / "jars").mkdir()
-    for name in DELTA_JARS:
+    for name in delta_jars():
         (tmp_path / "jars" / name).touch()
     assert doctor.jars().status == OK
 

@@ -172,7 +172,8 @@ def test_durations(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        ({}, "exactly one of 'topic', 'topics', 'topicsPattern'; found none"),
+        ({}, "found none. Spark hands no option of a table made with CREATE TABLE over"),
+        ({"columns": "key"}, "exactly one of 'topic', 'topics', 'topicsPattern'; found none"),
         ({"topic": "a", "topics": "b"}, "found 'topic' and 'topics'"),
         ({"topic": "a", "path": "b"}, "'topic' and 'path' mean the same"),
         ({"topic": " "}, "option 'topic' is empty"),
