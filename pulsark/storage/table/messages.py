@@ -2,10 +2,10 @@
 
 ::
 
-    +-----------+---------+------+----------+------+-------+
-    | json size | entries | JSON | entry id | size | entry |   the last three for each entry
-    | 4         | 4       |      | 8        | 4    |       |
-    +-----------+---------+------+----------+------+-------+
+    +-----------+---------+--------------+------+----------------------+---------+
+    | json size | entries | size of rest | JSON | entry id, its size … | entries |
+    | 4         | 4       | 4            |      | 8, 4 for each        |         |
+    +-----------+---------+--------------+------+----------------------+---------+
 
 Both ends are one program of one version, so there is no version here.
 """
@@ -17,10 +17,11 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-_head = struct.Struct(">II")
+_head = struct.Struct(">III")
 _entry = struct.Struct(">qI")
 
 Entries = Sequence[tuple[int, bytes]]
+Message = tuple[dict[str, Any], list[tuple[int, bytes]]]
 
 
 class BlockingReader(Protocol):
@@ -40,32 +41,33 @@ class AsyncReader(Protocol):
 def encode(document: dict[str, Any], entries: Entries = ()) -> bytes:
     """A message."""
     text = json.dumps(document, separators=(",", ":")).encode()
-    pieces = [_head.pack(len(text), len(entries)), text]
-    for entry_id, entry in entries:
-        pieces += (_entry.pack(entry_id, len(entry)), entry)
-    return b"".join(pieces)
+    pieces = [_entry.pack(entry_id, len(entry)) for entry_id, entry in entries]
+    pieces += [entry for _, entry in entries]
+    rest = len(text) + sum(map(len, pieces))
+    return b"".join((_head.pack(len(text), len(entries), rest), text, *pieces))
 
 
-def read(stream: BlockingReader) -> tuple[dict[str, Any], list[tuple[int, bytes]]] | None:
+def read(stream: BlockingReader) -> Message | None:
     """The next message; ``None`` when the other end is gone."""
     head = stream.read(_head.size)
     if len(head) < _head.size:
         return None
-    size, count = _head.unpack(head)
-    document = json.loads(stream.read(size))
-    entries = []
-    for _ in range(count):
-        entry_id, length = _entry.unpack(stream.read(_entry.size))
-        entries.append((entry_id, stream.read(length)))
-    return document, entries
+    text, count, size = _head.unpack(head)
+    rest = stream.read(size)
+    return _decode(rest, text, count) if len(rest) == size else None
 
 
-async def receive(stream: AsyncReader) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+async def receive(stream: AsyncReader) -> Message:
     """The next message; raises ``IncompleteReadError`` when the other end is gone."""
-    size, count = _head.unpack(await stream.readexactly(_head.size))
-    document = json.loads(await stream.readexactly(size))
+    text, count, size = _head.unpack(await stream.readexactly(_head.size))
+    return _decode(await stream.readexactly(size), text, count)
+
+
+def _decode(rest: bytes, text: int, count: int) -> Message:
+    document = json.loads(rest[:text])
     entries = []
-    for _ in range(count):
-        entry_id, length = _entry.unpack(await stream.readexactly(_entry.size))
-        entries.append((entry_id, await stream.readexactly(length)))
+    start = text + count * _entry.size
+    for entry_id, length in _entry.iter_unpack(rest[text:start]):
+        entries.append((entry_id, rest[start : start + length]))
+        start += length
     return document, entries
