@@ -9,9 +9,12 @@ of a topic, as ``docs/formats/table.md`` has them in an intent; ``value`` is the
 plan's ``values``.
 
 ``GET /admin/v2/sealing/copies?topic=&after=`` answers ``{"roots": {path: why it is refused, or
-empty}, "tables": [{"topic", "directories", "ledgers": [{"ledgerId", "partition", "entries",
-"files", "copies": {directory: [state of each file]}}]}], "next"}``, ``POST
-/admin/v2/sealing/recovered`` with ``{"root"}`` puts a root in service that has all files again.
+empty}, "tables": [{"topic", "directories", "wanted", "logs": {directory: state}, "ledgers":
+[{"ledgerId", "partition", "entries", "files", "copies": {directory: [state of each file]}}]}],
+"next"}``: a table is in ``directories``, and should be in those ``wanted``. ``POST
+.../{topic}/table/directories`` with ``{"directories": wanted}`` says that it is, ``POST
+/admin/v2/sealing/recovered`` with ``{"root"}`` puts a root in service that has all files again and
+completes the logs on it. 409: files are missing there; look again.
 """
 
 from __future__ import annotations
@@ -161,7 +164,9 @@ def _shown_copies(table: TableCopies) -> dict[str, Any]:
     states = {directory: iter(found) for directory, found in table.states.items()}
     return {
         "topic": str(table.name),
-        "directories": list(table.states),
+        "directories": list(table.directories),
+        "wanted": list(table.wanted),
+        "logs": dict(table.logs),
         "ledgers": [
             {
                 "ledgerId": ledger.ledger_id,
@@ -185,3 +190,11 @@ async def recovered(request: Request, broker: BrokerOf) -> Response:
     if not isinstance(root, str):
         raise fail(400, "root is the path of a storage root")
     return value({"tables": await _sealing(broker).copies.put_in_service(root)})
+
+
+@router.post(TOPICS + "/{topic}/table/directories")
+async def place(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """A table is in other directories from now on, which have all its files."""
+    given = (await json_object(request)).get("directories")
+    await _sealing(broker).copies.place(topic.base, strings(given, "directories"))
+    return done()

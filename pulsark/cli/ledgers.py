@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from pulsark.cli.admin_client import AdminClient
 from pulsark.cli.errors import CommandError
 from pulsark.cli.output import print_json, print_table
+from pulsark.storage.table.roots import storage_root_of
 from pulsark.wire.topic_name import TopicName
 
 _WORST = ("missing", "damaged", "ok")
@@ -19,13 +20,22 @@ def check_ledgers(admin_url: str, topic: str | None, *, all_ledgers: bool, as_js
     """Print the ledgers that lack copies, or all; ``CommandError`` if there are such ledgers."""
     client = AdminClient(admin_url)
     roots: dict[str, str] = {}
+    lost: set[str] = set()
     rows: list[dict[str, Any]] = []
+    logs: list[dict[str, str]] = []
     after = ""
     while True:
         query = [("after", after)] + ([("topic", str(TopicName.parse(topic)))] if topic else [])
         page = client.get(f"/sealing/copies?{urlencode(query)}")
         roots = page["roots"]
-        rows += [_row(table, ledger) for table in page["tables"] for ledger in table["ledgers"]]
+        for table in page["tables"]:
+            lost |= set(map(storage_root_of, table["directories"])) - roots.keys()
+            rows += [_row(table, ledger) for ledger in table["ledgers"]]
+            logs += [
+                {"topic": table["topic"], "directory": directory, "state": state}
+                for directory, state in table["logs"].items()
+                if state != "ok" and not roots.get(storage_root_of(directory), "lost")
+            ]
         after = page["next"]
         if not after:
             break
@@ -37,27 +47,49 @@ def check_ledgers(admin_url: str, topic: str | None, *, all_ledgers: bool, as_js
                 "ledgers": len(rows),
                 "lacking": len(lacking),
                 "refusedRoots": refused,
+                "lostRoots": sorted(lost),
+                "logs": logs,
                 "found": rows if all_ledgers else lacking,
             }
         )
     else:
         _print(rows if all_ledgers else lacking)
-        for problem in refused.values():
-            print(textwrap.fill(problem, 80, break_long_words=True))
+        for problem in (*refused.values(), *map(_is_lost, sorted(lost)), *map(_of_log, logs)):
+            print(textwrap.fill(problem, 80, break_on_hyphens=False))
         print(
             f"{len(rows)} sealed ledgers on {len(roots)} storage roots, {len(lacking)} lack copies"
         )
-    if lacking or refused:
-        raise CommandError(
-            f"{len(lacking)} ledgers lack copies, {len(refused)} storage roots are refused: "
-            "run the job replicate_ledgers"
+    problems = [
+        f"{count} {what}"
+        for count, what in (
+            (len(lacking), "ledgers lack copies"),
+            (len(refused), "storage roots are refused"),
+            (len(lost), "storage roots are gone for good"),
+            (len(logs), "logs of tables are not whole"),
         )
+        if count
+    ]
+    if problems:
+        raise CommandError(f"{', '.join(problems)}: run the job replicate_ledgers")
+
+
+def _is_lost(root: str) -> str:
+    return (
+        f"storage root {root} is none of the broker's any more: the job replicate_ledgers gives "
+        "its tables another one"
+    )
+
+
+def _of_log(log: dict[str, str]) -> str:
+    root = storage_root_of(log["directory"])
+    return f"the log of the table of {log['topic']} is {log['state']} on storage root {root}"
 
 
 def _row(table: dict[str, Any], ledger: dict[str, Any]) -> dict[str, Any]:
     """How a ledger is: copies are whole if all its files are."""
     states = {
-        directory: min(found, key=_WORST.index) for directory, found in ledger["copies"].items()
+        directory: min(ledger["copies"][directory], key=_WORST.index)
+        for directory in table["wanted"]
     }
     count = Counter(states.values())
     return {
@@ -67,7 +99,7 @@ def _row(table: dict[str, Any], ledger: dict[str, Any]) -> dict[str, Any]:
         "entries": ledger["entries"],
         "copies": count["ok"],
         "wanted": len(states),
-        "state": min(states.values(), key=_WORST.index),
+        "state": min(states.values(), key=_WORST.index, default="ok"),
         "where": states,
     }
 

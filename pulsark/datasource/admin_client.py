@@ -235,6 +235,12 @@ class AdminClient:
         status, answer = self._call("POST", "/admin/v2/sealing/recovered", {"root": root})
         return int(self._expect(status, answer, f"storage root {root}")["tables"])
 
+    def place(self, topic: str, directories: Sequence[str]) -> None:
+        """A table is in other directories from now on, which have all its files."""
+        path = f"{_path(TopicName.parse(topic))}/table/directories"
+        status, answer = self._call("POST", path, {"directories": list(directories)})
+        self._expect(status, answer, f"the table of {topic}")
+
     def attach(
         self, topic: str, table_id: str, files: Sequence[dict[str, Any]], value: Any = None
     ) -> int:

@@ -1,4 +1,4 @@
-"""On which storage roots sealed ledgers are, and when a root that was filled again counts."""
+"""On which storage roots sealed ledgers are, and when a root that was filled counts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from pulsark.metadata.resources import InvalidResourceError
+from pulsark.errors import StorageError
+from pulsark.metadata.resources import InUseError, InvalidResourceError
 from pulsark.storage.table.record import SealedLedger
-from pulsark.storage.table.repair import Copy
+from pulsark.storage.table.repair import Copy, LogState
 from pulsark.storage.table.roots import storage_root_of
 from pulsark.wire.topic_name import TopicName
 
@@ -24,11 +25,18 @@ FILES_A_PAGE: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TableCopies:
-    """One table: its ledgers, and by root how each of their files is there, in their order."""
+    """One table: its ledgers, and by directory how each of their files is there, in their order."""
 
     name: TopicName
     ledgers: list[SealedLedger]
+    directories: Sequence[str]
+    """Where it is."""
+    wanted: Sequence[str]
+    """Where it should be: on roots that the broker has, and on so many as there should be."""
     states: Mapping[str, list[Copy]]
+    """Of all of these."""
+    logs: Mapping[str, LogState]
+    """By directory where it is: how its log is there."""
 
 
 class SealedCopies:
@@ -65,7 +73,7 @@ class SealedCopies:
     async def put_in_service(self, root: str) -> int:
         """A root that was refused has all its files again: it counts; returns its tables.
 
-        The logs of its tables are completed first. ``StorageError`` if a file is missing.
+        The logs of its tables are completed first. ``InUseError`` if a file is missing.
         """
         if root not in self._tables.storage_roots:
             raise InvalidResourceError(
@@ -77,19 +85,48 @@ class SealedCopies:
             for directory in record.roots if record is not None else ():
                 if storage_root_of(directory) == root:
                     async with self._sealing.exclusively(name):
-                        await self._tables.catch_up(name, directory)
+                        await self._catch_up(name, directory)
                     tables += 1
         await self._tables.put_in_service(root)
         return tables
+
+    async def _catch_up(self, name: TopicName, directory: str) -> None:
+        try:
+            await self._tables.catch_up(name, directory)
+        except StorageError as e:
+            raise InUseError(str(e)) from e
+
+    async def place(self, name: TopicName, directories: Sequence[str]) -> None:
+        """A table is where it should be from now on; all its files are there.
+
+        ``InUseError`` if it should be elsewhere by now, or lacks files: look again.
+        """
+        async with self._sealing.exclusively(name):
+            record = await self._tables.record(name)
+            if record is None or directories != await self._tables.wanted_directories(record):
+                raise InUseError(f"{name} should not be in {', '.join(directories)} any more")
+            try:
+                await self._tables.place(name, directories)
+            except StorageError as e:
+                raise InUseError(str(e)) from e
 
     async def _table(self, name: TopicName) -> TableCopies | None:
         record = await self._tables.record(name)
         if record is None:
             return None
+        wanted = await self._tables.wanted_directories(record)
         ledgers = [ledger for ledger in await self._tables.ledgers(name) if ledger.files]
         ledgers.sort(key=lambda ledger: ledger.ledger_id)
         files = [file for ledger in ledgers for file in ledger.files]
-        return TableCopies(name, ledgers, await self._tables.copy_states(record, files))
+        everywhere = [*record.roots, *(d for d in wanted if d not in record.roots)]
+        return TableCopies(
+            name,
+            ledgers,
+            record.roots,
+            wanted,
+            await self._tables.copy_states(everywhere, files),
+            await self._tables.log_states(record, record.roots),
+        )
 
     async def _names(self, names: Sequence[TopicName]) -> AsyncIterator[TopicName]:
         """Topics that may have a table, in the order of their names."""

@@ -125,6 +125,9 @@ class Sealing:
         self._complaints: dict[TopicName, str] = {}
         self._lent: dict[TopicName, Loan] = {}
         """Tables that a job has to itself."""
+        self._unreleased: dict[int, int] = {}
+        """By ledger: up to where some bookie is still to be told that entries are in the table."""
+        self._tell_at, self._tell_pause = 0.0, CHECK_SECONDS
         self.load: LoopLoad | None = None
         """While it says that clients keep the broker busy, sealing waits."""
         self.jobs = SealingJobs(broker, self, tables)
@@ -196,6 +199,7 @@ class Sealing:
                 log.exception("a round of sealing was broken off")
 
     async def _round(self) -> None:
+        await self._tell_bookies_again()
         started = self._clock.monotonic()
         small_had_a_turn = False
         due = await self._look(started)
@@ -389,9 +393,29 @@ class Sealing:
         sealed = await self._tables.sealed(topic.name, ledger_id)
         through = sealed.through if sealed is not None else -1
         known = self._progress[topic].through
-        if through > known.get(ledger_id, -1):
+        before = known.get(ledger_id, -1)
+        known[ledger_id] = through  # so it is, whether all bookies hear of it or not
+        if through > before:
+            await self._tell_bookies(ledger_id, through)
+
+    async def _tell_bookies(self, ledger_id: int, through: int) -> None:
+        """Those that cannot be reached now are told later, or hear of it after their restart."""
+        try:
             await self._broker.ledgers.release(ledger_id, through)
-        known[ledger_id] = through
+        except StorageError as error:
+            log.debug("ledger %d is not released everywhere yet: %s", ledger_id, error)
+            self._unreleased[ledger_id] = through
+
+    async def _tell_bookies_again(self) -> None:
+        now = self._clock.monotonic()
+        if not self._unreleased or now < self._tell_at:
+            return
+        again, self._unreleased = self._unreleased, {}
+        for ledger_id, through in again.items():
+            await self._tell_bookies(ledger_id, through)
+        self._tell_pause = min(2 * self._tell_pause, TIDY_SECONDS) if self._unreleased else 0.0
+        self._tell_pause = max(self._tell_pause, CHECK_SECONDS)
+        self._tell_at = now + self._tell_pause
 
     async def entries(self, wanted: SealRange) -> AsyncIterator[Entries]:
         """``tables.EntriesOf``: from the journal, or from the table what is sealed already."""

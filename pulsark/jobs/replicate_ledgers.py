@@ -3,12 +3,14 @@
 Every root of a table has all of it. This job looks which files are missing or damaged on which
 root, by their bytes with ``--verify``, and copies them from a root that has them: a Spark task for
 each root and so many files. A root that was refused because it came back empty counts again when
-all its files are there.
+all its files are there. A root that the broker does not have any more is lost for good: its tables
+get another one in its place, and so do tables with fewer roots than they should have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -60,33 +62,56 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
     """Look and repair once; ``JobError`` if a copy could not be made."""
     admin = context.admin(wanted)
     refused: set[str] = set()
+    incomplete: set[str] = set()
     copies: list[Copy] = []
+    moving: dict[str, list[str]] = {}
     for page in _pages(admin, wanted.topic):
         refused = {root for root, problem in page["roots"].items() if problem}
         copies += copies_of(page)
+        for table in page["tables"]:
+            if table["wanted"] != table["directories"]:
+                moving[table["topic"]] = table["wanted"]
+            incomplete |= {
+                storage_root_of(directory)
+                for directory, state in table["logs"].items()
+                if state != "ok" and directory in table["wanted"]
+            }
     tasks = packed(c for c in copies if wanted.verify or c.state != "ok")
     context.progress.show("looking at copies", 0, len(tasks))
     results = [result for some in _in_spark(tasks, context) for result in some]
     failed = [result for result in results if result.problem]
     broken = {storage_root_of(result.copy.directory) for result in failed}
     problems = [result.problem for result in failed]
-    recovered = []
-    for root in sorted(refused - broken) if not wanted.topic else ():
-        try:
+    recovered: list[str] = []
+    moved: list[str] = []
+    for topic in sorted(moving):
+        with _noted(problems):
+            admin.place(topic, moving[topic])
+            moved.append(topic)
+    for root in sorted((refused | incomplete) - broken) if not wanted.topic else ():
+        with _noted(problems):
             admin.recovered(root)
             recovered.append(root)
-        except DataSourceError as error:
-            problems.append(str(error))
     summary = {
         "copies": len(copies),
         "written": sum(result.written for result in results),
         "failed": len(failed),
         "recoveredRoots": recovered,
+        "movedTables": len(moved),
     }
     if problems:
         told = f"{len(problems)} copies or roots are still not there: {problems[0]}"
         raise JobError(f"{told} (of {len(copies)} copies, {summary['written']} were written)")
     return summary
+
+
+@contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    """What the broker refuses becomes a problem of the run, and does not end it."""
+    try:
+        yield
+    except DataSourceError as error:
+        problems.append(str(error).removeprefix("pulsark: "))
 
 
 def _pages(admin: AdminClient, topics: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -100,11 +125,12 @@ def _pages(admin: AdminClient, topics: Sequence[str]) -> Iterator[dict[str, Any]
 
 
 def copies_of(page: Mapping[str, Any]) -> Iterator[Copy]:
-    """All copies of which the broker told."""
+    """All copies that there should be, as the broker told."""
     for table in page["tables"]:
+        everywhere = dict.fromkeys((*table["wanted"], *table["directories"]))
         for ledger in table["ledgers"]:
-            for directory in table["directories"]:
-                peers = tuple(other for other in table["directories"] if other != directory)
+            for directory in table["wanted"]:
+                peers = tuple(other for other in everywhere if other != directory)
                 for file, state in zip(ledger["files"], ledger["copies"][directory], strict=True):
                     yield Copy(directory, peers, DataFile.from_json(file), state)
 

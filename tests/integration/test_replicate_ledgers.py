@@ -164,6 +164,73 @@ def test_a_data_directory_that_was_moved_has_its_tables(broker: Standalone) -> N
     assert not old.exists()
 
 
+def test_a_log_that_lost_a_commit_is_shown_and_made_whole(broker: Standalone) -> None:
+    one, two, three = tables(broker)
+    (one / "_delta_log" / f"{1:020d}.json").unlink()
+    newest = max((two / "_delta_log").glob("*.json"))
+    newest.write_bytes(b"")
+    code, said = check(broker)
+    assert code == 1
+    assert "0 lack copies" in said
+    assert f"isdamagedonstorageroot{one.parents[2]}" in "".join(said.split())
+    found = json.loads(check(broker, "--json")[1])
+    assert [(row["directory"], row["state"]) for row in found["logs"]] == [
+        (str(one), "damaged"),
+        (str(two), "damaged"),
+    ]
+    assert replicate(broker) == 0
+    all_equal(broker, 100)
+    assert check(broker)[0] == 0
+    shutil.rmtree(three / "_delta_log")
+    assert check(broker)[0] == 1
+    assert replicate(broker) == 0
+    all_equal(broker, 100)
+
+
+@pytest.mark.feature("F70")
+def test_a_root_that_is_lost_for_good_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def disks(*names: str) -> dict[str, str]:
+        return {
+            "PULSARK_ledgerDirectories": ",".join(f"{tmp_path}/{name}" for name in names),
+            "PULSARK_journalDirectories": ",".join(f"{tmp_path}/journal-{name}" for name in names),
+        }
+
+    with Standalone(tmp_path / "data", *BOOKIES, env={**ENV, **disks("a", "b", "c")}) as broker:
+        publish(broker, "t", 0, 50)
+        publish(broker, "u", 0, 10)
+        assert run_job(broker, "", NoSpark()) == 0
+        before = consumed(broker, "t", "before", 50)
+    shutil.rmtree(tmp_path / "b")
+    with Standalone(tmp_path / "data", *BOOKIES, env={**ENV, **disks("a", "d", "c")}) as broker:
+        assert consumed(broker, "t", "after", 50) == before
+        publish(broker, "t", 50, 5)
+        assert run_job(broker, "t", NoSpark()) == 0
+        code, said = check(broker)
+        assert code == 1
+        assert f"storageroot{tmp_path}/b/tableisnone" in "".join(said.split())
+        assert json.loads(check(broker, "--json")[1])["lostRoots"] == [f"{tmp_path}/b/table"]
+        capsys.readouterr()
+        assert replicate(broker) == 0
+        summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (summary["movedTables"], summary["written"] > 1) == (2, True)
+        assert not (tmp_path / "b").exists(), "nothing is written where the root was"
+        assert check(broker)[0] == 0
+        for where in ("a", "c", "d"):
+            assert sorted(rows(t) for t in tables_on(tmp_path / where)) == [10, 55]
+        publish(broker, "t", 55, 5)
+        assert run_job(broker, "t", NoSpark()) == 0
+        assert max(rows(t) for t in tables_on(tmp_path / "d")) == 60
+    with Standalone(tmp_path / "data", *BOOKIES, env={**ENV, **disks("a", "d", "c")}) as broker:
+        assert consumed(broker, "t", "again", 60)[:1] == before[:1]
+        assert check(broker)[0] == 0
+
+
+def tables_on(root: Path) -> list[Path]:
+    return [log.parent for log in root.rglob("_delta_log")]
+
+
 @pytest.mark.feature("F70")
 def test_two_roots_of_three_lost_and_one_survives(broker: Standalone) -> None:
     before = consumed(broker, "t", "before", 100)

@@ -2,12 +2,14 @@
 
 Data files come first and are a job's work; the log follows, by the table's owner, so that it never
 names a file that is not there.
+
+A root that is lost for good leaves its tables: another one of the broker's takes its place.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import google_crc32c
@@ -17,12 +19,45 @@ from pulsark.runtime import Disk
 from pulsark.storage.table.attach import commit_on_root
 from pulsark.storage.table.delta_log import CorruptCommitError, DeltaLog
 from pulsark.storage.table.record import DataFile, TableRecord
+from pulsark.storage.table.roots import storage_root_of
 
 log = logging.getLogger(__name__)
 
 READ_BYTES = 4 << 20
 
 Copy = Literal["ok", "missing", "damaged"]
+LogState = Literal["ok", "missing", "damaged", "behind"]
+
+
+def placed(
+    directories: Sequence[str], roots: Sequence[str], in_service: Sequence[str], copies: int
+) -> list[str]:
+    """Where a table should be: where it is, but for roots that are none of ``roots`` any more.
+
+    Up to ``copies``, others that are in service take their places. Pure.
+    """
+    kept = [directory for directory in directories if storage_root_of(directory) in roots]
+    used = set(map(storage_root_of, kept))
+    free = [root for root in in_service if root not in used]
+    below = directories[0].removeprefix(storage_root_of(directories[0]))
+    return kept + [root + below for root in free[: max(copies - len(kept), 0)]]
+
+
+def log_state(disk: Disk, record: TableRecord, directory: str) -> LogState:
+    """How a root has the table's log, by its names and its newest commit. Raises ``OSError``."""
+    if not record.attached:
+        return "ok"
+    table_log = DeltaLog(disk, directory)
+    versions = table_log.versions()
+    if not versions:
+        return "missing"
+    if versions != list(range(len(versions))):
+        return "damaged"
+    try:
+        attached = table_log.attached(versions[-1:])
+    except CorruptCommitError:
+        return "damaged"
+    return "ok" if attached >= record.attached - record.pending else "behind"
 
 
 def copy_state(disk: Disk, directory: str, file: DataFile, *, verify: bool = False) -> Copy:

@@ -51,13 +51,12 @@ class StorageRoots:
         root = storage_root_of(directory)
         return self.moved.get(root, root) + directory[len(root) :]
 
-    def check(self, disk: Disk, directory: str) -> None:
-        """Raise ``RefusedRootError`` unless a table's directory is on one of them. Blocks."""
-        root = storage_root_of(directory)
+    def check(self, disk: Disk, root: str) -> None:
+        """Raise ``RefusedRootError`` unless a root is one of them, and still itself. Blocks."""
         if root not in self.paths:
             raise RefusedRootError(
-                f"storage root {root} is none of this broker's. Bring it back (ledgerDirectories), "
-                "or let its tables leave it: replicate_ledgers --replace-roots"
+                f"storage root {root} is none of this broker's any more. Bring it back "
+                "(ledgerDirectories), or let the job replicate_ledgers give its tables another one"
             )
         check_root(disk, root, self.ids)
 

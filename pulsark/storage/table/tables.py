@@ -20,6 +20,7 @@ from functools import partial
 from urllib.parse import unquote
 
 from pulsark.errors import (
+    BadVersionError,
     CorruptEntryError,
     LedgerFencedError,
     NoSuchEntryError,
@@ -45,14 +46,16 @@ from pulsark.storage.table.record import (
     table_directory,
     table_path,
 )
-from pulsark.storage.table.repair import Copy, catch_up, copy_state
-from pulsark.storage.table.room import room
-from pulsark.storage.table.roots import (
-    StorageRoots,
-    check_root,
-    put_in_service,
-    storage_root_of,
+from pulsark.storage.table.repair import (
+    Copy,
+    LogState,
+    catch_up,
+    copy_state,
+    log_state,
+    placed,
 )
+from pulsark.storage.table.room import room
+from pulsark.storage.table.roots import StorageRoots, put_in_service, storage_root_of
 from pulsark.storage.table.staging import STAGING, StagedLedger
 from pulsark.wire.topic_name import TopicName
 
@@ -309,7 +312,7 @@ class Tables:
         return sum([await self._blocking(root, partial(remove, root)) for root in record.roots])
 
     async def staging(self, name: TopicName, table_id: str) -> tuple[list[str], int, ValueSchemas]:
-        """Directories for the files of a bulk publish, made now: one on each root of the table.
+        """Directories for the files of a bulk publish, made now, one on each root in service.
 
         Also in how many of them each file has to be, and how values are written.
         """
@@ -317,11 +320,20 @@ class Tables:
         record = self._owners[table_path(name)].record
         directories = []
         for root in record.roots:
-            directories.append(f"{os.path.abspath(root)}/{STAGING}")
-            make = partial(self._runtime.disk.make_dirs, directories[-1])
-            await self._blocking(root, lambda make=make: make() or 0)  # type: ignore[misc]
-        needed = min(self._copies_needed, len(directories))
+            try:
+                await run_in_worker(self._thread(), partial(self._make_staging, root))
+            except (OSError, StorageError) as e:
+                log.warning("%s: left out of bulk publishes: %s", root, e)
+            else:
+                directories.append(f"{os.path.abspath(root)}/{STAGING}")
+        needed = self.roots_needed(record)
+        if len(directories) < needed:
+            raise StorageError(f"{len(directories)} storage roots of {needed} can be reached")
         return directories, needed, await self.values(name, record)
+
+    def _make_staging(self, root: str) -> None:
+        self._check_root(root)
+        self._runtime.disk.make_dirs(f"{root}/{STAGING}")
 
     async def has_published(self, name: TopicName, table_id: str, ident: str, number: int) -> bool:
         """Whether a bulk publish was made, or a later one of the same origin."""
@@ -396,7 +408,7 @@ class Tables:
         """Why a storage root is refused now; empty if it is not."""
         try:
             await run_in_worker(
-                self._thread(), lambda: check_root(self._runtime.disk, root, self._roots.ids)
+                self._thread(), partial(self._roots.check, self._runtime.disk, root)
             )
         except StorageError as e:
             return str(e)
@@ -427,9 +439,9 @@ class Tables:
             return None
 
     async def copy_states(
-        self, record: TableRecord, files: Sequence[DataFile]
+        self, directories: Sequence[str], files: Sequence[DataFile]
     ) -> dict[str, list[Copy]]:
-        """By root: how it has each of some files, by their sizes."""
+        """By directory: how it has each of some files, by their sizes."""
 
         def look(root: str) -> list[Copy]:
             try:
@@ -439,11 +451,23 @@ class Tables:
                 return ["missing"] * len(files)
 
         return {
-            root: await run_in_worker(
-                self._thread(),
-                lambda root=root: look(root),  # type: ignore[misc]
-            )
-            for root in record.roots
+            root: await run_in_worker(self._thread(), partial(look, root)) for root in directories
+        }
+
+    async def log_states(
+        self, record: TableRecord, directories: Sequence[str]
+    ) -> dict[str, LogState]:
+        """By root: how it has the table's log."""
+
+        def look(root: str) -> LogState:
+            try:
+                self._check_root(root)
+                return log_state(self._runtime.disk, record, root)
+            except (OSError, StorageError):
+                return "missing"
+
+        return {
+            root: await run_in_worker(self._thread(), partial(look, root)) for root in directories
         }
 
     async def catch_up(self, name: TopicName, directory: str) -> None:
@@ -455,8 +479,50 @@ class Tables:
         record = await self._record(table_path(name))
         files = [file for ledger in await self.ledgers(name) for file in ledger.files]
         await run_in_worker(
-            self._thread(), lambda: catch_up(self._runtime.disk, record, directory, files)
+            self._thread(), partial(catch_up, self._runtime.disk, record, directory, files)
         )
+
+    async def wanted_directories(self, record: TableRecord) -> list[str]:
+        """Where a table should be: a root that this process does not have any more is replaced."""
+        roots = self._roots.paths
+        in_service = [root for root in roots if not await self.root_problem(root)]
+        return placed(record.roots, roots, in_service, self._copies)
+
+    async def place(self, name: TopicName, directories: Sequence[str]) -> None:
+        """From now on a table is in these directories, which have all of its files.
+
+        ``StorageError``: they have not, or somebody was faster; nothing is changed then.
+        """
+        path = table_path(name)
+        self._owners.pop(path, None)  # whoever owns it begins anew
+        found = await self._metadata.get(path)
+        if found is None:
+            raise StorageError(f"there is no table at {path}")
+        record = TableRecord.decode(path, found.value).relocated(self._roots.where)
+        files = [file for ledger in await self.ledgers(name) for file in ledger.files]
+        whole = 0
+        for directory in directories:
+            try:
+                everywhere = replace(record, roots=(*record.roots, *directories))
+                await run_in_worker(
+                    self._thread(),
+                    partial(self._complete, everywhere, directory, files),
+                )
+                whole += 1
+            except (OSError, StorageError) as e:
+                if directory not in record.roots:
+                    raise StorageError(str(e)) from e
+        if whole < min(self._copies_needed, len(directories)) or not whole:
+            raise StorageError(f"{whole} storage roots have all of {name}")
+        try:
+            placed_there = replace(record, roots=tuple(directories))
+            await self._metadata.put(path, placed_there.encode(), found.version)
+        except BadVersionError:
+            raise StorageError(f"the table of {name} has changed meanwhile") from None
+
+    def _complete(self, record: TableRecord, directory: str, files: Sequence[DataFile]) -> None:
+        self._check_root(directory)
+        catch_up(self._runtime.disk, record, directory, files)
 
     async def put_in_service(self, root: str) -> None:
         """A storage root has all its files again: it counts from now on."""
@@ -590,7 +656,7 @@ class Tables:
         return room(self._runtime.disk, directory)
 
     def _check_root(self, directory: str) -> None:
-        self._roots.check(self._runtime.disk, directory)
+        self._roots.check(self._runtime.disk, storage_root_of(directory))
 
     async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
         """Delete what a process wrote that died; a root that cannot be reached keeps it."""

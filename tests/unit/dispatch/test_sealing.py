@@ -162,6 +162,37 @@ async def test_what_fails_stays_in_the_journal_and_is_tried_again(broker: Broker
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_a_bookie_that_is_away_keeps_nobody_from_sealing_and_hears_of_it_later(
+    broker: BrokerInMemory,
+) -> None:
+    bookie: Any = broker.bookie
+    told, release = list[int](), bookie.release
+
+    async def away(ledger_id: int, through: int) -> None:
+        told.append(ledger_id)
+        raise StorageError("bookie b1 is not available")
+
+    bookie.release = away
+    originals = await appended(broker, 15)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(10))
+    await broker.restart()  # now what the table has is looked up, which the bookie does not hear
+    originals += await appended(broker, 10, first=15)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(25))
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+    tried = len(told)
+    await asyncio.sleep(TIDY_SECONDS)
+    assert len(told) < tried + 40, "a bookie that stays away is asked less and less often"
+    bookie.release = release
+    await asyncio.sleep(2 * TIDY_SECONDS)
+    topic = await broker.broker.topic(NAME)
+    assert [in_journal(broker, i.ledger_id) for i in topic.ledger.ledgers() if not i.open] == [
+        0
+    ] * (len(topic.ledger.ledgers()) - 1)
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
 async def test_a_deleted_topic_takes_its_table_along(broker: BrokerInMemory) -> None:
     await appended(broker, 25)
     await asyncio.sleep(2 * CHECK_SECONDS)
