@@ -161,6 +161,10 @@ VALUE_TYPE_BYTES_MAX = 64 * 1024
 """Largest type of a table's column ``value``, as JSON: some hundred fields. It is part of the
 table record and of commits. Fields beyond it get no columns; their messages are kept as sent."""
 
+VALUE_FIELDS_MAX = VALUE_TYPE_BYTES_MAX // 60
+"""A type with more fields would be larger. A definition in which types name each other often may
+stand for more of them than could ever be counted."""
+
 # -- configuration ---------------------------------------------------------------------------
 
 CONFIG_FILE_BYTES_MAX = 1 << 20

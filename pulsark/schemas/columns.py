@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from pulsark.limits import VALUE_TYPE_BYTES_MAX
+from pulsark.limits import VALUE_FIELDS_MAX, VALUE_TYPE_BYTES_MAX
 from pulsark.schemas import key_value
 from pulsark.schemas.avro import (
     Array,
@@ -193,7 +193,10 @@ def _is_column_type(kind: Any) -> bool:
 
 def of_avro(avro: AvroType, as_json: bool = False) -> ColumnType | None:
     """The type that shows an Avro type; ``as_json``: written as JSON. ``None`` without one."""
-    return _of_avro(avro, as_json, ())
+    try:
+        return _AvroColumns(as_json).of(avro, ())
+    except _TooManyFieldsError:
+        return None
 
 
 def of_protobuf(message: Message) -> ColumnType:
@@ -230,35 +233,51 @@ def _typed(schema: SchemaData) -> ColumnType | None:
     return _OF_PRIMITIVES.get(schema.type)
 
 
-def _of_avro(avro: AvroType, as_json: bool, inside: tuple[str, ...]) -> ColumnType | None:
-    match avro:
-        case Primitive(kind, logical):
-            if as_json:
-                return _OF_JSON.get(kind) or _OF_AVRO.get((kind, ""))
-            return _OF_AVRO.get((kind, logical)) or _OF_AVRO.get((kind, ""))
-        case Enumeration():
-            return "string"
-        case Fixed():
-            return "string" if as_json else BINARY
-        case Union():
-            branch = branch_of(avro)
-            return None if branch is None else _of_avro(branch, as_json, inside)
-        case Array(items):
-            found = _of_avro(items, as_json, inside)
-            return found and _array(found)
-        case Map(values):
-            found = _of_avro(values, as_json, inside)
-            return found and _map("string", found)
-        case Record(name=name):
-            if name in inside:
-                return None
-            fields = [
-                (field, found)
-                for field in shown_fields(avro)
-                if (found := _of_avro(avro.fields[field].type, as_json, (*inside, name)))
-            ]
-            return struct(fields) if fields else None
-    return None
+class _TooManyFieldsError(Exception):
+    """A type that would be larger than allowed."""
+
+
+class _AvroColumns:
+    """Counts the fields: types may name each other."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._left = VALUE_FIELDS_MAX
+
+    def of(self, avro: AvroType, inside: tuple[str, ...]) -> ColumnType | None:
+        """The type of a column; ``None`` without one. ``inside`` are the records around it."""
+        match avro:
+            case Primitive(kind, logical):
+                if self._as_json:
+                    return _OF_JSON.get(kind) or _OF_AVRO.get((kind, ""))
+                return _OF_AVRO.get((kind, logical)) or _OF_AVRO.get((kind, ""))
+            case Enumeration():
+                return "string"
+            case Fixed():
+                return "string" if self._as_json else BINARY
+            case Union():
+                branch = branch_of(avro)
+                return None if branch is None else self.of(branch, inside)
+            case Array(items):
+                found = self.of(items, inside)
+                return found and _array(found)
+            case Map(values):
+                found = self.of(values, inside)
+                return found and _map("string", found)
+            case Record(name=name):
+                return None if name in inside else self._struct(avro, (*inside, name))
+        return None
+
+    def _struct(self, record: Record, inside: tuple[str, ...]) -> ColumnType | None:
+        fields = []
+        for name in shown_fields(record):
+            self._left -= 1
+            if self._left < 0:
+                raise _TooManyFieldsError
+            found = self.of(record.fields[name].type, inside)
+            if found:
+                fields.append((name, found))
+        return struct(fields) if fields else None
 
 
 def _of_protobuf(field: Field) -> ColumnType:

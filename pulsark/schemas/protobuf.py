@@ -17,15 +17,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from pulsark.limits import SCHEMA_DEPTH_MAX, VALUE_TYPE_BYTES_MAX
+from pulsark.limits import SCHEMA_DEPTH_MAX, VALUE_FIELDS_MAX
 from pulsark.schemas.avro import load_json
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
 
 PARSING_INFO: Final = "__PARSING_INFO__"
 """The property of a PROTOBUF schema with the message's fields."""
-
-FIELDS_MAX: Final = VALUE_TYPE_BYTES_MAX // 60
-"""A type with more fields would be too large; messages may multiply within each other."""
 
 _NUMBER_MAX: Final = (1 << 29) - 1
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -131,7 +128,7 @@ class _Walk:
     """Counts the fields, wherever they are."""
 
     def __init__(self) -> None:
-        self._left = FIELDS_MAX
+        self._left = VALUE_FIELDS_MAX
 
     def message(self, descriptor: Any, inside: tuple[str, ...]) -> Message | None:
         if descriptor.full_name in inside or len(inside) >= SCHEMA_DEPTH_MAX:
@@ -185,7 +182,7 @@ def _is_entry(message: Message) -> bool:
 def _of_parsing_info(text: str) -> Message | None:
     try:
         found = load_json(text.encode())
-        if not isinstance(found, list) or len(found) > FIELDS_MAX:
+        if not isinstance(found, list) or len(found) > VALUE_FIELDS_MAX:
             return None
         fields = [_of_info(each) for each in found]
     except (InvalidSchemaDataError, KeyError, TypeError, ValueError):

@@ -12,9 +12,10 @@ from google.protobuf import descriptor_pb2
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from pulsark.limits import VALUE_FIELDS_MAX
 from pulsark.schemas.columns import is_column_type, merged, type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
-from pulsark.schemas.protobuf import FIELDS_MAX, PARSING_INFO
+from pulsark.schemas.protobuf import PARSING_INFO
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows import fields as fields_module
 from pulsark.storage.rows.values import ValueColumn, arrow_type_of, decode_values
@@ -298,7 +299,7 @@ def ever_wider(depth: int) -> SchemaData:
         native(file(message("R", one("a", 1)), dependency=["missing.proto"])),
         native(file(message("R", one("a", 1)), dependency=["t.proto"])),
         native(file(message("R", one("a", 1))), root="t.Other"),
-        native(file(message("R", *(one(f"f{n}", n) for n in range(1, FIELDS_MAX + 2))))),
+        native(file(message("R", *(one(f"f{n}", n) for n in range(1, VALUE_FIELDS_MAX + 2))))),
         ever_wider(40),
         SchemaData(SchemaType.PROTOBUF_NATIVE, b"[]"),
         SchemaData(SchemaType.PROTOBUF, b"{}"),

@@ -21,6 +21,14 @@ from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.key_value import from_text
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows.values import ValueColumn, arrow_type_of, decode_values
+from pulsark.storage.rows.values import avro as avro_module
+
+
+@pytest.fixture(params=[1, 16], ids=["together", "as it comes"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From how many messages on the elements of arrays and maps are read together."""
+    monkeypatch.setattr(avro_module, "FEW", request.param)
+
 
 V0, V1 = (bytes(7) + bytes([n]) for n in range(2))
 
@@ -109,6 +117,7 @@ FLIGHTS = [
 ]
 
 
+@pytest.mark.usefixtures("few")
 def test_avro_records_are_structs() -> None:
     assert all_typed(avro(FLIGHT), *encoded(FLIGHT, *FLIGHTS)) == FLIGHTS
 
@@ -159,6 +168,124 @@ def test_lists_and_maps(form: dict[str, Any]) -> None:
     assert all_typed(as_json(lists), *texts(*values, **form)) == values
 
 
+LISTS = record(
+    *(
+        (kind, {"type": "array", "items": kind})
+        for kind in ("int", "long", "float", "double", "boolean", "string", "bytes")
+    ),
+    ("color", {"type": "array", "items": {"type": "enum", "name": "C", "symbols": ["R", "G"]}}),
+    ("day", {"type": "array", "items": {"type": "int", "logicalType": "date"}}),
+    ("some", {"type": "array", "items": ["null", "string"]}),
+    ("lists", {"type": "array", "items": {"type": "array", "items": "long"}}),
+    ("maps", {"type": "map", "values": {"type": "map", "values": ["null", "double"]}}),
+    ("last", "string"),
+)
+
+
+def lists(n: int) -> dict[str, Any]:
+    return {
+        "int": [-(2**31), 0, 2**31 - 1, 64, -65][:n],
+        "long": [2**63 - 1, -(2**63), 1][:n],
+        "float": [0.5, -0.0][:n],
+        "double": [0.1] * n,
+        "boolean": [True, False, True][:n],
+        "string": ["é" * 70, "", "b"][:n],
+        "bytes": [b"\xff", b""][:n],
+        "color": ["G", "R", "G"][:n],
+        "day": [date(2013, 1, 1)] * n,
+        "some": [None, "x", None][:n],
+        "lists": [[1, 300], [], [5]][:n],
+        "maps": {f"k{k}": {"a": 1.5, "b": None} if k else {} for k in range(n)},
+        "last": f"{n}",
+    }
+
+
+@pytest.mark.usefixtures("few")
+def test_lists_of_any_length_and_of_lists() -> None:
+    sent = [lists(n % 6) for n in range(40)] + [lists(200)]
+    payloads = encoded(LISTS, *sent)
+    found = all_typed(avro(LISTS), *payloads)
+    for value, each in zip(found, sent, strict=True):
+        maps = [(key, list(inner.items())) for key, inner in each["maps"].items()]
+        assert value == {**each, "maps": maps}
+    # A part of a message is none, wherever it ends; nor is one with more behind it.
+    whole = payloads[5]
+    assert whole is not None
+    parts: list[bytes | None] = [whole[:end] for end in range(len(whole))]
+    values, raw = of(avro(LISTS), *parts, whole, whole + b"!")
+    assert values == [None] * len(parts) + [found[5], None]
+    assert raw == [*parts, None, whole + b"!"]
+
+
+@pytest.mark.usefixtures("few")
+def test_what_may_be_written_in_several_ways_is_shown_and_kept() -> None:
+    definition = record(
+        ("l", {"type": "array", "items": "string"}), ("m", {"type": "map", "values": "int"})
+    )
+    usual = b"\x04\x02a\x02b\x00\x02\x02k\x04\x00"
+    odd: list[bytes | None] = [
+        b"\x02\x02a\x02\x02b\x00\x02\x02k\x04\x00",  # two blocks
+        b"\x03\x08\x02a\x02b\x00\x02\x02k\x04\x00",  # a block with its size
+        b"\x04\x02a\x02b\x00\x04\x02k\x02\x02k\x04\x00",  # a key twice
+        b"\x04\x02a\x02b\x00\x82\x00\x02k\x04\x00",  # a number in more bytes than it needs
+    ]
+    value = {"l": ["a", "b"], "m": [("k", 2)]}
+    values, raw = of(avro(definition), usual, *odd)
+    assert values == [value] * 5
+    assert raw == [None, *odd]
+    sized = b"\x03\x08\x02a\x02b\x00\x00"
+    assert of(avro(definition), sized) == ([{"l": ["a", "b"], "m": []}], [sized])
+
+
+@pytest.mark.usefixtures("few")
+def test_what_has_no_column_is_passed_over() -> None:
+    definition = record(
+        ("a", "int"),
+        ("u", ["null", "int", "string", {"type": "array", "items": "long"}]),
+        ("n", "null"),
+        ("e", record(name="E")),
+        ("m", {"type": "map", "values": ["int", "string"]}),
+        ("b", "string"),
+    )
+    sent = [
+        {"a": n, "u": u, "n": None, "e": {}, "m": m, "b": "x"}
+        for n, (u, m) in enumerate([(None, {}), (5, {"k": 1}), ("s", {"k": "t"}), ([1, 2], {})])
+    ]
+    payloads = encoded(definition, *sent)
+    values, raw = of(avro(definition), *payloads)
+    assert values == [{"a": n, "b": "x"} for n in range(4)]
+    assert raw == [None, *payloads[1:]]
+
+
+def doubled(depth: int, last: Any) -> Any:
+    """Records that stand for 2**depth others."""
+    for n in range(depth):
+        last = record(("a", last), ("b", last["name"]), name=f"D{n}")
+    return last
+
+
+@pytest.mark.parametrize("inner", [record(("x", "int"), name="X"), record(name="X")])
+def test_definitions_that_stand_for_more_than_can_be_counted(inner: Any) -> None:
+    assert value_type(avro(doubled(50, inner))) == "binary"
+    hidden = ["int", "string", doubled(50, inner)]
+    odd = b"\x04\x04"
+    values, raw = of(avro(record(("a", "int"), ("e", hidden))), b"\x02\x00\x02", odd)
+    assert values == [{"a": 1}, None if inner["fields"] else {"a": 2}]
+    assert raw == [b"\x02\x00\x02", odd]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("items", ["null", {"type": "fixed", "name": "F", "size": 0}])
+def test_elements_without_bytes_cannot_be_counted_up(items: Any) -> None:
+    definition = record(("a", "int"), ("l", {"type": "array", "items": items}))
+    endless = b"\x02" + b"\xff" * 9 + b"\x01\x00"
+    many = b"\x02" + b"\xfe" * 9 + b"\x01\x00"
+    values, raw = of(avro(definition), b"\x02\x00", endless, many)
+    assert values[0]["a"] == 1
+    assert values[1:] == [None, None]
+    assert raw[1:] == [endless, many]
+
+
 def test_what_a_schema_says_otherwise_is_kept_as_it_was_sent() -> None:
     good = b'{"a": 1, "b": "x"}'
     given = as_json(record(("a", "int"), ("b", ["null", "string"])))
@@ -195,6 +322,7 @@ def test_a_null_stays_one() -> None:
     assert all_typed(schema(SchemaType.STRING), None, b"", None) == [None, "", None]
 
 
+@pytest.mark.usefixtures("few")
 def test_times_dates_enums_and_fixed() -> None:
     definition = record(
         ("ms", {"type": "long", "logicalType": "timestamp-millis"}),
@@ -470,7 +598,9 @@ def test_any_avro_comes_back(data: Any, definition: Any) -> None:
     plain = json.loads(json.dumps(definition).replace('"logicalType"', '"other"'))
     values = data.draw(st.lists(values_of(definition, False), min_size=1, max_size=5))
     payloads = encoded(plain, *values) + data.draw(st.lists(st.binary(max_size=9), max_size=2))
-    shown, _ = of(avro(definition), *payloads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(avro_module, "FEW", data.draw(st.sampled_from([1, 16])))
+        shown, _ = of(avro(definition), *payloads)
     if value_type(avro(definition)) != "binary":
         for value, found in zip(values, shown, strict=False):
             check_shown(value, found)
