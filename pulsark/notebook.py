@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.columns import unknown_column
 from pulsark.datasource.errors import OptionError
+from pulsark.datasource.following import BEHIND
 from pulsark.datasource.layout import layout_of
-from pulsark.datasource.offsets import NOTHING, Place
+from pulsark.datasource.offsets import Place
 from pulsark.datasource.options import Options
 from pulsark.datasource.plan import PartitionState, Split, range_of
 from pulsark.datasource.topics import TopicFinder
@@ -252,25 +253,11 @@ def _progress(query: StreamingQuery) -> Table:
 
 
 def _behind(sources: Sequence[Any]) -> int | None:
-    """Entries between what was read and the newest; ``None`` if it cannot be told.
-
-    Across ledgers only those of the newest one can be counted: then it is the least there are.
-    """
-    total = 0
-    for source in sources:
-        try:
-            read = json.loads(source.endOffset)["partitions"]
-            newest = json.loads(source.latestOffset)["partitions"]
-            for name, offset in newest.items():
-                last = Place.parse(offset["read"])
-                known = Place.parse(read[name]["read"]) if name in read else NOTHING
-                if known.ledger_id == last.ledger_id:
-                    total += max(last.entry_id - known.entry_id, 0)
-                elif known < last:
-                    total += last.entry_id + 1
-        except (TypeError, ValueError, KeyError):
-            return None  # another source, or no batch yet
-    return total
+    """Entries that come after what was read; ``None`` if it cannot be told."""
+    try:
+        return sum(int(json.loads(each.latestOffset)[BEHIND]["entries"]) for each in sources)
+    except (TypeError, ValueError, KeyError):
+        return None  # another source, or no batch yet
 
 
 def _display() -> Callable[[Table], None]:

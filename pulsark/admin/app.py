@@ -35,6 +35,7 @@ from pulsark.admin import (
     subscriptions,
     tables,
     tenants,
+    topic_stats,
     topics,
     views,
 )
@@ -71,6 +72,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         policies,
         partitioned,
         topics,
+        topic_stats,
         subscriptions,
         compaction,
         messages,

@@ -22,8 +22,6 @@ from pulsark.admin.requests import (
     value,
 )
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.stats import Stats
-from pulsark.dispatch.topic_kinds import AnyTopic
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.resources import PartitionedTopic
@@ -114,20 +112,6 @@ async def create_missed_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Respo
     return done()
 
 
-@router.get("/{topic}/partitioned-stats")
-async def partitioned_stats(
-    topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
-) -> Response:
-    """Statistics of a topic over all its partitions."""
-    found = await existing(broker, topic)
-    parts = {
-        str(part): await stats_of(await broker.any_topic(part, create=True), request, stats)
-        for part in parts_of(topic, found)
-    }
-    per_partition = flag(request, "perPartition", default=True)
-    return value(stats.partitioned(parts, found.partitions, per_partition=per_partition))
-
-
 @router.get("/{topic}/partitioned-internalStats")
 async def partitioned_internal_stats(
     topic: AnyTopicOf, broker: BrokerOf, stats: StatsOf
@@ -140,19 +124,6 @@ async def partitioned_internal_stats(
     }
     metadata = {"partitions": found.partitions, "deleted": False}
     return value({"metadata": metadata, "partitions": parts})
-
-
-async def stats_of(topic: AnyTopic, request: Request, stats: Stats) -> dict[str, Any]:
-    """TopicStats with what the query asks for. Backlogs are precise in any case."""
-    found = stats.topic(
-        topic,
-        with_publishers=not flag(request, "excludePublishers"),
-        with_consumers=not flag(request, "excludeConsumers"),
-        with_backlog_sizes=flag(request, "subscriptionBacklogSize", default=True),
-    )
-    if flag(request, "getEarliestTimeInBacklog"):
-        await stats.add_earliest(topic, found)
-    return found
 
 
 def parts_of(topic: TopicName, found: PartitionedTopic) -> list[TopicName]:

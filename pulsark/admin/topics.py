@@ -15,7 +15,6 @@ from pulsark.admin.partitioned import (
     leaves,
     parts_of,
     refuse_base,
-    stats_of,
 )
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import (
@@ -87,14 +86,6 @@ async def delete_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) ->
         raise fail(412, "Topic has connected producers or consumers")
     await broker.topic_admin.delete_topic(topic, force=force)
     return done()
-
-
-@router.get("/{topic}/stats")
-async def topic_stats(
-    topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
-) -> Response:
-    """Statistics of a topic."""
-    return value(await stats_of(await broker.any_topic(topic), request, stats))
 
 
 @router.get("/{topic}/internalStats")

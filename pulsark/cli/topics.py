@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 from pulsark.cli.admin_client import AdminClient, segment
@@ -104,7 +105,8 @@ def topic_stats(admin_url: str, topic: str, *, as_json: bool) -> None:
     if not isinstance(metadata, dict):
         raise CommandError(f"{admin_url} does not answer like a broker's admin API")
     partitioned = metadata["partitions"] > 0
-    stats = client.get(f"{path}/{'partitioned-stats' if partitioned else 'stats'}")
+    kind = "partitioned-stats" if partitioned else "stats"
+    stats = client.get(f"{path}/{kind}?getEarliestTimeInBacklog=true")
     if as_json:
         print_json(stats)
         return
@@ -122,9 +124,15 @@ def _print_topic(name: str, partitions: int, stats: dict[str, Any]) -> None:
     ]
     for label, value in facts:
         print(f"  {label:11} {value}")
-    if not stats["subscriptions"]:
+    if stats["subscriptions"]:
+        _print_subscriptions(stats)
+    else:
         print("No subscriptions")
-        return
+    if stats.get("sparkQueries"):
+        _print_queries(stats["sparkQueries"])
+
+
+def _print_subscriptions(stats: dict[str, Any]) -> None:
     rows = [
         (
             subscription,
@@ -145,6 +153,38 @@ def _print_topic(name: str, partitions: int, stats: dict[str, Any]) -> None:
         ("CONSUMERS", True),
     ]
     print_table(columns, rows)
+
+
+def _print_queries(queries: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            query.get("name") or query.get("id") or query["query"],
+            query["subscription"] or "-",
+            query["client"],
+            query.get("batchId", "-"),
+            human_rate(query.get("processedRowsPerSecond", 0.0)),
+            f"{query['msgBacklog']:,}",
+            _waiting(query["earliestMsgPublishTimeInBacklog"]),
+        )
+        for query in queries
+    ]
+    columns = [
+        ("SPARK QUERY", False),
+        ("SUBSCRIPTION", False),
+        ("AT", False),
+        ("BATCH", True),
+        ("ROWS/S", True),
+        ("BEHIND", True),
+        ("SINCE", False),
+    ]
+    print_table(columns, rows)
+
+
+def _waiting(published_ms: int) -> str:
+    """When the oldest message was published that is not read; nothing if all are."""
+    if not published_ms:
+        return "-"
+    return datetime.fromtimestamp(published_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _flow(stats: dict[str, Any], direction: str, size_key: str, messages_key: str) -> str:

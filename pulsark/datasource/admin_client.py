@@ -41,15 +41,17 @@ _PARTITION_SUFFIX = re.compile(r"-partition-\d+$")
 class AdminClient:
     """Not for several threads. Survives restarts of the broker for ``patience_s`` seconds.
 
-    ``patience_s`` may be changed at any time.
+    ``patience_s`` may be changed at any time. A broker that never answered gets
+    ``FIRST_CONTACT_SECONDS``, because the address may be wrong, unless it is ``known``: somebody
+    else of the same query had an answer from there.
     """
 
-    def __init__(self, url: str, patience_s: float) -> None:
+    def __init__(self, url: str, patience_s: float, *, known: bool = False) -> None:
         self._url = url
         self._parts = urlsplit(url)
         self.patience_s = patience_s
         self._connection: http.client.HTTPConnection | None = None
-        self._answered = False
+        self._answered = known
 
     def partitions(
         self, topic: TopicName, after: Sequence[int] = (), *, compacted: bool = False
@@ -156,9 +158,9 @@ class AdminClient:
         return found
 
     def claim(
-        self, query: str, client: str, subscription: str, topics: Sequence[str]
+        self, query: str, client: str, subscription: str | None, topics: Sequence[str]
     ) -> str | None:
-        """Take a subscription of topics for a query; who has it, if somebody else does."""
+        """Say what a query reads, and take its subscription; who has it, if somebody else does."""
         body = {"client": client, "subscription": subscription, "topics": list(topics)}
         status, answer = self._call("PUT", f"{_QUERIES}/{query}", body)
         if status == 409:
@@ -166,13 +168,47 @@ class AdminClient:
         self._expect(status, answer, f"subscription {subscription}")
         return None
 
-    def renew(self, query: str) -> bool:
-        """Keep what a query has claimed; False if the broker knows of nothing."""
-        status, answer = self._call("POST", f"{_QUERIES}/{query}")
-        if status == 404:
-            return False
-        self._expect(status, answer, f"query {query}")
-        return True
+    def renew(self, query: str, read: Mapping[str, Place] | None = None) -> bool:
+        """Keep what a query has claimed, and say how far it has read; False if the broker knows
+        of nothing."""
+        return self._of_query("POST", query, "", read or {}) is not None
+
+    def create_subscriptions(self, query: str, first: Mapping[str, Place]) -> list[str] | None:
+        """Make the subscription of a query where it is missing, to receive these messages next.
+
+        Returns the partitions that do not exist; ``None`` if the broker knows of no such query.
+        """
+        return self._of_query("PUT", query, "/subscriptions", first)
+
+    def acknowledge(self, query: str, through: Mapping[str, Place]) -> list[str] | None:
+        """Acknowledge everything up to these entries for a query.
+
+        Returns the partitions without its subscription; ``None`` as above.
+        """
+        return self._of_query("POST", query, "/acknowledge", through)
+
+    def report(self, query: str, progress: Mapping[str, Any]) -> bool:
+        """What Spark says of the last batch; False as above."""
+        status, answer = self._call("PUT", f"{_QUERIES}/{query}/progress", dict(progress))
+        if status != 404:
+            self._expect(status, answer, f"query {query}")
+        return status != 404
+
+    def _of_query(
+        self, method: str, query: str, path: str, places: Mapping[str, Place]
+    ) -> list[str] | None:
+        """One request for every ``PLANNED_TOPICS_MAX`` partitions, and at least one."""
+        missing: list[str] = []
+        items = list(places.items())
+        for start in range(0, len(items) or 1, PLANNED_TOPICS_MAX):
+            some = items[start : start + PLANNED_TOPICS_MAX]
+            positions = {name: _message_id(place) for name, place in some}
+            url = f"{_QUERIES}/{query}{path}"
+            status, answer = self._call(method, url, {"positions": positions})
+            if status == 404:
+                return None
+            missing += (self._expect(status, answer, f"query {query}") or {}).get("missing", ())
+        return missing
 
     def release(self, query: str) -> None:
         """Give back all that a query has claimed."""
@@ -192,22 +228,6 @@ class AdminClient:
         parents = set(partitioned)
         single = {name for name in plain if _PARTITION_SUFFIX.sub("", name) not in parents}
         return sorted(parents | single)
-
-    def create_subscription(self, topic: str, subscription: str, first: Place) -> None:
-        """Create a durable subscription that receives ``first`` next; fine if it is there."""
-        path = _subscription_path(topic, subscription)
-        status, body = self._call("PUT", path, _message_id(first))
-        if status != 409:
-            self._expect(status, body, f"subscription {subscription} of {topic}")
-
-    def acknowledge(self, topic: str, subscription: str, read: Place) -> bool:
-        """Acknowledge everything up to an entry; False if the subscription is not there."""
-        path = _subscription_path(topic, subscription)
-        status, body = self._call("POST", f"{path}/acknowledge", _message_id(read))
-        if status == 404:
-            return False
-        self._expect(status, body, f"acknowledgment of {read} of {topic}")
-        return True
 
     def seal_plan(
         self, topics: Sequence[str], runner: str, *, everything: bool, range_bytes: int

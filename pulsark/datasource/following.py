@@ -1,8 +1,9 @@
-"""The durable subscription that follows a stream: claimed by one query, moved behind it.
+"""What the broker knows of a stream: the subscription that follows it, or how far it has read.
 
 A query claims its subscription for as long as it runs, and renews the claim from a thread, since
-a batch may take long. Who is killed loses it after ``CLAIM_SECONDS``: a query that starts waits
-for that before it gives up, so that a restart is never refused because of its own past.
+a batch may take long. Who is killed loses it after ``QUERY_CLAIM_SECONDS``: a query that starts
+waits for that before it gives up, so that a restart is never refused because of its own past. A
+query without a subscription is known to the broker all the same, but needs it for nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from pulsark.datasource.admin_client import AdminClient
-from pulsark.datasource.errors import DataSourceError, SubscriptionInUseError, TopicNotFoundError
+from pulsark.datasource.errors import DataSourceError, SubscriptionInUseError
 from pulsark.datasource.offsets import Place, StreamOffset
 from pulsark.limits import QUERY_CLAIM_SECONDS
 from pulsark.wire.topic_name import TopicName
@@ -24,73 +27,117 @@ from pulsark.wire.topic_name import TopicName
 log = logging.getLogger(__name__)
 
 FOLLOWS = "follows"
-"""In what a source reports as its newest offset: ``{"subscription", "adminUrl"}``."""
+"""In what a source reports as its newest offset: ``{"adminUrl", "query", "subscription"}``."""
+
+BEHIND = "behind"
+"""There, too: ``{"entries", "bytes"}`` that come after the batch that is finished or under way."""
 
 RENEW_SECONDS = QUERY_CLAIM_SECONDS / 6
 _WAIT_SECONDS = 1.5 * QUERY_CLAIM_SECONDS
 _PAUSE_SECONDS = 0.2
 _TOPICS_AT_ONCE = 2000
+_NAMED = 3
 
 
 class Following:
-    """The subscription of one query. Not for several threads, its own one apart."""
+    """One query, with its subscription if it has one. Not for several threads, its own apart."""
 
-    def __init__(self, subscription: str, admin: AdminClient, url: str) -> None:
+    def __init__(self, subscription: str | None, admin: AdminClient, url: str) -> None:
         self._subscription = subscription
         self._admin = admin
+        self._url = url
         self._claim = _Claim(subscription, url)
         self._created: set[str] = set()
         self._acknowledged: dict[str, Place] = {}
+        weakref.finalize(self, self._claim.end)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What the listener has to know, for ``FOLLOWS``."""
+        return {
+            "adminUrl": self._url,
+            "query": self._claim.query,
+            "subscription": self._subscription,
+        }
 
     def start(self, begin: StreamOffset) -> None:
         """Claim the subscription of all topics, and create it where it is missing."""
         new = begin.partitions.keys() - self._created
-        self._claim.take(self._admin, {str(TopicName.parse(name).base) for name in new})
-        for name, offset in begin.partitions.items():
-            if name in new:
-                self._create(name, offset.read)
-                self._created.add(name)
+        self._claim.take(self._admin, _topics(new))
+        if new and self._subscription is not None:
+            self._create({name: begin.partitions[name].read for name in new})
+        self._created |= new
+
+    def read(self, begin: StreamOffset) -> None:
+        """Everything up to there is read: without a subscription the broker is told."""
+        if self._subscription is None:
+            self._claim.read = begin
 
     def acknowledge(self, end: StreamOffset) -> None:
         """Move the subscription to the end of a finished batch; ``SubscriptionInUseError``."""
+        if self._subscription is None:
+            return
         self._claim.check()
-        for name, offset in end.partitions.items():
-            place = acknowledged_through(offset.read)
-            if place is None or self._acknowledged.get(name) == place:
-                continue
-            if not self._admin.acknowledge(name, self._subscription, place):
-                log.warning(
-                    "subscription %s of %s is gone: created again", self._subscription, name
-                )
-                try:
-                    self._create(name, place)
-                except TopicNotFoundError as error:
-                    log.warning("%s", error)
-            self._acknowledged[name] = place
+        moved = {
+            name: place
+            for name, offset in end.partitions.items()
+            if (place := acknowledged_through(offset.read)) is not None
+            and self._acknowledged.get(name) != place
+        }
+        if not moved:
+            return
+        self._claim.take(self._admin, _topics(moved.keys() - self._created))
+        missing = self._claim.keeping(
+            self._admin, lambda query: self._admin.acknowledge(query, moved)
+        )
+        if missing:
+            log.warning(
+                "subscription %s of %s is gone: created again if the topic is there",
+                self._subscription,
+                ", ".join(missing[:_NAMED]),
+            )
+            self._create({name: moved[name] for name in missing})
+        self._acknowledged |= moved
 
     def stop(self) -> None:
         """Let others have the subscription."""
         self._claim.release(self._admin)
 
-    def _create(self, name: str, read: Place) -> None:
-        first = read if read.batch_index >= 0 else Place(read.ledger_id, read.entry_id + 1)
-        self._admin.create_subscription(name, self._subscription, first)
+    def _create(self, read: Mapping[str, Place]) -> None:
+        first = {
+            name: place if place.batch_index >= 0 else Place(place.ledger_id, place.entry_id + 1)
+            for name, place in read.items()
+        }
+        self._claim.keeping(
+            self._admin, lambda query: self._admin.create_subscriptions(query, first)
+        )
+
+
+def _topics(partitions: Iterable[str]) -> set[str]:
+    return {str(TopicName.parse(name).base) for name in partitions}
 
 
 def acknowledged_through(read: Place) -> Place | None:
     """The last entry of which all was read, if there is one in its ledger."""
-    # If the place is within an entry, the rest of it is still to come.
-    place = read if read.batch_index < 0 else Place(read.ledger_id, read.entry_id - 1)
+    place = read_through(read)
     return None if place.entry_id < 0 else place
+
+
+def read_through(read: Place) -> Place:
+    """The last entry of which all was read; -1 if there is none in its ledger."""
+    # If the place is within an entry, the rest of it is still to come.
+    return read if read.batch_index < 0 else Place(read.ledger_id, read.entry_id - 1)
 
 
 class _Claim:
     """What a query has of a subscription, kept alive by a thread."""
 
-    def __init__(self, subscription: str, url: str) -> None:
+    def __init__(self, subscription: str | None, url: str) -> None:
         self._subscription = subscription
         self._url = url
-        self._query = uuid.uuid4().hex
+        self.query = uuid.uuid4().hex
+        self.read = StreamOffset({})
+        """Up to where a query without a subscription has read."""
         self._client = f"{socket.gethostname()}:{os.getpid()}"
         self._topics: set[str] = set()
         self._ended = threading.Event()
@@ -103,37 +150,67 @@ class _Claim:
         new = topics - self._topics
         if not new:
             return
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while (holder := self._put(admin, new)) is not None:
-            if time.monotonic() >= deadline:
-                raise self._in_use(holder)
-            time.sleep(_PAUSE_SECONDS)
+        try:
+            deadline = time.monotonic() + _WAIT_SECONDS
+            while (holder := self._put(admin, new)) is not None:
+                if time.monotonic() >= deadline:
+                    raise self._in_use(holder)
+                time.sleep(_PAUSE_SECONDS)
+        except DataSourceError as error:
+            if self._subscription is not None:
+                raise
+            log.warning("the broker does not list this query: %s", error)
         self._topics = self._topics | new
         if self._thread is None:
             self._thread = threading.Thread(target=self._renew, name="claim", daemon=True)
             self._thread.start()
+
+    def keeping(
+        self, admin: AdminClient, do: Callable[[str], list[str] | None]
+    ) -> list[str] | None:
+        """Do something that needs the claim, once more if the broker has started anew."""
+        found = do(self.query)
+        if found is None:
+            holder = self._put(admin, self._topics)
+            if holder is not None:
+                raise self._in_use(holder)
+            found = do(self.query)
+        return found
 
     def check(self) -> None:
         """``SubscriptionInUseError`` if another query has it now."""
         if self._lost is not None:
             raise self._in_use(self._lost)
 
+    def end(self) -> None:
+        """Renew it no longer."""
+        self._ended.set()
+
     def release(self, admin: AdminClient) -> None:
         """Give everything back."""
-        self._ended.set()
+        self.end()
         if self._thread is None:
             return
         self._thread.join(RENEW_SECONDS)
         try:
-            admin.release(self._query)
+            admin.release(self.query)
         except DataSourceError as error:
             log.warning("%s", error)  # it runs out by itself
 
     def _renew(self) -> None:
         admin = AdminClient(self._url, RENEW_SECONDS)
+        told: dict[str, Place] = {}
         while not self._ended.wait(RENEW_SECONDS):
+            read = {
+                name: place
+                for name, offset in self.read.partitions.items()
+                if told.get(name) != (place := read_through(offset.read))
+            }
             try:
-                if not admin.renew(self._query):  # the broker has started anew
+                if admin.renew(self.query, read):
+                    told |= read
+                else:  # the broker has started anew
+                    told.clear()
                     self._lost = self._put(admin, self._topics)
             except DataSourceError as error:
                 log.debug("claim not renewed: %s", error)
@@ -145,7 +222,7 @@ class _Claim:
         names = sorted(topics)
         for start in range(0, len(names), _TOPICS_AT_ONCE):
             some = names[start : start + _TOPICS_AT_ONCE]
-            holder = admin.claim(self._query, self._client, self._subscription, some)
+            holder = admin.claim(self.query, self._client, self._subscription, some)
             if holder is not None:
                 return holder
         return None

@@ -3,27 +3,30 @@
 Spark tells a source that a batch is done only when it plans the next one, and ends the source's
 process when the query is stopped. Between two triggers, and after the last batch, backlog would be
 shown that nobody has. So the source says in its newest offset, which goes into the query's progress
-and not into the checkpoint, which subscription follows it; and this moves the subscription.
+and not into the checkpoint, how the broker knows it; and this moves the subscription, and tells the
+broker what Spark says of the query.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
+    StreamingQueryProgress,
 )
 
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.errors import DataSourceError
-from pulsark.datasource.following import FOLLOWS, acknowledged_through
-from pulsark.datasource.offsets import StreamOffset
+from pulsark.datasource.following import FOLLOWS, read_through
+from pulsark.datasource.offsets import Place, StreamOffset
 
 log = logging.getLogger(__name__)
 
@@ -32,49 +35,97 @@ PATIENCE_SECONDS = 5.0
 
 
 class QueryListener(StreamingQueryListener):
-    """Moves the subscriptions of this session's queries behind each finished batch."""
+    """Moves the subscriptions of this session's queries behind each finished batch, and reports."""
 
     def __init__(self, new_client: Callable[[str, float], AdminClient] = AdminClient) -> None:
         self._new_client = new_client
         self._clients: dict[str, AdminClient] = {}
-        self._done: dict[tuple[str, str], Any] = {}
+        self._done: dict[str, dict[str, Place]] = {}
+        """By query as the broker knows it: up to where its subscription is moved."""
+        self._queries: dict[str, dict[str, str]] = {}
+        """By run of a query in Spark: its queries as brokers know them, with their addresses."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing is read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch is finished, its commit written."""
-        for source in event.progress.sources:
+        progress = event.progress
+        for source in progress.sources:
             followed = _followed(source.latestOffset)
-            if followed is not None and source.endOffset:
-                self._acknowledge(*followed, source.endOffset)
+            if followed is None:
+                continue
+            try:
+                self._queries.setdefault(str(progress.runId), {})[followed.query] = followed.url
+                admin = self._client(followed.url)
+                if source.endOffset:
+                    end = StreamOffset.from_json(json.loads(source.endOffset))
+                    self._finished(admin, followed, end)
+                admin.report(followed.query, _said(progress))
+            except (DataSourceError, ValueError) as error:
+                log.warning("the broker is not told of query %s: %s", progress.id, error)
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing new."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The last batch was acknowledged with its progress."""
+        """The last batch was acknowledged with its progress; others may have the subscription."""
+        for query, url in self._queries.pop(str(event.runId), {}).items():
+            self._done.pop(query, None)
+            try:
+                self._client(url).release(query)
+            except DataSourceError as error:
+                log.warning("%s", error)  # it runs out by itself
 
-    def _acknowledge(self, subscription: str, admin_url: str, end_offset: str) -> None:
-        try:
-            end = StreamOffset.from_json(json.loads(end_offset))
-            admin = self._clients.get(admin_url)
-            if admin is None:
-                admin = self._clients[admin_url] = self._new_client(admin_url, PATIENCE_SECONDS)
-            for name, offset in end.partitions.items():
-                place = acknowledged_through(offset.read)
-                key = name, subscription
-                if place is not None and self._done.get(key) != place:
-                    admin.acknowledge(name, subscription, place)
-                    self._done[key] = place
-        except (DataSourceError, ValueError) as error:
-            log.warning("subscription %s is not moved yet: %s", subscription, error)
+    def _client(self, url: str) -> AdminClient:
+        admin = self._clients.get(url)
+        if admin is None:
+            admin = self._clients[url] = self._new_client(url, PATIENCE_SECONDS)
+        return admin
+
+    def _finished(self, admin: AdminClient, followed: _Followed, end: StreamOffset) -> None:
+        done = self._done.setdefault(followed.query, {})
+        moved = {
+            name: place
+            for name, offset in end.partitions.items()
+            if done.get(name) != (place := read_through(offset.read))
+        }
+        if followed.subscription is None:
+            known = admin.renew(followed.query, moved)
+        else:
+            whole = {name: place for name, place in moved.items() if place.entry_id >= 0}
+            # What the broker has not got, the source acknowledges later itself.
+            known = not whole or admin.acknowledge(followed.query, whole) is not None
+        if known:
+            done |= moved
 
 
-def _followed(latest_offset: str | None) -> tuple[str, str] | None:
-    """Subscription and admin URL, if the source is ours and follows one."""
+class _Followed(NamedTuple):
+    url: str
+    query: str
+    subscription: str | None
+
+
+def _followed(latest_offset: str | None) -> _Followed | None:
+    """How a broker knows the query, if the source is ours."""
     try:
         found = json.loads(latest_offset or "")[FOLLOWS]
-        return str(found["subscription"]), str(found["adminUrl"])
+        return _Followed(str(found["adminUrl"]), str(found["query"]), found["subscription"])
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def _said(progress: StreamingQueryProgress) -> dict[str, Any]:
+    return {
+        "name": progress.name,
+        "id": str(progress.id),
+        "runId": str(progress.runId),
+        "batchId": progress.batchId,
+        "inputRowsPerSecond": _known(progress.inputRowsPerSecond),
+        "processedRowsPerSecond": _known(progress.processedRowsPerSecond),
+    }
+
+
+def _known(rate: float | None) -> float | None:
+    """JSON has no word for what is not a number."""
+    return rate if rate is not None and math.isfinite(rate) else None

@@ -147,7 +147,7 @@ class SplitReader:
 
     def _flight_url(self, split: Split) -> str:
         """Asked for again after a failure: the topic may have moved to another broker."""
-        admin = AdminClient(self.options.admin_url, self.options.poll_timeout_s)
+        admin = AdminClient(self.options.admin_url, self.options.poll_timeout_s, known=True)
         try:
             for state in admin.partitions(TopicName.parse(split.topic)):
                 if state.name == split.name:

@@ -91,7 +91,7 @@ class Sender:
     def _producer(self, client: Any, topic: str) -> Any:
         pulsar, options = self._pulsar, self._options
         (name,) = topic_names([topic])
-        admin = AdminClient(options.admin_url, options.poll_timeout_s)
+        admin = AdminClient(options.admin_url, options.poll_timeout_s, known=True)
         if options.create_topic:
             admin.create_topic(name, options.num_partitions)
         else:

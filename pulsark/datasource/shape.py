@@ -124,7 +124,7 @@ def schemas_of(admin_url: str, patience_s: float) -> Callable[[str], Schemas]:
     from pulsark.wire.topic_name import TopicName
 
     def ask(topic: str) -> Schemas:
-        admin = AdminClient(admin_url, patience_s)
+        admin = AdminClient(admin_url, patience_s, known=True)
         try:
             return admin.schemas(TopicName.parse(topic).base)
         except DataSourceError as error:

@@ -80,16 +80,16 @@ class Sink:
     ident: str
     """Of a batch write; a streaming query brings its own."""
 
-    def admin(self) -> AdminClient:
-        """To the broker."""
-        return AdminClient(self.options.admin_url, self.options.poll_timeout_s)
+    def admin(self, *, known: bool = True) -> AdminClient:
+        """To the broker; ``known`` once it has answered this write, in whatever process."""
+        return AdminClient(self.options.admin_url, self.options.poll_timeout_s, known=known)
 
     def prepare(self) -> None:
         """What is done once, before any task: the topic is there, and can be written to."""
         if self.options.topic is None:
             return
         (name,) = topic_names([self.options.topic])
-        admin = self.admin()
+        admin = self.admin(known=False)
         try:
             if self.options.create_topic:
                 admin.create_topic(name, self.options.num_partitions)

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.admission import Admission, default_limit
 from pulsark.datasource.errors import DataSourceError
-from pulsark.datasource.following import FOLLOWS, Following
+from pulsark.datasource.following import BEHIND, FOLLOWS, Following
 from pulsark.datasource.layout import Layout
 from pulsark.datasource.offsets import Edge, PartitionOffset, Place, StreamOffset
 from pulsark.datasource.options import Options
-from pulsark.datasource.plan import PartitionState, Split, comes_after
+from pulsark.datasource.plan import PartitionState, Split, comes_after, segments_between
 from pulsark.datasource.reader import (
     STREAM_FILES_BYTES,
     SplitReader,
@@ -60,6 +60,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._following: Following | None = None
         self._admitting: Admission | None = None
         self._finished: StreamOffset | None = None
+        self._planned = StreamOffset({})
 
     # -- offsets ---------------------------------------------------------------------------
 
@@ -96,19 +97,33 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             end = self._ends(begin, states)
         end = self._admission().admit(begin, end, states, limit, wait=self._target is None)
+        self._planned = end
         end_json = end.to_json()
         self._acknowledge_if_idle(begin, end_json == start)
         return end_json
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """The newest message of every partition, for the query's progress and its listener."""
-        newest = self._ends(StreamOffset({}), self._states(self._finished)).to_json()
-        if self._options.subscription is not None:
-            newest[FOLLOWS] = {
-                "subscription": self._options.subscription,
-                "adminUrl": self._options.admin_url,
-            }
-        return newest
+        states = self._states(self._finished)
+        newest = self._ends(StreamOffset({}), states)
+        behind = [
+            segment
+            for name, offset in newest.partitions.items()
+            for segment in segments_between(states[name], self._begun(name, offset), offset.read)
+        ]
+        lag = {
+            "entries": sum(segment.entries for segment in behind),
+            "bytes": sum(segment.size for segment in behind),
+        }
+        follows = {FOLLOWS: self._following.said} if self._following is not None else {}
+        return newest.to_json() | {BEHIND: lag} | follows
+
+    def _begun(self, name: str, newest: PartitionOffset) -> Place:
+        """How far a partition is read when the batch that was planned last is finished."""
+        planned = self._planned.partitions.get(name)
+        if planned is None or planned.topic_id != newest.topic_id:
+            return newest.since or newest.read
+        return planned.read
 
     def _ends(self, begin: StreamOffset, states: States) -> StreamOffset:
         """The end of every partition; a partition that ``begin`` lacks starts at its first
@@ -147,6 +162,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The splits of ``(start, end]``: the same messages for the same offsets, always."""
         begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._follow(begin)
+        self._planned = finish
         states: States | None = None
         ranges = []
         for name, offset in finish.partitions.items():
@@ -207,12 +223,12 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _follow(self, begin: StreamOffset) -> None:
         """Claim the subscription, before anything is read for it."""
-        subscription = self._options.subscription
-        if subscription is None:
-            return
         if self._following is None:
-            self._following = Following(subscription, self._client(), self._options.admin_url)
+            self._following = Following(
+                self._options.subscription, self._client(), self._options.admin_url
+            )
         self._following.start(begin)
+        self._following.read(begin)
 
     def _acknowledge(self, end: StreamOffset) -> None:
         if self._following is not None:

@@ -8,16 +8,10 @@ format is found by the name of the package alone: nothing here registers it.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from pulsark.datasource.session import session_settings
-
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""It lives for seconds: compiling well costs more than it gains."""
+from tests.spark.driver_session import driver_session
 
 
 def say(*words: object) -> None:
@@ -27,14 +21,7 @@ def say(*words: object) -> None:
 
 def main(service_url: str, admin_url: str, topic: str, name: str, sink: str, place: str) -> None:
     """Run until killed."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder: Any = SparkSession.builder
-    builder = builder.master("local[2]").config("spark.ui.enabled", "false")
-    for key, value in session_settings().items():
-        builder = builder.config(key, value)
-    builder = builder.config("spark.driver.extraJavaOptions", QUICK_START)
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = driver_session(**{"spark.sql.shuffle.partitions": "2"})
 
     def write(batch: Any, batch_id: int) -> None:
         say("writing", batch_id)

@@ -1,29 +1,31 @@
 """A Spark application that streams a topic into another one; the tests kill and restart it.
 
-At one step of its first batch it makes a file and waits to be killed: ``written`` (a task has its
-files), ``committing`` (the driver is about to publish), ``published`` (it has), or ``never``.
+At one step of its first batch it makes a file and waits to be killed: ``writing`` (a task has its
+rows), ``written`` (a task has its files), ``committing`` (the driver is about to publish),
+``published`` (it has), ``aborting`` (a task has failed, and the driver has deleted the files of one
+of the others), or ``never``.
 
     python write_driver.py SERVICE_URL ADMIN_URL SOURCE SINK CHECKPOINT STEP MARKER
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pulsark.datasource.session import session_settings
 from pulsark.datasource.sink import PulsarkStreamWriter, Sink, sink_for
 from pulsark.datasource.source import PulsarkSource
+from tests.spark.driver_session import driver_session
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+TASKS = 3
+"""Of each batch."""
 
 
 class StoppingWriter(PulsarkStreamWriter):
@@ -45,7 +47,9 @@ class StoppingWriter(PulsarkStreamWriter):
             time.sleep(600)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        result = super().write(iterator)
+        result = super().write(self._ending_at(iterator, "writing"))
+        if self._step == "aborting" and TaskContext.get().partitionId() == TASKS - 1:  # type: ignore[union-attr]
+            raise RuntimeError("so that the others are aborted")
         self._reach("written")
         return result
 
@@ -55,7 +59,13 @@ class StoppingWriter(PulsarkStreamWriter):
         self._reach("published")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        pass
+        if self._step == "aborting":
+            super().abort([message for message in messages if message][:1], batchId)
+            self._reach("aborting")
+
+    def _ending_at(self, batches: Iterator[Any], step: str) -> Iterator[Any]:
+        yield from batches
+        self._reach(step)
 
 
 class StoppingSource(PulsarkSource):
@@ -75,20 +85,13 @@ def main(
     service_url: str, admin_url: str, source: str, sink: str, place: str, step: str, marker: str
 ) -> None:
     """Run until everything is written, or killed."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder: Any = SparkSession.builder
-    builder = builder.master("local[2]").config("spark.ui.enabled", "false")
-    for key, value in session_settings().items():
-        builder = builder.config(key, value)
-    builder = builder.config("spark.driver.extraJavaOptions", QUICK_START)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = driver_session()
     spark.dataSource.register(StoppingSource)
     urls = {"serviceUrl": service_url, "adminUrl": admin_url}
     query = (
         spark.readStream.format("pulsark")
         .options(**urls, topic=source, startingOffsets="earliest", maxRowsPerTrigger=200)
-        .options(columns="value,key")
+        .options(columns="value,key", minPartitions=TASKS)
         .load()
         .writeStream.format("stopping")
         .options(**urls, topic=sink, checkpointLocation=place, numPartitions=3, createTopic="true")

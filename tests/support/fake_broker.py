@@ -7,6 +7,7 @@ import itertools
 import json
 import threading
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -73,6 +74,7 @@ class FakeBroker:
         self.table = ""
         self.sealed: dict[str, dict[int, list[DataFile]]] = {}
         self.claims = QueryClaims(SystemClock())
+        self.progress: dict[str, Any] = {}
 
     # -- what tests do ---------------------------------------------------------------------
 
@@ -336,7 +338,7 @@ class _Handler(BaseHTTPRequestHandler):
                     ]
                 }
             elif parts[0] == "spark-queries":
-                status, answer = self._query(parts[1], body)
+                status, answer = self._query(parts[1], parts[2:], body)
             else:
                 status, answer = self._route(parts, body, dict(parse_qsl(query)))
         except KeyError as error:
@@ -347,13 +349,40 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _query(self, name: str, body: Any) -> tuple[int, Any]:
+    def _query(self, name: str, path: list[str], body: Any) -> tuple[int, Any]:
         claims = self.fake.claims
-        if self.command == "PUT":
+        if self.command == "PUT" and not path:
             held = claims.claim(name, body["client"], body["subscription"], body["topics"])
             return (204, None) if held is None else (409, {"reason": f"held by {held[0].client}"})
-        known = claims.renew(name) if self.command == "POST" else claims.release(name)
-        return (204, None) if known else (404, {"reason": "nothing is known of this query"})
+        if self.command == "DELETE":
+            return (204, None) if claims.release(name) else (404, {"reason": "unknown query"})
+        query = claims.get(name)
+        if query is None:
+            return 404, {"reason": "nothing is known of this query"}
+        if path == ["progress"]:
+            self.fake.progress[name] = body
+            return 204, None
+        places = {
+            partition: Position(place["ledgerId"], place["entryId"])
+            for partition, place in body["positions"].items()
+        }
+        if not path:
+            claims.renew(name, places)
+            return 204, None
+        assert query.subscription is not None
+        return 200, {"missing": list(self._missing(query.subscription, path[0], places))}
+
+    def _missing(self, subscription: str, what: str, places: dict[str, Position]) -> Iterator[str]:
+        """Create or move a subscription; the partitions of which that cannot be done."""
+        for name, place in places.items():
+            try:
+                held = self.fake.partition(name).subscriptions
+                if what == "acknowledge":
+                    held[subscription] = max(held[subscription], place)
+                else:
+                    held.setdefault(subscription, Position(place.ledger_id, place.entry_id - 1))
+            except KeyError:
+                yield name
 
     def _route(self, parts: list[str], body: Any, query: dict[str, str]) -> tuple[int, Any]:
         fake = self.fake
@@ -380,15 +409,7 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[3] == "messageCount":
             limit = int(query["limit"])
             return 200, fake.count(name, query["after"], query["through"], limit)
-        held, subscription = fake.partition(name), parts[4]
-        place = (body["ledgerId"], body["entryId"])
-        if parts[5:] == ["acknowledge"]:
-            held.subscriptions[subscription] = max(held.subscriptions[subscription], place)
-            return 204, None
-        if subscription in held.subscriptions:
-            return 409, {"reason": "Subscription already exists"}
-        held.subscriptions[subscription] = (place[0], place[1] - 1)
-        return 204, None
+        raise KeyError(name)
 
 
 def _compacted(ledger_id: int, horizon: Position, stored: list[bytes]) -> dict[str, Any]:

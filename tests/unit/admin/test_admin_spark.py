@@ -138,22 +138,30 @@ def test_bad_questions(api: AdminApi) -> None:
 # -- claims --------------------------------------------------------------------------------------
 
 
-def claim(api: AdminApi, query: str, *topics: str, subscription: str = "s") -> Any:
+def full(topic: str) -> str:
+    return f"persistent://public/default/{topic}"
+
+
+def claim(api: AdminApi, query: str, *topics: str, subscription: str | None = "s") -> Any:
     body = {"client": f"{query}-host:1", "subscription": subscription, "topics": list(topics)}
     return api.put(f"{QUERIES}/{query}", body)
 
 
 def test_a_subscription_is_claimed_by_one_query(api: AdminApi) -> None:
     assert claim(api, "a", "t", "u").status == 204
-    assert claim(api, "a", "t", "v").status == 204
+    assert claim(api, "a", full("t"), "v").status == 204
     refused = claim(api, "b", "w", "u")
     assert refused.status == 409
-    assert refused.reason == "Subscription s of u is in use by another Spark query, at a-host:1"
+    assert refused.reason == (
+        f"Subscription s of {full('u')} is in use by another Spark query, at a-host:1"
+    )
     assert claim(api, "b", "w").status == 204  # nothing of what was refused was taken
     assert claim(api, "c", "u", subscription="other").status == 204
+    assert claim(api, "d", "u", subscription=None).status == 204
     listed = {query["query"]: query for query in api.get(QUERIES).json}
-    assert listed["a"]["topics"] == ["t", "u", "v"]
+    assert listed["a"]["topics"] == [full("t"), full("u"), full("v")]
     assert listed["c"]["subscription"] == "other"
+    assert listed["d"]["subscription"] is None
     assert api.delete(f"{QUERIES}/a").status == 204
     assert api.delete(f"{QUERIES}/a").status == 404
     assert claim(api, "b", "u").status == 204
@@ -174,6 +182,108 @@ def test_bad_claims(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
     assert api.put(f"{QUERIES}/a", {"client": 1, "subscription": "s"}).status == 400
     assert api.put(f"{QUERIES}/a", {"client": "c", "subscription": "s", "topics": 1}).status == 400
     assert api.put(f"{QUERIES}/a", {"client": "c" * 300, "subscription": "s"}).status == 412
+    assert claim(api, "a", "no/topic").status == 412
     monkeypatch.setattr("pulsark.dispatch.query_claims.QUERY_TOPICS_MAX", 1)
     assert claim(api, "a", "t", "u").status == 429
     assert api.get(QUERIES).json == []
+    assert claim(api, "a", "t").status == 204
+    assert claim(api, "a", "t").status == 204
+    assert api.post(f"{QUERIES}/a", places(api, "t")).status == 429
+    assert api.delete(f"{QUERIES}/a").status == 204
+    assert claim(api, "a", "u").status == 204
+
+
+# -- how far queries are -------------------------------------------------------------------------
+
+
+def places(api: AdminApi, *partitions: str, entry_id: int = 0) -> Any:
+    """The entry of each partition's first ledger, as the body of a request."""
+    found = {}
+    for name in partitions:
+        infos = api.topic(name).ledger.ledgers() if api.get(f"{NAMESPACE}/{name}/stats") else []
+        found[full(name)] = {"ledgerId": infos[0].ledger_id if infos else 0, "entryId": entry_id}
+    return {"positions": found}
+
+
+def queries(api: AdminApi, query: str = "?getEarliestTimeInBacklog=true") -> dict[str, Any]:
+    return {found["query"]: found for found in api.get(f"{QUERIES}{query}").json}
+
+
+def test_how_far_behind_a_query_is(api: AdminApi) -> None:
+    api.put(f"{NAMESPACE}/p/partitions", 2)
+    published = []
+    for number in range(5):
+        published.append(api.clock.ms)
+        api.publish(f"p-partition-{number % 2}", b"x", publish_time=published[-1])
+        api.clock.ms += 100
+    names = ("p-partition-0", "p-partition-1")
+    claim(api, "follows", "p")
+    claim(api, "reads", "p", subscription=None)
+    created = api.put(f"{QUERIES}/follows/subscriptions", places(api, *names))
+    assert created.json == {"missing": []}
+    assert queries(api)["follows"]["msgBacklog"] == 5
+    assert queries(api)["reads"]["msgBacklog"] == 0  # nothing is known of it yet
+    moved = api.post(f"{QUERIES}/follows/acknowledge", places(api, *names))
+    assert moved.json == {"missing": []}
+    api.post(f"{QUERIES}/reads", places(api, *names))
+    for name, found in queries(api).items():
+        assert found["msgBacklog"] == 3, name
+        assert found["backlogSize"] > 0
+        assert found["earliestMsgPublishTimeInBacklog"] == published[2]
+    assert "earliestMsgPublishTimeInBacklog" not in queries(api, "")["reads"]
+    stats = api.get(f"{NAMESPACE}/p/partitioned-stats").json["sparkQueries"]
+    assert [(found["query"], found["msgBacklog"]) for found in stats] == [
+        ("follows", 3),
+        ("reads", 3),
+    ]
+    stats = api.get(f"{NAMESPACE}/p-partition-1/stats").json["sparkQueries"]
+    assert [found["msgBacklog"] for found in stats] == [1, 1]
+    api.delete(f"{QUERIES}/follows")
+    api.delete(f"{QUERIES}/reads")
+    assert "sparkQueries" not in api.get(f"{NAMESPACE}/p/partitioned-stats").json
+
+
+def test_what_spark_says_of_a_query(api: AdminApi) -> None:
+    claim(api, "a", "t")
+    said = {"name": "orders", "id": "1", "runId": "2", "batchId": 7, "inputRowsPerSecond": 1.5}
+    assert "batchId" not in queries(api)["a"]
+    assert api.put(f"{QUERIES}/a/progress", said).status == 204
+    found = queries(api)["a"]
+    assert {key: found[key] for key in said} == said
+    assert found["processedRowsPerSecond"] == 0.0
+    assert api.put(f"{QUERIES}/a/progress", {**said, "name": 1}).status == 400
+    assert api.put(f"{QUERIES}/a/progress", {**said, "batchId": "x"}).status == 400
+    assert api.put(f"{QUERIES}/b/progress", said).status == 404
+
+
+def test_a_subscription_of_many_topics_is_made_and_moved_at_once(api: AdminApi) -> None:
+    names = [f"t{number}" for number in range(120)]
+    for name in names:
+        api.publish(name, b"a")
+        api.publish(name, b"b")
+    claim(api, "a", *names, "gone")
+    body = places(api, *names)
+    body["positions"][full("gone")] = {"ledgerId": 1, "entryId": 0}
+    assert api.put(f"{QUERIES}/a/subscriptions", body).json == {"missing": [full("gone")]}
+    assert api.put(f"{QUERIES}/a/subscriptions", body).json == {"missing": [full("gone")]}
+    assert queries(api)["a"]["msgBacklog"] == 240
+    api.delete(f"{NAMESPACE}/t7/subscription/s")
+    assert api.post(f"{QUERIES}/a/acknowledge", body).json == {
+        "missing": [full("t7"), full("gone")]
+    }
+    assert queries(api)["a"]["msgBacklog"] == 119
+    assert api.get(f"{NAMESPACE}/gone/stats").status == 404  # it was not made
+
+
+def test_bad_places(api: AdminApi) -> None:
+    api.publish("t", b"a")
+    claim(api, "a", "t")
+    claim(api, "b", "t", subscription=None)
+    for path in ("subscriptions", "acknowledge"):
+        do = api.put if path == "subscriptions" else api.post
+        assert do(f"{QUERIES}/b/{path}", places(api, "t")).status == 412
+        assert do(f"{QUERIES}/c/{path}", places(api, "t")).status == 404
+        other = {"positions": {full("u"): {"ledgerId": 1, "entryId": 0}}}
+        assert do(f"{QUERIES}/a/{path}", other).status == 412
+        assert do(f"{QUERIES}/a/{path}", {"positions": [1]}).status == 412
+        assert do(f"{QUERIES}/a/{path}", {"positions": {full("t"): 5}}).status == 400

@@ -8,7 +8,7 @@ import pytest
 
 from pulsark.admin.requests import subscription_name
 from pulsark.datasource.admin_client import AdminClient
-from pulsark.datasource.offsets import Place
+from pulsark.datasource.cursor_changes import SubscriptionChange
 
 
 @pytest.mark.parametrize("name", ["s", "a/b", "a b", "a+b", "100%", "%41", "ü", "a%2Bb"])
@@ -23,8 +23,8 @@ def test_any_name_of_a_subscription_arrives_as_it_is(
 
     monkeypatch.setattr(AdminClient, "_call", call)
     client = AdminClient("http://broker:8080", 1.0)
-    client.create_subscription("t", name, Place(0, 0))
-    client.acknowledge("t", name, Place(0, 0))
+    client.change_subscription(SubscriptionChange("t", name, "creation", "PUT"))
+    client.change_subscription(SubscriptionChange("t", name, "ack", "POST", "/acknowledge"))
     created, acknowledged = (path.split("/subscription/")[1] for path in paths)
     assert subscription_name(created) == name
     assert subscription_name(acknowledged.removesuffix("/acknowledge")) == name

@@ -158,18 +158,18 @@ def test_a_dataframe_is_drawn() -> None:
 # -- watch ---------------------------------------------------------------------------------------
 
 
-def offset(**read: str) -> str:
-    return json.dumps({"partitions": {name: {"read": place} for name, place in read.items()}})
+def newest(behind: int) -> str:
+    return json.dumps({"partitions": {}, "behind": {"entries": behind, "bytes": 0}})
 
 
-def progress(batch_id: int, rows: int, end: str | None, latest: str | None) -> Any:
+def progress(batch_id: int, rows: int, latest: str | None) -> Any:
     return SimpleNamespace(
         batchId=batch_id,
         numInputRows=rows,
         inputRowsPerSecond=10.4,
         processedRowsPerSecond=20.0,
         batchDuration=125,
-        sources=[SimpleNamespace(endOffset=end, latestOffset=latest)],
+        sources=[SimpleNamespace(latestOffset=latest)],
     )
 
 
@@ -203,9 +203,9 @@ def seen_by(query: Any, **more: Any) -> tuple[list[Table], Table]:
 
 def test_a_query_is_watched_to_its_end() -> None:
     batches = [
-        progress(0, 10, offset(a="1:9"), offset(a="1:11", b="2:0")),
-        progress(1, 20, offset(a="1:11", b="2:0"), offset(a="3:4", b="2:0")),
-        progress(2, 5, None, None),
+        progress(0, 10, newest(3)),
+        progress(1, 20, newest(5)),
+        progress(2, 5, None),
     ]
     shown, last = seen_by(FakeQuery(batches))
     assert [len(table.rows) for table in shown] == [1, 2, 3]
@@ -222,14 +222,14 @@ def test_a_query_is_watched_to_its_end() -> None:
 
 
 def test_watching_ends_by_time_and_shows_only_news() -> None:
-    query = FakeQuery([progress(0, 1, None, None)] * 1000)
+    query = FakeQuery([progress(0, 1, None)] * 1000)
     shown, last = seen_by(query, seconds=0.0)
     assert last is shown[-1]
     assert len(shown) == 1
 
 
 def test_what_made_a_query_fail_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
-    query: Any = FakeQuery([progress(0, 7, None, None)], RuntimeError("broken"))
+    query: Any = FakeQuery([progress(0, 7, None)], RuntimeError("broken"))
     with pytest.raises(RuntimeError, match="broken"):
         watch(query)
     assert capsys.readouterr().out.startswith("batch 0  rows 7  in/s 10")
