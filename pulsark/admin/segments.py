@@ -36,7 +36,7 @@ from pulsark.dispatch.message_count import count_messages
 from pulsark.dispatch.topic import Topic
 from pulsark.limits import COUNTED_MESSAGES_MAX
 from pulsark.storage.position import Position
-from pulsark.storage.table.record import SealedLedger
+from pulsark.storage.table.record import DataFile
 from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(prefix=TOPICS, tags=["pulsark"])
@@ -85,14 +85,20 @@ async def get_table_files(topic: TopicOf, request: Request, broker: BrokerOf) ->
         ledgers = (await broker.topic(name, create=True)).ledger.ledgers(first)
         sealed = [await broker.tables.sealed(name, info.ledger_id) for info in ledgers]
         partitions.append(
-            {"name": str(name), "ledgers": [_files(each) for each in sealed if each is not None]}
+            {
+                "name": str(name),
+                "ledgers": [
+                    file_answer(each.ledger_id, each.files) for each in sealed if each is not None
+                ],
+            }
         )
     return value({"directories": list(directories), "partitions": partitions})
 
 
-def _files(sealed: SealedLedger) -> dict[str, Any]:
+def file_answer(ledger_id: int, files: Sequence[DataFile]) -> dict[str, Any]:
+    """A ledger and its files."""
     return {
-        "ledgerId": sealed.ledger_id,
+        "ledgerId": ledger_id,
         "files": [
             {
                 "path": file.path,
@@ -100,7 +106,7 @@ def _files(sealed: SealedLedger) -> dict[str, Any]:
                 "rows": file.rows,
                 "size": file.size,
             }
-            for file in sealed.files
+            for file in files
         ],
     }
 

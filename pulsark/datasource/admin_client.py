@@ -18,12 +18,13 @@ from pulsark.datasource.cursor_changes import SubscriptionChange
 from pulsark.datasource.errors import (
     ConflictError,
     DataSourceError,
+    OptionError,
     TopicNotFoundError,
     UnavailableError,
 )
 from pulsark.datasource.offsets import Place
 from pulsark.datasource.plan import PartitionState
-from pulsark.datasource.table_files import TableFiles
+from pulsark.datasource.table_files import PastTable, TableFiles
 from pulsark.limits import PLANNED_TOPICS_MAX
 from pulsark.schemas import key_value
 from pulsark.schemas.definition import SchemaData, SchemaType
@@ -104,6 +105,17 @@ class AdminClient:
             return TableFiles((), {})
         found = self._expect(status, body, f"the table of {topic}")
         return TableFiles.from_json(found)
+
+    def past_table(self, topic: TopicName, **at: int) -> PastTable:
+        """A topic's table at a ``version`` or a ``timestamp`` (ms); ``TopicNotFoundError``, and
+        ``OptionError`` if there is no such version."""
+        ((how, wanted),) = at.items()
+        status, body = self._call("GET", f"{_path(topic)}/table/past?{how}={wanted}")
+        if status == 404:
+            raise TopicNotFoundError(f"topic {topic} does not exist at {self._url}")
+        if status == 412:
+            raise OptionError(f"option '{how}AsOf': {topic}: {_reason(body)}")
+        return PastTable.from_json(self._expect(status, body, f"the past of {topic}"))
 
     def count_messages(
         self, topic: str, after: Place, through: Place, limit: int, *, compacted: bool = False

@@ -54,10 +54,17 @@ OPTIONS: tuple[OptionDoc, ...] = (
         "for views: all topics of this namespace, if no topic is named",
     ),
     OptionDoc(
+        "versionAsOf",
+        (),
+        "",
+        "messages as they were in this version of the topic's table; batch only",
+    ),
+    OptionDoc(
         "timestampAsOf",
         (),
         "",
-        "for the view cursors: as they were at this time, ISO 8601 (UTC) or milliseconds",
+        "messages, or the view cursors, as they were at this time: ISO 8601 (UTC) or milliseconds; "
+        "batch only",
     ),
     OptionDoc(
         "readCompacted",

@@ -28,6 +28,12 @@ def positive(name: str, value: str) -> int:
     return int(value)
 
 
+def counted(name: str, value: str) -> int:
+    if not re.fullmatch(r"\d{1,12}", value.strip()):
+        raise OptionError(f"option '{name}': '{value}' is not a whole number from 0 up")
+    return int(value)
+
+
 def size(name: str, value: str) -> int:
     match = _SIZE.fullmatch(value.strip())
     if match is None or int(match[1]) < 1:

@@ -27,6 +27,7 @@ from pulsark.datasource.option_docs import (
 )
 from pulsark.datasource.option_values import (
     boolean,
+    counted,
     duration,
     moment,
     names,
@@ -67,7 +68,23 @@ _OF_VIEWS = (
 )
 _LOST = ". Spark hands no option of a table made with CREATE TABLE over: use CREATE TEMPORARY VIEW"
 _NAMESPACE = re.compile(r"[^/\s]+/[^/\s]+")
-_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
+_BATCH_ONLY = (
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "pushdown",
+    "versionAsOf",
+    "timestampAsOf",
+)
+_OF_THE_PRESENT = (
+    "readCompacted",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+)
 _STREAM_ONLY = (
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
@@ -87,6 +104,7 @@ class Options:
     topics_pattern: str | None
     view: str
     namespace: str
+    version_as_of: int | None
     as_of_ms: int | None
     starting: StartingPoint | None
     ending: StartingPoint | None
@@ -109,6 +127,11 @@ class Options:
     wait_for_topic: bool
     poll_timeout_s: float
 
+    @property
+    def is_past(self) -> bool:
+        """Whether a past state is to be read."""
+        return self.version_as_of is not None or self.as_of_ms is not None
+
     @classmethod
     def parse(cls, raw: Mapping[str, str], *, streaming: bool | None = None) -> Options:
         """Check everything; ``OptionError``. ``streaming`` None leaves the mode open."""
@@ -125,6 +148,7 @@ class Options:
             topics_pattern=pattern,
             view=view,
             namespace=_namespace(given),
+            version_as_of=_version_as_of(given, topics),
             as_of_ms=_as_of(given, view),
             starting=_starting(given, streaming),
             ending=_ending(given),
@@ -230,9 +254,36 @@ def _as_of(given: Mapping[str, str], view: str) -> int | None:
     """The past time that is asked for, in milliseconds since the epoch."""
     if "timestampAsOf" not in given:
         return None
-    if view != CURSORS:
-        raise OptionError(f"option 'timestampAsOf' is for the view {CURSORS}, not for {view}")
+    if view not in (MESSAGES, CURSORS):
+        raise OptionError(
+            f"option 'timestampAsOf' is for messages and the view {CURSORS}, not for {view}"
+        )
+    if view == MESSAGES:
+        _check_past(given, "timestampAsOf")
     return moment("timestampAsOf", given["timestampAsOf"]).ms
+
+
+def _version_as_of(given: Mapping[str, str], topics: tuple[str, ...]) -> int | None:
+    """The version of the topic's table that is asked for."""
+    if "versionAsOf" not in given:
+        return None
+    _check_past(given, "versionAsOf")
+    if "timestampAsOf" in given:
+        raise OptionError("set one of 'versionAsOf' and 'timestampAsOf'")
+    if len(topics) != 1:
+        raise OptionError(
+            "option 'versionAsOf' is for one topic, because each has versions of its own; several "
+            "are read with timestampAsOf"
+        )
+    return counted("versionAsOf", given["versionAsOf"])
+
+
+def _check_past(given: Mapping[str, str], name: str) -> None:
+    for other in _OF_THE_PRESENT:
+        if given.get(other, "false").strip().lower() != "false":
+            raise OptionError(f"options '{name}' and '{other}' do not go together; set one of them")
+    if not _flag(given, "readTableFiles", True):
+        raise OptionError(f"option '{name}' reads the files of the table: leave readTableFiles out")
 
 
 def _view_topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:

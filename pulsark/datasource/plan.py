@@ -144,7 +144,8 @@ class Split:
     ``skip_through`` is the batch index in the first entry that was already read (-1: none),
     ``stop_after`` the last batch index to read in the last entry (-1: all). ``files`` have some of
     the entries, or all; the broker has each of them. With ``compacted`` the segments are of a
-    compacted ledger, and of the entries that are stored there those in between are read.
+    compacted ledger, and of the entries that are stored there those in between are read. With
+    ``only_files`` the entries are those of the files, as they were: nobody else has them.
     """
 
     topic: str
@@ -157,6 +158,7 @@ class Split:
     stop_after: int = -1
     files: TableFiles = NO_FILES
     compacted: Between | None = None
+    only_files: bool = False
 
     @property
     def entries(self) -> int:

@@ -17,6 +17,7 @@ from pulsark.datasource.filters import Condition, RowFilter, condition, narrowed
 from pulsark.datasource.layout import Layout
 from pulsark.datasource.offsets import Edge, Place
 from pulsark.datasource.options import Options
+from pulsark.datasource.past import past_ranges
 from pulsark.datasource.plan import (
     PartitionState,
     Split,
@@ -108,6 +109,11 @@ class SplitReader:
             try:
                 yield from file_rows(piece, file, split.files.directories, columns, wanted)
             except UnreadableError as error:
+                if split.only_files:
+                    raise DataLossError(
+                        f"{error}: a past version is read from the files of the table, which "
+                        "tasks must reach under the broker's paths, and until they are vacuumed"
+                    ) from error
                 log.warning("%s; reading from the broker", error)
                 yield from self._from_broker(behind(piece, error.entry_id), columns)
 
@@ -174,6 +180,13 @@ class PulsarkReader(DataSourceReader):
 
     def _planned(self, admin: AdminClient) -> list[InputPartition]:
         options = self._options
+        ranges = past_ranges(options, admin) if options.is_past else self._present(admin)
+        conditions = self._splits.conditions
+        wanted = [part for item in ranges for part in narrowed(item, conditions)]
+        return split_partitions(wanted, options, admin)
+
+    def _present(self, admin: AdminClient) -> list[Split]:
+        options = self._options
         states = TopicFinder(options, admin).states()
         require_topics(states, options)
         first_since = partial(admin.first_since, compacted=options.read_compacted)
@@ -184,14 +197,11 @@ class PulsarkReader(DataSourceReader):
             latest_if_none=options.latest_if_none_since,
         )
         ends = ending_places(states, options.ending or Edge.LATEST, first_since)
-        ranges = [
+        return [
             item
             for name, state in states.items()
             for item in available_ranges(state, starts[name], ends[name], options.fail_on_data_loss)
         ]
-        conditions = self._splits.conditions
-        wanted = [part for item in ranges for part in narrowed(item, conditions)]
-        return split_partitions(wanted, options, admin)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
@@ -270,19 +280,20 @@ def split_partitions(
         splits = cut_rows(splits, lambda item: density[_kind(item)] * item.entries, most)
     if options.read_table_files and sum(item.size for item in ranges) >= files_bytes:
         splits = _with_files(splits, admin)
+    splits = [with_files(item, item.files) if item.only_files else item for item in splits]
     groups = group(splits, wanted) if most is None else [(item,) for item in splits]
     return [SplitPartition(items) for items in groups]
 
 
-def _kind(item: Split) -> tuple[str, bool]:
+def _kind(item: Split) -> tuple[str, bool, bool]:
     """Entries of one kind have about as many messages."""
-    return item.name, item.compacted is not None
+    return item.name, item.compacted is not None, item.only_files
 
 
 def _with_files(splits: Sequence[Split], admin: AdminClient) -> list[Split]:
     topics: dict[str, list[Split]] = {}
     for item in splits:
-        if item.compacted is None:
+        if item.compacted is None and not item.only_files:
             topics.setdefault(item.topic, []).append(item)
     found = {}
     for topic, mine in topics.items():
@@ -291,13 +302,18 @@ def _with_files(splits: Sequence[Split], admin: AdminClient) -> list[Split]:
         partitions = max(item.partition for item in mine) + 1
         found[topic] = admin.table_files(TopicName.parse(topic), [oldest] * max(partitions, 1))
     return [
-        item if item.compacted is not None else with_files(item, found[item.topic])
+        with_files(item, found[item.topic])
+        if item.compacted is None and not item.only_files
+        else item
         for item in splits
     ]
 
 
 def _messages_per_entry(item: Split, admin: AdminClient) -> float:
     """About, from the first entries of a range."""
+    if item.only_files:
+        files = with_files(item, item.files).files.files.values()
+        return sum(file.rows for some in files for file in some) / max(item.entries, 1)
     first, last = item.segments[0], item.segments[-1]
     after = Place(first.ledger_id, first.first - 1)
     through = Place(last.ledger_id, last.last)

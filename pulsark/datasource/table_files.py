@@ -47,4 +47,32 @@ def _file(data: Mapping[str, Any]) -> TableFile:
     return TableFile(data["path"], first, last, data["rows"], data["size"])
 
 
+@dataclass(frozen=True, slots=True)
+class PastTable:
+    """A topic's table as it was: ``files`` are all of that version, -1 if there was none yet.
+
+    Times are the broker's, in milliseconds since the epoch; ``created_ms`` is the topic's.
+    ``later`` is what was sealed after that version of ledgers that the topic lost since.
+    """
+
+    version: int
+    now_ms: int
+    created_ms: int
+    files: TableFiles
+    later: TableFiles
+    later_whole: bool
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PastTable:
+        """Read the answer of ``table/past``."""
+        return cls(
+            data["version"],
+            data["nowMs"],
+            data["createdMs"],
+            TableFiles.from_json(data),
+            TableFiles.from_json({**data, "partitions": data["later"]}),
+            data["laterWhole"],
+        )
+
+
 NO_FILES = TableFiles((), {})

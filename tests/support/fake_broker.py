@@ -73,6 +73,8 @@ class FakeBroker:
         self.schemas: dict[str, list[SchemaData]] = {}
         self.table = ""
         self.sealed: dict[str, dict[int, list[DataFile]]] = {}
+        self.past: dict[str, dict[str, Any]] = {}
+        """What ``table/past`` answers, by its query."""
         self.claims = QueryClaims(SystemClock())
         self.progress: dict[str, Any] = {}
 
@@ -404,6 +406,10 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, [row for row in fake.views[parts[4]] if row["topic"] == name]
         if parts[3] == "tableFiles":
             return 200, fake.table_files(name)
+        if parts[3:] == ["table", "past"]:
+            ((how, wanted),) = query.items() if fake.topics[name] else ()
+            found = fake.past.get(f"{how}={wanted}")
+            return (200, found) if found else (412, {"reason": f"there is no {how} {wanted}"})
         if parts[3] == "messageid":
             return 200, _id(fake.first_since(name, int(parts[4]), compacted="compacted" in query))
         if parts[3] == "messageCount":

@@ -34,6 +34,7 @@ def test_defaults() -> None:
         topics_pattern=None,
         view="messages",
         namespace="public/default",
+        version_as_of=None,
         as_of_ms=None,
         starting=None,
         ending=None,
@@ -114,8 +115,6 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
         other["minRowsPerTrigger"] = "1"
     if key == "namespace":
         other = {"view": "topics"}
-    if key == "timestampAsOf":
-        other = {"view": "cursors"}
     Options.parse({key.lower(): valid.get(key, "1")} | other)
 
 

@@ -1,0 +1,153 @@
+"""Past versions of a table: which files it had then, and whether they are still there.
+
+A commit says what joins the table and what leaves it, so a version is the sum of the commits up to
+it. Files that left stay on disk until they are vacuumed. All calls block.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from pulsark.errors import CorruptEntryError, PulsarkError
+from pulsark.runtime import Disk
+from pulsark.storage.table.delta_log import Action, DeltaLog, files_of
+from pulsark.storage.table.record import DataFile
+
+log = logging.getLogger(__name__)
+
+
+class NoSuchVersionError(PulsarkError):
+    """A version of a table does not exist, or not any more; the message says which ones do."""
+
+
+class Commit(NamedTuple):
+    """One version: what it adds, the paths of what it removes, and when it was decided (epoch)."""
+
+    version: int
+    time_ms: int
+    adds: tuple[DataFile, ...]
+    removes: tuple[str, ...]
+
+
+class Version(NamedTuple):
+    """A table as it was."""
+
+    version: int
+    time_ms: int
+    files: tuple[DataFile, ...]
+    later: tuple[DataFile, ...] = ()
+    """Files with what was sealed later, of ledgers that the topic does not have any more."""
+    later_whole: bool = True
+    """Whether they are all there."""
+
+
+NO_VERSION = Version(-1, -1, ())
+"""Before the first one."""
+
+
+def read_log(disk: Disk, directories: Sequence[str]) -> list[Commit]:
+    """All commits, from the first root whose log is whole; ``NoSuchVersionError``."""
+    reason = "there is no table"
+    for directory in directories:
+        table_log = DeltaLog(disk, directory)
+        try:
+            versions = table_log.versions()
+            if versions and versions == list(range(len(versions))):
+                return [_commit(version, table_log.read(version)) for version in versions]
+            reason = f"{directory} has {len(versions)} commits, and some are missing"
+        except (OSError, CorruptEntryError) as e:
+            reason = f"{directory}: {e}"
+        log.warning("%s", reason)
+    raise NoSuchVersionError(f"the log of the table cannot be read: {reason}")
+
+
+def _commit(version: int, actions: Iterable[Action]) -> Commit:
+    actions = list(actions)
+    times = [action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action]
+    removes = tuple(action["remove"]["path"] for action in actions if "remove" in action)
+    return Commit(version, times[0] if times else 0, tuple(files_of(actions)), removes)
+
+
+def version_at(commits: Sequence[Commit], time_ms: int) -> int:
+    """The last version that there was at a time; -1 before the first one."""
+    return max((commit.version for commit in commits if commit.time_ms <= time_ms), default=-1)
+
+
+def table_at(
+    commits: Sequence[Commit], version: int, disk: Disk, directories: Sequence[str]
+) -> Version:
+    """A version with all its files; ``NoSuchVersionError`` if some are not there any more."""
+    newest = commits[-1].version
+    if not 0 <= version <= newest:
+        raise NoSuchVersionError(f"the table has the versions 0 to {newest}, and no {version}")
+    files = _files(commits[: version + 1])
+    later = {path for commit in commits[version + 1 :] for path in commit.removes}
+    if any(_is_gone(disk, directories, files[path]) for path in files.keys() & later):
+        whole = _oldest_whole(commits, version + 1, disk, directories)
+        raise NoSuchVersionError(
+            f"files of version {version} were deleted since then, as tableVacuumRetentionHours "
+            f"says; the versions {whole} to {newest} are there"
+        )
+    return Version(version, commits[version].time_ms, tuple(files.values()))
+
+
+def with_later(
+    found: Version,
+    commits: Sequence[Commit],
+    listed: Collection[int],
+    disk: Disk,
+    directories: Sequence[str],
+) -> Version:
+    """A version, and what was sealed after it of ledgers that are not ``listed`` any more."""
+    through: dict[int, int] = {}
+    for file in found.files:
+        through[file.ledger_id] = max(through.get(file.ledger_id, -1), file.last_entry_id)
+    known = dict(through)
+    adds = [
+        file
+        for commit in commits[found.version + 1 :]
+        for file in commit.adds
+        if file.ledger_id not in listed
+    ]
+    later = []
+    for file in sorted(adds, key=lambda f: (f.ledger_id, f.first_entry_id, f.last_entry_id)):
+        ledger_id, last = file.ledger_id, file.last_entry_id
+        known[ledger_id] = max(known.get(ledger_id, -1), last)
+        had = through.get(ledger_id, -1)
+        follows = file.first_entry_id <= had + 1 and last > had
+        if follows and not _is_gone(disk, directories, file):
+            later.append(file)
+            through[ledger_id] = last
+    return found._replace(later=tuple(later), later_whole=through == known)
+
+
+def _files(commits: Iterable[Commit]) -> dict[str, DataFile]:
+    files: dict[str, DataFile] = {}
+    for commit in commits:
+        for path in commit.removes:
+            files.pop(path, None)
+        files.update((file.path, file) for file in commit.adds)
+    return files
+
+
+def _oldest_whole(
+    commits: Sequence[Commit], first: int, disk: Disk, directories: Sequence[str]
+) -> int:
+    """The first version from which on no file is missing."""
+    known = {file.path: file for commit in commits for file in commit.adds}
+    for commit in reversed(commits[first:]):
+        if any(_is_gone(disk, directories, known[path]) for path in commit.removes):
+            return commit.version  # the one that lacks them
+    return first
+
+
+def _is_gone(disk: Disk, directories: Iterable[str], file: DataFile) -> bool:
+    for directory in directories:
+        try:
+            if disk.size(f"{directory}/{file.path}") == file.size:
+                return False
+        except OSError:
+            continue
+    return True
