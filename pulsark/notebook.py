@@ -75,9 +75,11 @@ class Table:
         return "\n".join([self.title, *lines])
 
     def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        shares: Sequence[float | None] = self._shares() or [None] * len(self.rows)
         styles = {name: _RIGHT if self._of_numbers(name) else _LEFT for name in self.columns}
+        heads = "".join(
+            f'<th style="{style}">{html.escape(name)}</th>' for name, style in styles.items()
+        )
+        shares: Sequence[float | None] = self._shares() or [None] * len(self.rows)
         body = "".join(
             f"<tr>{''.join(_html_cell(row[name], style) for name, style in styles.items())}"
             f"{_html_bar(share)}</tr>"
@@ -159,9 +161,10 @@ def watch(
                 display(table)
                 shown = table
             if ended or (deadline is not None and clock.monotonic() >= deadline):
-                return shown
+                break
     except KeyboardInterrupt:
-        return shown or _progress(query)
+        shown = shown or _progress(query)
+    return _once(shown) if show is None else shown
 
 
 # -- messages ------------------------------------------------------------------------------------
@@ -276,6 +279,34 @@ def _display() -> Callable[[Table], None]:
 
         return replace
     return lambda table: print(_line(table), flush=True)
+
+
+class _Shown(Table):
+    """What a cell has shown already: as the value of the same cell it is not shown again."""
+
+    cell: int | None = None
+
+    def _ipython_display_(self) -> None:
+        if self.cell != _cell():
+            raise NotImplementedError  # so IPython takes the other forms
+
+
+def _once(table: Table) -> Table:
+    if (cell := _cell()) is None:
+        return table
+    shown = _Shown(table.title, table.columns, table.rows, table.bar)
+    object.__setattr__(shown, "cell", cell)
+    return shown
+
+
+def _cell() -> int | None:
+    """The number of the notebook's cell that runs; ``None`` outside of notebooks."""
+    if "ipykernel" not in sys.modules:
+        return None
+    from IPython import get_ipython  # type: ignore[import-not-found,unused-ignore]
+
+    shell = get_ipython()
+    return None if shell is None else int(shell.execution_count)
 
 
 def _line(table: Table) -> str:

@@ -46,6 +46,33 @@ def test_sql_over_topics() -> None:
     assert [tuple(row)[:2] for row in names["backlog"].collect()] == [("rebooking", 10)]
 
 
+def test_streaming_to_delta() -> None:
+    names = run_notebook("streaming_to_delta")
+    assert names["waiting"].rows[0]["backlog_entries"] > 0
+    assert names["rows"]() == (3000, 3000)
+    assert sum(row.flights for row in names["by_hour"].collect()) == 3000
+
+
+def test_exactly_once_write() -> None:
+    names = run_notebook("exactly_once_write")
+    assert names["written"].count() == 3000
+    assert sorted(names["chosen"].values())[-1] == 3
+    assert names["late_rows"]() == names["expected"] > 0
+
+
+def test_queue_and_table() -> None:
+    names = run_notebook("queue_and_table")
+    assert set(names["settled"]) == {"Ada", "Grace", "Barbara"}
+    assert names["settled"].total() == len(names["claims"])
+    assert names["given_back"] > 0
+
+
+def test_moving_to_pulsark() -> None:
+    names = run_notebook("moving_to_pulsark")
+    assert "did you mean 'topics'" in names["message"]
+    assert names["copied"].count() == 3000
+
+
 def test_every_notebook_is_run_here() -> None:
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= tested

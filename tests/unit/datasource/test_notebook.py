@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -219,6 +220,41 @@ def test_a_query_is_watched_to_its_end() -> None:
         "entries behind": 5,
     }
     assert last.title == "query orders"
+
+
+class FakeKernel:
+    """As much of IPython as shows tables: what it showed, in which cell."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.execution_count = 7
+        self.shown: list[list[int]] = []
+        for name, module in {
+            "ipykernel": SimpleNamespace(),
+            "IPython": SimpleNamespace(get_ipython=lambda: self),
+            "IPython.display": SimpleNamespace(display=self._display),
+        }.items():
+            monkeypatch.setitem(sys.modules, name, module)
+
+    def _display(self, table: Table, *, display_id: bool) -> Any:
+        assert display_id
+        outputs = [len(table.rows)]
+        self.shown.append(outputs)
+        return SimpleNamespace(update=lambda table: outputs.append(len(table.rows)))
+
+
+def test_a_cell_shows_one_table_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = FakeKernel(monkeypatch)
+    batches = [progress(number, 10, None, None) for number in range(3)]
+    query: Any = FakeQuery(batches)
+    table: Any = watch(query, interval=0.1)
+    assert kernel.shown == [[1, 2, 3]]
+    # As the value of its own cell it would stand there twice.
+    assert table._ipython_display_() is None
+    kernel.execution_count += 1
+    with pytest.raises(NotImplementedError):
+        table._ipython_display_()
+    assert "<caption>query orders</caption>" in table._repr_html_()
+    assert table.rows[2]["batch"] == 2
 
 
 def test_watching_ends_by_time_and_shows_only_news() -> None:
