@@ -252,7 +252,8 @@ def _progress(query: StreamingQuery) -> Table:
         for progress in query.recentProgress[-BATCHES_SHOWN:]
     ]
     columns = ("batch", "rows", "in/s", "out/s", "ms", "entries behind")
-    return Table(f"query {query.name or query.id}", columns, rows, bar="rows")
+    title = f"query {query.name or query.id}"
+    return Table(title if rows else f"{title}: no batch yet", columns, rows, bar="rows")
 
 
 def _behind(sources: Sequence[Any]) -> int | None:
@@ -311,7 +312,7 @@ def _cell() -> int | None:
 
 def _line(table: Table) -> str:
     if not table.rows:
-        return f"{table.title}: no batch yet"
+        return table.title
     return "  ".join(f"{name} {_text(value)}" for name, value in table.rows[-1].items())
 
 

@@ -264,6 +264,14 @@ def test_watching_ends_by_time_and_shows_only_news() -> None:
     assert len(shown) == 1
 
 
+def test_a_query_that_has_read_nothing_says_so() -> None:
+    query = FakeQuery([])
+    query._seen = -1
+    (table,), last = seen_by(query)
+    assert last.rows == []
+    assert repr(table).splitlines()[0] == "query orders: no batch yet"
+
+
 def test_what_made_a_query_fail_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
     query: Any = FakeQuery([progress(0, 7, None)], RuntimeError("broken"))
     with pytest.raises(RuntimeError, match="broken"):
