@@ -244,7 +244,7 @@ class FakeKernel:
 
 def test_a_cell_shows_one_table_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = FakeKernel(monkeypatch)
-    batches = [progress(number, 10, None, None) for number in range(3)]
+    batches = [progress(number, 10, None) for number in range(3)]
     query: Any = FakeQuery(batches)
     table: Any = watch(query, interval=0.1)
     assert kernel.shown == [[1, 2, 3]]
