@@ -447,9 +447,17 @@ def config(
         str | None, typer.Option(metavar="FILE", help="Properties file to apply.")
     ] = None,
     form: Annotated[str, typer.Option(hidden=True)] = "",
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Print a spark-defaults.conf for spark-submit.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """List every setting: its value, its unit and what it means."""
+    if spark:
+        from pulsark.datasource.spark_defaults import properties_file
+
+        print(properties_file(), end="")
+        return
     from pulsark.cli.settings import show_settings
 
     show_settings(conf, as_json=json, form=form)

@@ -124,7 +124,7 @@ def version_of(package: str) -> str | None:
 
 def pyspark() -> Finding:
     """Whether PySpark is one that this release works with."""
-    from pulsark.datasource.session import SPARK_VERSION, SPARK_VERSIONS
+    from pulsark.datasource.spark_defaults import SPARK_VERSION, SPARK_VERSIONS
 
     found = version_of("pyspark") or version_of("pyspark-client")
     if found is None:
@@ -163,7 +163,7 @@ def _spark_home(version: str) -> Finding | None:
 
 def libraries() -> Finding:
     """Whether what PySpark and Delta need beside them fits."""
-    from pulsark.datasource.session import DELTA_VERSION
+    from pulsark.datasource.spark_defaults import DELTA_VERSION
 
     arrow, pandas, delta = map(version_of, ("pyarrow", "pandas", "delta-spark"))
     shown_versions = ", ".join(
@@ -205,12 +205,12 @@ def connect() -> Finding:
 
 def settings() -> Finding:
     """What spark-submit takes by itself from a file that somebody left there."""
-    from pulsark.datasource.session import delta_package
+    from pulsark.datasource.spark_defaults import delta_package
 
     path = _defaults_file()
     if path is None:
         return Finding(
-            "settings", OK, "no spark-defaults.conf; spark-submit needs --properties-file"
+            "settings", OK, "no spark-defaults.conf; `pulsark config --spark` prints one"
         )
     text = path.read_text(errors="replace")
     written = dict(re.findall(r"^\s*(spark\.[\w.]+)[ \t=:]+(.*\S)", text, re.M))
@@ -308,7 +308,8 @@ def import_problem(module: str, attribute: str = "") -> str | None:
 
 def jars() -> Finding:
     """Whether Delta's jars are here, or will have to be downloaded."""
-    from pulsark.datasource.session import delta_jars, delta_package, ivy_dir
+    from pulsark.datasource.session import delta_jars, ivy_dir
+    from pulsark.datasource.spark_defaults import delta_package
 
     directory = ivy_dir() / "jars"
     missing = [name for name in delta_jars() if not (directory / name).is_file()]

@@ -1,7 +1,4 @@
-"""A local Spark session that suits Pulsark, and what makes it so.
-
-``conf/spark-defaults.conf`` gives the same settings to ``spark-submit``.
-"""
+"""A Spark session that suits Pulsark, on this machine or by Spark Connect."""
 
 from __future__ import annotations
 
@@ -10,11 +7,16 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pulsark.datasource.spark_defaults import (
+    SETTINGS,
+    SPARK_VERSIONS,
+    delta_package,
+    spark_version,
+)
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,33 +24,7 @@ if TYPE_CHECKING:
 
     from pulsark.datasource.listener import QueryListener
 
-SPARK_VERSION = "4.2"
-"""What this release is made for."""
-
-SPARK_VERSIONS = ("4.1", SPARK_VERSION)
-"""What it works with. Delta has jars of its own for each."""
-
-DELTA_VERSION = "4.4.0"
-DELTA_PACKAGE = f"io.delta:delta-spark_{SPARK_VERSION}_2.13:{DELTA_VERSION}"
 IVY_DIR_VARIABLE = "PULSARK_IVY_DIR"
-
-SETTINGS: Mapping[str, str] = {
-    # Python workers lose about 40 ms a task over loopback TCP.
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # What a query wants of ids, keys and times is looked for, in place of reading everything.
-    "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Two jars do; the others that Delta names are for Kafka, Hadoop and Unity Catalog.
-    "spark.jars.packages": DELTA_PACKAGE,
-    "spark.jars.excludes": "org.apache.hadoop:*,io.delta:delta-kernel-*,io.unitycatalog:*",
-    # The defaults are for a cluster; on one machine they make small queries take seconds.
-    "spark.sql.shuffle.partitions": "4",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.ui.showConsoleProgress": "false",
-}
-
 OF_A_SESSION = (
     "spark.sql.execution.arrow.pyspark.enabled",
     "spark.sql.python.filterPushdown.enabled",
@@ -136,24 +112,6 @@ def session_settings() -> dict[str, str]:
     else:
         settings["spark.jars.ivy"] = str(ivy_dir())
     return settings
-
-
-def spark_version() -> str | None:
-    """The first two numbers of the PySpark that is installed."""
-    with suppress(ImportError):
-        # A Spark that was unpacked and not installed has no metadata to ask.
-        from pyspark.version import __version__
-
-        return ".".join(__version__.split(".")[:2])
-    return None
-
-
-def delta_package() -> str:
-    """Delta's coordinates for the Spark that is installed."""
-    version = spark_version()
-    if version not in SPARK_VERSIONS:
-        return DELTA_PACKAGE
-    return DELTA_PACKAGE.replace(f"_{SPARK_VERSION}_", f"_{version}_")
 
 
 def delta_jars() -> tuple[str, str]:

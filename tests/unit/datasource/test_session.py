@@ -10,23 +10,23 @@ import pytest
 
 import pulsark
 from pulsark.datasource.session import (
-    SETTINGS,
     delta_jars,
-    delta_package,
     ivy_dir,
     require_connect,
     require_java,
-    require_pyspark,
     session,
     session_settings,
 )
+from pulsark.datasource.spark_defaults import SETTINGS, delta_package, properties_file
 from pulsark.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_spark_defaults_say_the_same() -> None:
-    lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
+    text = (ROOT / "conf/spark-defaults.conf").read_text()
+    assert text == properties_file(), "pulsark config --spark > conf/spark-defaults.conf"
+    lines = text.splitlines()
     written = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
     assert written == dict(SETTINGS)
 
@@ -62,8 +62,7 @@ def test_a_missing_java_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_delta_is_that_of_the_spark_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert delta_package() == SETTINGS["spark.jars.packages"]
-    monkeypatch.setattr("pulsark.datasource.session.spark_version", lambda: "4.1")
-    require_pyspark()
+    monkeypatch.setattr("pulsark.datasource.spark_defaults.spark_version", lambda: "4.1")
     assert delta_package() == "io.delta:delta-spark_4.1_2.13:4.4.0"
     assert delta_jars()[0] == "io.delta_delta-spark_4.1_2.13-4.4.0.jar"
 
