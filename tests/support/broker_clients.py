@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -17,6 +18,7 @@ from pulsark.storage.table.tables import Tables
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.frames import FrameDecoder, encode_command, send_frame
+from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 from tests.support.memory_bookie import MemoryBookie
@@ -24,6 +26,18 @@ from tests.support.wire_frames import Received, publish, received, send_command
 
 Command = pb.BaseCommand
 MAX_FRAME_BYTES = 16 << 20
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+EXCLUSIVE = pb.CommandSubscribe.Exclusive
+SHARED = pb.CommandSubscribe.Shared
+FAILOVER = pb.CommandSubscribe.Failover
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
+TYPES = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
+SINGLE_ACTIVE = [EXCLUSIVE, FAILOVER]
+SHARING = [SHARED, KEY_SHARED]
+EARLIEST_ID = (2**64 - 1, 2**64 - 1)
+LATEST_ID = (2**63 - 1, 2**63 - 1)
 
 
 class BrokerInMemory:
@@ -63,24 +77,29 @@ class BrokerInMemory:
         await self.broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
 
 
-Scenario = Callable[[BrokerInMemory], Coroutine[Any, Any, None]]
+Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
-def scenario(**changed: Any) -> Callable[[Scenario], Callable[[], None]]:
-    """Run a test against a broker of its own, in virtual time. Markers go above it."""
+def scenario(**changed: Any) -> Callable[[Scenario], Callable[..., None]]:
+    """Run a test against a broker of its own, in virtual time. Markers go above it.
 
-    def wrap(test: Scenario) -> Callable[[], None]:
-        def run() -> None:
+    The broker is the test's first argument; pytest gives the others.
+    """
+
+    def wrap(test: Scenario) -> Callable[..., None]:
+        def run(**given: Any) -> None:
             with Simulation() as sim:
                 broker = BrokerInMemory(sim, **changed)
 
                 async def main() -> None:
                     await broker.start()
-                    await test(broker)
+                    await test(broker, **given)
 
                 sim.run(main())
 
-        run.__name__ = test.__name__
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        _, *others = inspect.signature(test).parameters.values()
+        cast(Any, run).__signature__ = inspect.Signature(others)
         return run
 
     return wrap
@@ -375,6 +394,16 @@ class Client:
         """Close a consumer or a producer."""
         self.send(self.close_command(kind, number))
         assert await self.outcome() == 0
+
+
+async def consuming(
+    broker: BrokerInMemory, messages: int, **fields: Any
+) -> tuple[Client, list[tuple[int, int]]]:
+    """A client that has published so many messages and subscribes to them; and their ids."""
+    client = Client(broker)
+    ids = await client.produce(TOPIC, messages)
+    assert await client.subscribe(TOPIC, **fields) == 0
+    return client, ids
 
 
 def pong() -> pb.BaseCommand:

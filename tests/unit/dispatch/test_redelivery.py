@@ -6,18 +6,20 @@ import asyncio
 
 import pytest
 
-from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-EXCLUSIVE = pb.CommandSubscribe.Exclusive
-SHARED = pb.CommandSubscribe.Shared
-FAILOVER = pb.CommandSubscribe.Failover
-KEY_SHARED = pb.CommandSubscribe.Key_Shared
-SINGLE_ACTIVE = [EXCLUSIVE, FAILOVER]
-SHARING = [SHARED, KEY_SHARED]
+from tests.support.broker_clients import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SHARED,
+    SHARING,
+    SINGLE_ACTIVE,
+    TOPIC,
+    BrokerInMemory,
+    Client,
+    Command,
+    consuming,
+    scenario,
+)
 
 Ids = list[tuple[int, int]]
 
@@ -36,92 +38,84 @@ def permits(client: Client) -> int:
 @pytest.mark.feature("F20", "F21")
 @pytest.mark.command("REDELIVER_UNACKNOWLEDGED_MESSAGES")
 @pytest.mark.parametrize("kind", SHARING)
-def test_sharing_consumers_count_what_they_ask_for_again(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        ids = await client.produce(TOPIC, 4)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await counts(client) == [(0, 0), (1, 0), (2, 0), (3, 0)]
-        client.redeliver(ids[2], ids[0])
-        assert await counts(client) == [(0, 1), (2, 1)]
-        client.redeliver(ids[2], (ids[0][0] + 9, 2), (ids[0][0], 99))
-        assert await counts(client) == [(2, 2)]
-        assert await client.ack(ids[0]) == 0
-        client.redeliver(ids[0], ids[1])  # what is acknowledged does not come again
-        assert await counts(client) == [(1, 1)]
-        client.redeliver()
-        assert await counts(client) == [(1, 2), (2, 3), (3, 1)]
-        # Nothing gives permits back: clients send a FLOW for what they dropped.
-        assert permits(client) == 1000 - 4 - 2 - 1 - 1 - 3
-        # Counts are in memory, and there is nobody to whom they would matter.
-        await client.close()
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await counts(client) == [(1, 0), (2, 0), (3, 0)]
-
-    run()
+@scenario()
+async def test_sharing_consumers_count_what_they_ask_for_again(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client, ids = await consuming(broker, 4, kind=kind)
+    assert await counts(client) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    client.redeliver(ids[2], ids[0])
+    assert await counts(client) == [(0, 1), (2, 1)]
+    client.redeliver(ids[2], (ids[0][0] + 9, 2), (ids[0][0], 99))
+    assert await counts(client) == [(2, 2)]
+    assert await client.ack(ids[0]) == 0
+    client.redeliver(ids[0], ids[1])  # what is acknowledged does not come again
+    assert await counts(client) == [(1, 1)]
+    client.redeliver()
+    assert await counts(client) == [(1, 2), (2, 3), (3, 1)]
+    # Nothing gives permits back: clients send a FLOW for what they dropped.
+    assert permits(client) == 1000 - 4 - 2 - 1 - 1 - 3
+    # Counts are in memory, and there is nobody to whom they would matter.
+    await client.close()
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    assert await counts(client) == [(1, 0), (2, 0), (3, 0)]
 
 
 @pytest.mark.feature("F20", "F31")
 @pytest.mark.command("REDELIVER_UNACKNOWLEDGED_MESSAGES")
 @pytest.mark.parametrize("kind", SINGLE_ACTIVE)
-def test_one_active_consumer_gets_all_again_and_nothing_is_counted(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        ids = await client.produce(TOPIC, 4)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await client.ack(ids[1]) == 0
-        await counts(client)
-        for asked in ([], [ids[3]], [(9, 9)]):
-            client.redeliver(*asked)
-            assert await counts(client) == [(0, 0), (2, 0), (3, 0)]
-        assert permits(client) == 1000 - 4 - 3 * 3
-        await client.publish(4)
-        assert await counts(client) == [(4, 0)]
-
-    run()
+@scenario()
+async def test_one_active_consumer_gets_all_again_and_nothing_is_counted(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client, ids = await consuming(broker, 4, kind=kind)
+    assert await client.ack(ids[1]) == 0
+    await counts(client)
+    for asked in ([], [ids[3]], [(9, 9)]):
+        client.redeliver(*asked)
+        assert await counts(client) == [(0, 0), (2, 0), (3, 0)]
+    assert permits(client) == 1000 - 4 - 3 * 3
+    await client.publish(4)
+    assert await counts(client) == [(4, 0)]
 
 
 @pytest.mark.feature("F32")
 @pytest.mark.parametrize("how", ["close", "hang up"])
 @pytest.mark.parametrize("kind", SHARING)
-def test_what_a_leaver_had_comes_to_the_others_uncounted(kind: int, how: str) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        leaver, stayer = Client(broker), Client(broker)
-        ids = await leaver.produce(TOPIC, 3)
-        assert await leaver.subscribe(TOPIC, kind=kind) == 0
-        await counts(leaver)
-        leaver.redeliver(ids[1])
-        assert await counts(leaver) == [(1, 1)]
-        assert await stayer.subscribe(TOPIC, kind=kind) == 0
-        assert await counts(stayer) == []
-        if how == "close":
-            await leaver.close()
-        else:
-            leaver.hang_up()
-        assert await counts(stayer) == [(0, 0), (1, 1), (2, 0)]
-
-    run()
+@scenario()
+async def test_what_a_leaver_had_comes_to_the_others_uncounted(
+    broker: BrokerInMemory, kind: int, how: str
+) -> None:
+    leaver, stayer = Client(broker), Client(broker)
+    ids = await leaver.produce(TOPIC, 3)
+    assert await leaver.subscribe(TOPIC, kind=kind) == 0
+    await counts(leaver)
+    leaver.redeliver(ids[1])
+    assert await counts(leaver) == [(1, 1)]
+    assert await stayer.subscribe(TOPIC, kind=kind) == 0
+    assert await counts(stayer) == []
+    if how == "close":
+        await leaver.close()
+    else:
+        leaver.hang_up()
+    assert await counts(stayer) == [(0, 0), (1, 1), (2, 0)]
 
 
 @pytest.mark.parametrize("kind", SHARING)
-def test_only_what_this_consumer_has_is_delivered_again(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        holder, other = Client(broker), Client(broker)
-        ids = await holder.produce(TOPIC, 3)
-        assert await holder.subscribe(TOPIC, kind=kind) == 0
-        await counts(holder)
-        assert await other.subscribe(TOPIC, kind=kind) == 0
-        other.redeliver(*ids)
-        other.redeliver()
-        other.redeliver(*ids, consumer_id=7)
-        assert await counts(holder) + await counts(other) == []
-        assert holder.connection.consumers[1].unacked == 3
-
-    run()
+@scenario()
+async def test_only_what_this_consumer_has_is_delivered_again(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    holder, other = Client(broker), Client(broker)
+    ids = await holder.produce(TOPIC, 3)
+    assert await holder.subscribe(TOPIC, kind=kind) == 0
+    await counts(holder)
+    assert await other.subscribe(TOPIC, kind=kind) == 0
+    other.redeliver(*ids)
+    other.redeliver()
+    other.redeliver(*ids, consumer_id=7)
+    assert await counts(holder) + await counts(other) == []
+    assert holder.connection.consumers[1].unacked == 3
 
 
 @pytest.mark.feature("F32")
@@ -161,19 +155,16 @@ def test_a_batch_comes_again_with_what_is_left_of_it(kind: int, switch: bool) ->
 
 @pytest.mark.command("REDELIVER_UNACKNOWLEDGED_MESSAGES", "MESSAGE")
 @pytest.mark.parametrize("kind", SINGLE_ACTIVE)
-def test_epochs_only_rise(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        await client.produce(TOPIC, 1)
-        assert await client.subscribe(TOPIC, kind=kind, consumer_epoch=3) == 0
-        found = []
-        for asked in ({}, {"consumer_epoch": 5}, {"consumer_epoch": 4}, {}):
-            client.redeliver(**asked)
-        found = [d.message.consumer_epoch for d in await client.deliveries()]
-        assert found == [3, 3, 5, 5, 5]
-
-    run()
+@scenario()
+async def test_epochs_only_rise(broker: BrokerInMemory, kind: int) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    assert await client.subscribe(TOPIC, kind=kind, consumer_epoch=3) == 0
+    found = []
+    for asked in ({}, {"consumer_epoch": 5}, {"consumer_epoch": 4}, {}):
+        client.redeliver(**asked)
+    found = [d.message.consumer_epoch for d in await client.deliveries()]
+    assert found == [3, 3, 5, 5, 5]
 
 
 @scenario()
@@ -192,22 +183,19 @@ async def test_who_is_not_active_is_not_given_anything_again(broker) -> None:
 
 
 @pytest.mark.parametrize("kind", SHARING)
-def test_a_seek_begins_to_count_anew(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client, other = Client(broker), Client(broker)
-        ids = await client.produce(TOPIC, 2)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await other.subscribe(TOPIC, kind=kind) == 0
-        await asyncio.sleep(0.01)
-        client.redeliver()
-        other.redeliver()
-        assert sorted(await counts(client) + await counts(other))[1:3] != []
-        client.send(client.seek_command(ids[0]))
-        assert await client.outcome() == 0
-        await client.take(Command.CLOSE_CONSUMER)
-        await counts(client)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await counts(client) == [(0, 0), (1, 0)]
-
-    run()
+@scenario()
+async def test_a_seek_begins_to_count_anew(broker: BrokerInMemory, kind: int) -> None:
+    client, other = Client(broker), Client(broker)
+    ids = await client.produce(TOPIC, 2)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    assert await other.subscribe(TOPIC, kind=kind) == 0
+    await asyncio.sleep(0.01)
+    client.redeliver()
+    other.redeliver()
+    assert sorted(await counts(client) + await counts(other))[1:3] != []
+    client.send(client.seek_command(ids[0]))
+    assert await client.outcome() == 0
+    await client.take(Command.CLOSE_CONSUMER)
+    await counts(client)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    assert await counts(client) == [(0, 0), (1, 0)]

@@ -9,19 +9,23 @@ import pytest
 from pulsark.errors import ServerError
 from pulsark.storage.position import Position
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+from tests.support.broker_clients import (
+    EARLIEST_ID,
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    LATEST_ID,
+    NAME,
+    SHARED,
+    TOPIC,
+    TYPES,
+    BrokerInMemory,
+    Client,
+    Command,
+    consuming,
+    scenario,
+)
 from tests.support.wire_frames import publish
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-EXCLUSIVE = pb.CommandSubscribe.Exclusive
-SHARED = pb.CommandSubscribe.Shared
-FAILOVER = pb.CommandSubscribe.Failover
-KEY_SHARED = pb.CommandSubscribe.Key_Shared
-TYPES = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
-EARLIEST_ID = (2**64 - 1, 2**64 - 1)
-LATEST_ID = (2**63 - 1, 2**63 - 1)
 
 
 async def ledgers_of_two(broker: BrokerInMemory, client: Client, count: int) -> list[Position]:
@@ -65,53 +69,49 @@ async def after_seek(client: Client, kind: int = EXCLUSIVE) -> list[bytes]:
 
 @pytest.mark.command("SEEK")
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_seek_by_id_delivers_that_message_next(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        ids = await ledgers_of_two(broker, client, 2)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        await client.received(4)
-        for place in ids[:3]:
-            client.send(client.ack_command(place))
-        wanted = [b"0", b"1", b"2", b"3"]
-        for place, left in [
-            (ids[2], wanted[2:]),
-            (ids[0], wanted),
-            (ids[3], wanted[3:]),
-            (EARLIEST_ID, wanted),
-            (LATEST_ID, []),
-            ((ids[1].ledger_id, ids[1].entry_id + 5), wanted[2:]),  # behind a ledger's end
-            ((ids[2].ledger_id, 2**64 - 1), wanted[2:]),  # before its first entry
-            ((ids[3].ledger_id + 7, 0), []),
-        ]:
-            assert await seek(client, client.seek_command(tuple(place))) == 0
-            assert await after_seek(client, kind) == left, place
-
-    run()
+@scenario()
+async def test_a_seek_by_id_delivers_that_message_next(broker: BrokerInMemory, kind: int) -> None:
+    client = Client(broker)
+    ids = await ledgers_of_two(broker, client, 2)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    await client.received(4)
+    for place in ids[:3]:
+        client.send(client.ack_command(place))
+    wanted = [b"0", b"1", b"2", b"3"]
+    for place, left in [
+        (ids[2], wanted[2:]),
+        (ids[0], wanted),
+        (ids[3], wanted[3:]),
+        (EARLIEST_ID, wanted),
+        (LATEST_ID, []),
+        ((ids[1].ledger_id, ids[1].entry_id + 5), wanted[2:]),  # behind a ledger's end
+        ((ids[2].ledger_id, 2**64 - 1), wanted[2:]),  # before its first entry
+        ((ids[3].ledger_id + 7, 0), []),
+    ]:
+        assert await seek(client, client.seek_command(tuple(place))) == 0
+        assert await after_seek(client, kind) == left, place
 
 
 @pytest.mark.command("SEEK")
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_seek_by_time_delivers_what_was_published_then_or_later(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        await ledgers_of_two(broker, client, 2)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        await client.received(4)
-        for ms, left in [
-            (2000, [b"2", b"3"]),
-            (2001, [b"3"]),
-            (0, [b"0", b"1", b"2", b"3"]),
-            (3001, []),
-            (2**63, []),
-            (500, [b"1", b"2", b"3"]),
-        ]:
-            assert await seek(client, by_time(client, ms)) == 0
-            assert await after_seek(client, kind) == left, ms
-
-    run()
+@scenario()
+async def test_a_seek_by_time_delivers_what_was_published_then_or_later(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client = Client(broker)
+    await ledgers_of_two(broker, client, 2)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    await client.received(4)
+    for ms, left in [
+        (2000, [b"2", b"3"]),
+        (2001, [b"3"]),
+        (0, [b"0", b"1", b"2", b"3"]),
+        (3001, []),
+        (2**63, []),
+        (500, [b"1", b"2", b"3"]),
+    ]:
+        assert await seek(client, by_time(client, ms)) == 0
+        assert await after_seek(client, kind) == left, ms
 
 
 @scenario()
@@ -132,34 +132,29 @@ async def test_a_seek_on_a_topic_whose_start_was_trimmed(broker) -> None:
 
 @pytest.mark.feature("F12")
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
-def test_a_seek_into_a_batch(kind: int) -> None:
-    @scenario(acknowledgmentAtBatchIndexLevelEnabled=True)
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        await client.produce(TOPIC, 0)
-        place = Position(*await client.publish_batch(4))
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        await client.deliveries()
-        command = client.seek_command(tuple(place))
-        command.seek.message_id.ack_set.append(0b1100)
-        assert await seek(client, command) == 0
-        await client.take(Command.CLOSE_CONSUMER)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        (delivery,) = await client.deliveries()
-        assert list(delivery.message.ack_set) == [0b1100]
-        assert client.connection.consumers[1].permits == 998
-        client.send(client.ack_command(tuple(place), ack_set=(0b0011,)))
-        await client.take(Command.ACK_RESPONSE)
-        assert broker.broker.loaded_topic(NAME).subscriptions["s"].backlog == 0
-
-    run()
+@scenario(acknowledgmentAtBatchIndexLevelEnabled=True)
+async def test_a_seek_into_a_batch(broker: BrokerInMemory, kind: int) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    place = Position(*await client.publish_batch(4))
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    await client.deliveries()
+    command = client.seek_command(tuple(place))
+    command.seek.message_id.ack_set.append(0b1100)
+    assert await seek(client, command) == 0
+    await client.take(Command.CLOSE_CONSUMER)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    (delivery,) = await client.deliveries()
+    assert list(delivery.message.ack_set) == [0b1100]
+    assert client.connection.consumers[1].permits == 998
+    client.send(client.ack_command(tuple(place), ack_set=(0b0011,)))
+    await client.take(Command.ACK_RESPONSE)
+    assert broker.broker.loaded_topic(NAME).subscriptions["s"].backlog == 0
 
 
 @scenario()
 async def test_a_seek_needs_a_target_and_a_consumer(broker) -> None:
-    client = Client(broker)
-    await client.produce(TOPIC, 1)
-    assert await client.subscribe(TOPIC) == 0
+    client, _ = await consuming(broker, 1)
     nowhere = client.seek_command((0, 0))
     nowhere.seek.ClearField("message_id")
     assert await seek(client, nowhere) == ServerError.MetadataError
@@ -170,19 +165,18 @@ async def test_a_seek_needs_a_target_and_a_consumer(broker) -> None:
 
 @pytest.mark.command("SEEK")
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_seek_that_cannot_be_stored_is_an_unknown_error(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        ids = await ledgers_of_two(broker, client, 1)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        await client.received(2)
-        broker.bookie.down = True
-        code = await seek(client, client.seek_command(tuple(ids[0])))
-        assert code == ServerError.UnknownError
-        assert client.connection.is_open
-
-    run()
+@scenario()
+async def test_a_seek_that_cannot_be_stored_is_an_unknown_error(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client = Client(broker)
+    ids = await ledgers_of_two(broker, client, 1)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    await client.received(2)
+    broker.bookie.down = True
+    code = await seek(client, client.seek_command(tuple(ids[0])))
+    assert code == ServerError.UnknownError
+    assert client.connection.is_open
 
 
 @pytest.mark.command("GET_LAST_MESSAGE_ID")
@@ -204,22 +198,19 @@ async def test_a_last_message_that_cannot_be_read(broker) -> None:
 
 @pytest.mark.command("SEEK", "CLOSE_CONSUMER")
 @pytest.mark.parametrize(("kind", "closed"), [(FAILOVER, 1), (SHARED, 3), (KEY_SHARED, 3)])
-def test_who_is_closed_by_a_seek(kind: int, closed: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        clients = [Client(broker) for _ in range(3)]
-        for number, client in enumerate(clients):
-            code = await client.subscribe(TOPIC, kind=kind, consumer_name=f"c{number}")
-            assert code == 0
-        ids = await ledgers_of_two(broker, Client(broker), 1)
-        await asyncio.sleep(0.01)
-        assert await seek(clients[0], clients[0].seek_command(tuple(ids[1]))) == 0
-        assert sum(client.has(Command.CLOSE_CONSUMER) for client in clients) == closed
-        if kind == FAILOVER:
-            last = [(await client.deliveries())[-1:] for client in clients]
-            assert [delivery.payload for found in last for delivery in found][-1] == b"1"
-
-    run()
+@scenario()
+async def test_who_is_closed_by_a_seek(broker: BrokerInMemory, kind: int, closed: int) -> None:
+    clients = [Client(broker) for _ in range(3)]
+    for number, client in enumerate(clients):
+        code = await client.subscribe(TOPIC, kind=kind, consumer_name=f"c{number}")
+        assert code == 0
+    ids = await ledgers_of_two(broker, Client(broker), 1)
+    await asyncio.sleep(0.01)
+    assert await seek(clients[0], clients[0].seek_command(tuple(ids[1]))) == 0
+    assert sum(client.has(Command.CLOSE_CONSUMER) for client in clients) == closed
+    if kind == FAILOVER:
+        last = [(await client.deliveries())[-1:] for client in clients]
+        assert [delivery.payload for found in last for delivery in found][-1] == b"1"
 
 
 @scenario()
@@ -246,29 +237,28 @@ def last_id_command(consumer_id: int = 1) -> pb.BaseCommand:
 
 @pytest.mark.command("REACHED_END_OF_TOPIC")
 @pytest.mark.parametrize("kind", TYPES)
-def test_the_end_comes_once_everything_is_acknowledged(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        ids = await ledgers_of_two(broker, client, 1)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        await client.received(2)
-        topic = broker.broker.loaded_topic(NAME)
-        assert await topic.terminate() == ids[1]
-        await client.take(Command.CLOSE_PRODUCER)
-        client.send(client.ack_command(tuple(ids[1])))
-        await asyncio.sleep(0.01)
-        assert not client.has(Command.REACHED_END_OF_TOPIC)
-        client.send(client.ack_command(tuple(ids[0])))
-        await client.take(Command.REACHED_END_OF_TOPIC)
-        # A seek takes it back, and it comes again.
-        assert await seek(client, client.seek_command(tuple(ids[1]))) == 0
-        assert await after_seek(client, kind) == [b"1"]
-        assert not client.has(Command.REACHED_END_OF_TOPIC)
-        client.send(client.ack_command(tuple(ids[1])))
-        await client.take(Command.REACHED_END_OF_TOPIC)
-
-    run()
+@scenario()
+async def test_the_end_comes_once_everything_is_acknowledged(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client = Client(broker)
+    ids = await ledgers_of_two(broker, client, 1)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    await client.received(2)
+    topic = broker.broker.loaded_topic(NAME)
+    assert await topic.terminate() == ids[1]
+    await client.take(Command.CLOSE_PRODUCER)
+    client.send(client.ack_command(tuple(ids[1])))
+    await asyncio.sleep(0.01)
+    assert not client.has(Command.REACHED_END_OF_TOPIC)
+    client.send(client.ack_command(tuple(ids[0])))
+    await client.take(Command.REACHED_END_OF_TOPIC)
+    # A seek takes it back, and it comes again.
+    assert await seek(client, client.seek_command(tuple(ids[1]))) == 0
+    assert await after_seek(client, kind) == [b"1"]
+    assert not client.has(Command.REACHED_END_OF_TOPIC)
+    client.send(client.ack_command(tuple(ids[1])))
+    await client.take(Command.REACHED_END_OF_TOPIC)
 
 
 @pytest.mark.command("REACHED_END_OF_TOPIC")

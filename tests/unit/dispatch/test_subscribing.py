@@ -12,18 +12,22 @@ from pulsark.errors import ServerError
 from pulsark.limits import CONSUMER_METADATA_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import murmur3_32
-from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, Command, held, scenario
+from tests.support.broker_clients import (
+    EARLIEST_ID,
+    EXCLUSIVE,
+    KEY_SHARED,
+    NAME,
+    SHARED,
+    TOPIC,
+    TYPES,
+    BrokerInMemory,
+    Client,
+    Command,
+    held,
+    scenario,
+)
 from tests.support.wire_frames import publish
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-EXCLUSIVE = pb.CommandSubscribe.Exclusive
-SHARED = pb.CommandSubscribe.Shared
-FAILOVER = pb.CommandSubscribe.Failover
-KEY_SHARED = pb.CommandSubscribe.Key_Shared
-TYPES = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
-EARLIEST_ID = (2**64 - 1, 2**64 - 1)
 NO_REQUEST = 2**64 - 1
 
 
@@ -85,24 +89,23 @@ async def test_the_same_consumer_again_is_a_success_and_while_it_comes_not_ready
 
 @pytest.mark.feature("F29")
 @pytest.mark.parametrize("kind", TYPES)
-def test_the_type_is_that_of_the_connected_consumers(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client, other = Client(broker), Client(broker)
-        await client.produce(TOPIC, 2)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await entries(client) == [0, 1]
-        for another in TYPES:
-            async with attentive(client):
-                code = await other.subscribe(TOPIC, kind=another) if another != kind else None
-            assert code in (None, ServerError.ConsumerBusy)
-        await client.close()
-        for another in TYPES:
-            assert await other.subscribe(TOPIC, kind=another) == 0
-            assert await entries(other) == [0, 1]
-            await other.close()
-
-    run()
+@scenario()
+async def test_the_type_is_that_of_the_connected_consumers(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client, other = Client(broker), Client(broker)
+    await client.produce(TOPIC, 2)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    assert await entries(client) == [0, 1]
+    for another in TYPES:
+        async with attentive(client):
+            code = await other.subscribe(TOPIC, kind=another) if another != kind else None
+        assert code in (None, ServerError.ConsumerBusy)
+    await client.close()
+    for another in TYPES:
+        assert await other.subscribe(TOPIC, kind=another) == 0
+        assert await entries(other) == [0, 1]
+        await other.close()
 
 
 @scenario()
@@ -129,69 +132,60 @@ async def test_durable_and_other_consumers_do_not_mix(broker) -> None:
 
 
 @pytest.mark.parametrize("initial", ["Earliest", "Latest"])
-def test_the_initial_position_is_for_new_subscriptions_and_a_start_for_readers(
-    initial: str,
+@scenario()
+async def test_the_initial_position_is_for_new_subscriptions_and_a_start_for_readers(
+    broker: BrokerInMemory, initial: str
 ) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        ids = await client.produce(TOPIC, 3)
-        position = pb.CommandSubscribe.InitialPosition.Value(initial)
-        fields = {"initialPosition": position, "start": ids[1]}
-        wanted = [0, 1, 2] if initial == "Earliest" else []
-        assert await client.subscribe(TOPIC, **fields) == 0
-        assert await entries(client) == wanted
-        await client.close()
-        fields["initialPosition"] = 1 - position
-        assert await client.subscribe(TOPIC, **fields) == 0
-        assert await entries(client) == wanted
-        for number, start, expected in [
-            (2, ids[1], [1, 2]),
-            (3, EARLIEST_ID, [0, 1, 2]),
-            (4, (2**63 - 1, 2**63 - 1), wanted),
-            (5, (ids[0][0] + 1, 0), wanted),
-        ]:
-            reader = {"durable": False, "start": start, "initialPosition": position}
-            assert await client.subscribe(TOPIC, f"r{number}", consumer_id=number, **reader) == 0
-            assert await entries(client) == expected, start
-        nowhere = {"durable": False, "initialPosition": position}
-        assert await client.subscribe(TOPIC, "r9", consumer_id=9, **nowhere) == 0
-        assert await entries(client) == wanted
-
-    run()
+    client = Client(broker)
+    ids = await client.produce(TOPIC, 3)
+    position = pb.CommandSubscribe.InitialPosition.Value(initial)
+    fields = {"initialPosition": position, "start": ids[1]}
+    wanted = [0, 1, 2] if initial == "Earliest" else []
+    assert await client.subscribe(TOPIC, **fields) == 0
+    assert await entries(client) == wanted
+    await client.close()
+    fields["initialPosition"] = 1 - position
+    assert await client.subscribe(TOPIC, **fields) == 0
+    assert await entries(client) == wanted
+    for number, start, expected in [
+        (2, ids[1], [1, 2]),
+        (3, EARLIEST_ID, [0, 1, 2]),
+        (4, (2**63 - 1, 2**63 - 1), wanted),
+        (5, (ids[0][0] + 1, 0), wanted),
+    ]:
+        reader = {"durable": False, "start": start, "initialPosition": position}
+        assert await client.subscribe(TOPIC, f"r{number}", consumer_id=number, **reader) == 0
+        assert await entries(client) == expected, start
+    nowhere = {"durable": False, "initialPosition": position}
+    assert await client.subscribe(TOPIC, "r9", consumer_id=9, **nowhere) == 0
+    assert await entries(client) == wanted
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
-def test_a_rollback_goes_back_each_time(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        await client.produce(TOPIC, 0)
-        now = broker.broker.clock.now_ms()
-        ids = [await client.publish(n, publish_time=now + n * 10_000) for n in range(4)]
-        await asyncio.sleep(30)
-        client.has(Command.PING)
-        fields = {"kind": kind, "start_message_rollback_duration_sec": 15}
-        for _ in range(2):
-            assert await client.subscribe(TOPIC, **fields) == 0
-            assert await entries(client) == [2, 3]
-            assert await client.ack(*ids[2:]) == 0
-            await client.close()
-
-    run()
+@scenario()
+async def test_a_rollback_goes_back_each_time(broker: BrokerInMemory, kind: int) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    now = broker.broker.clock.now_ms()
+    ids = [await client.publish(n, publish_time=now + n * 10_000) for n in range(4)]
+    await asyncio.sleep(30)
+    client.has(Command.PING)
+    fields = {"kind": kind, "start_message_rollback_duration_sec": 15}
+    for _ in range(2):
+        assert await client.subscribe(TOPIC, **fields) == 0
+        assert await entries(client) == [2, 3]
+        assert await client.ack(*ids[2:]) == 0
+        await client.close()
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
-def test_a_compacted_topic_is_for_one_reader(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        await client.produce(TOPIC, 1)
-        code = await client.subscribe(TOPIC, kind=kind, read_compacted=True)
-        assert code == ServerError.NotAllowedError
-        assert not topic(broker).subscriptions
-
-    run()
+@scenario()
+async def test_a_compacted_topic_is_for_one_reader(broker: BrokerInMemory, kind: int) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    code = await client.subscribe(TOPIC, kind=kind, read_compacted=True)
+    assert code == ServerError.NotAllowedError
+    assert not topic(broker).subscriptions
 
 
 @scenario(allowAutoSubscriptionCreation=False)
@@ -236,26 +230,22 @@ async def test_readers_may_divide_the_keys_of_a_topic(broker) -> None:
 
 
 @pytest.mark.parametrize("ranges", [[(9, 3)], [(0, 70000)], [(0, 9), (9, 10)]])
-def test_a_reader_with_ranges_that_cannot_be(ranges: list[tuple[int, int]]) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        client.send(ranged(client, "r", *ranges, durable=False))
-        assert await client.outcome() == ServerError.ConsumerAssignError
-        assert not topic(broker).subscriptions
-        assert await client.subscribe(TOPIC, "r", durable=False) == 0
-
-    run()
+@scenario()
+async def test_a_reader_with_ranges_that_cannot_be(
+    broker: BrokerInMemory, ranges: list[tuple[int, int]]
+) -> None:
+    client = Client(broker)
+    client.send(ranged(client, "r", *ranges, durable=False))
+    assert await client.outcome() == ServerError.ConsumerAssignError
+    assert not topic(broker).subscriptions
+    assert await client.subscribe(TOPIC, "r", durable=False) == 0
 
 
 @pytest.mark.parametrize("name", ["", "pulsar.repl.west", "pulsar.dedup"])
-def test_names_that_nobody_may_use(name: str) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        assert await client.subscribe(TOPIC, name) == ServerError.ProducerBusy
-
-    run()
+@scenario()
+async def test_names_that_nobody_may_use(broker: BrokerInMemory, name: str) -> None:
+    client = Client(broker)
+    assert await client.subscribe(TOPIC, name) == ServerError.ProducerBusy
 
 
 @scenario()
@@ -291,35 +281,34 @@ async def test_metadata_and_properties_of_a_subscriber(broker) -> None:
 @pytest.mark.feature("F13")
 @pytest.mark.command("FLOW", "MESSAGE")
 @pytest.mark.parametrize("kind", TYPES)
-def test_permits_count_messages_and_a_batch_is_not_split(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        await client.produce(TOPIC, 0)
-        for number, size in enumerate([3, 4, 1, 2]):
-            await client.publish_batch(size, number)
-        client.send_bytes(publish(1, 9, b"marker", marker_type=10))
-        await client.take(Command.SEND_RECEIPT)
-        await client.publish(10)
-        client.send(client.subscribe_command(TOPIC, kind=kind))
-        assert await client.outcome() == 0
-        consumer = client.connection.consumers[1]
-        assert await entries(client) == []  # nothing before the first FLOW
-        found = []
-        for permits in (0, 4, 2, 1, 1, 1, 2):
-            client.flow(permits)
-            found.append((await entries(client), consumer.permits))
-        assert found == [
-            ([], 0),
-            ([0, 1], -3),
-            ([], -1),
-            ([], 0),
-            ([2], 0),
-            ([3], -1),
-            ([5], 0),  # the marker costs nothing and goes to nobody
-        ]
-
-    run()
+@scenario()
+async def test_permits_count_messages_and_a_batch_is_not_split(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    for number, size in enumerate([3, 4, 1, 2]):
+        await client.publish_batch(size, number)
+    client.send_bytes(publish(1, 9, b"marker", marker_type=10))
+    await client.take(Command.SEND_RECEIPT)
+    await client.publish(10)
+    client.send(client.subscribe_command(TOPIC, kind=kind))
+    assert await client.outcome() == 0
+    consumer = client.connection.consumers[1]
+    assert await entries(client) == []  # nothing before the first FLOW
+    found = []
+    for permits in (0, 4, 2, 1, 1, 1, 2):
+        client.flow(permits)
+        found.append((await entries(client), consumer.permits))
+    assert found == [
+        ([], 0),
+        ([0, 1], -3),
+        ([], -1),
+        ([], 0),
+        ([2], 0),
+        ([3], -1),
+        ([5], 0),  # the marker costs nothing and goes to nobody
+    ]
 
 
 @pytest.mark.command("MESSAGE")
@@ -401,62 +390,57 @@ async def test_a_producer_is_closed_when_its_publishes_are_answered(broker) -> N
 
 @pytest.mark.command("UNSUBSCRIBE", "CLOSE_CONSUMER")
 @pytest.mark.parametrize("kind", TYPES[1:])
-def test_an_unsubscribe_by_force_closes_the_others(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        clients = [Client(broker) for _ in range(3)]
-        await clients[0].produce(TOPIC, 1)
-        for client in clients:
-            assert await client.subscribe(TOPIC, kind=kind) == 0
-        leave = Command(type=Command.UNSUBSCRIBE)
-        leave.unsubscribe.consumer_id, leave.unsubscribe.request_id = 1, 70
-        clients[0].send(leave)
-        assert await clients[0].outcome() == ServerError.MetadataError
-        leave.unsubscribe.force = True
-        clients[0].send(leave)
-        assert await clients[0].outcome() == 0
-        assert [client.has(Command.CLOSE_CONSUMER) for client in clients] == [False, True, True]
-        close = (await clients[1].take(Command.CLOSE_CONSUMER)).close_consumer
-        assert (close.consumer_id, close.request_id) == (1, NO_REQUEST)
-        assert not topic(broker).subscriptions
-        await broker.restart()
-        assert not (await broker.broker.topic(NAME)).subscriptions
-
-    run()
+@scenario()
+async def test_an_unsubscribe_by_force_closes_the_others(broker: BrokerInMemory, kind: int) -> None:
+    clients = [Client(broker) for _ in range(3)]
+    await clients[0].produce(TOPIC, 1)
+    for client in clients:
+        assert await client.subscribe(TOPIC, kind=kind) == 0
+    leave = Command(type=Command.UNSUBSCRIBE)
+    leave.unsubscribe.consumer_id, leave.unsubscribe.request_id = 1, 70
+    clients[0].send(leave)
+    assert await clients[0].outcome() == ServerError.MetadataError
+    leave.unsubscribe.force = True
+    clients[0].send(leave)
+    assert await clients[0].outcome() == 0
+    assert [client.has(Command.CLOSE_CONSUMER) for client in clients] == [False, True, True]
+    close = (await clients[1].take(Command.CLOSE_CONSUMER)).close_consumer
+    assert (close.consumer_id, close.request_id) == (1, NO_REQUEST)
+    assert not topic(broker).subscriptions
+    await broker.restart()
+    assert not (await broker.broker.topic(NAME)).subscriptions
 
 
 @pytest.mark.command("CLOSE_PRODUCER", "CLOSE_CONSUMER")
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("what", ["consumer", "producer"])
-def test_clients_too_old_to_be_told_lose_their_connection(what: str, version: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client = await hello(broker, version)
-        if what == "consumer":
-            assert await client.subscribe(TOPIC) == 0
-        else:
-            await client.produce(TOPIC, 0)
-        await broker.broker.unload_topic(NAME)
-        await asyncio.sleep(0.01)
-        assert client.transport.closed == (version < 5)
-        told = Command.CLOSE_CONSUMER if what == "consumer" else Command.CLOSE_PRODUCER
-        assert client.has(told) == (version >= 5)
-
-    run()
+@scenario()
+async def test_clients_too_old_to_be_told_lose_their_connection(
+    broker: BrokerInMemory, what: str, version: int
+) -> None:
+    client = await hello(broker, version)
+    if what == "consumer":
+        assert await client.subscribe(TOPIC) == 0
+    else:
+        await client.produce(TOPIC, 0)
+    await broker.broker.unload_topic(NAME)
+    await asyncio.sleep(0.01)
+    assert client.transport.closed == (version < 5)
+    told = Command.CLOSE_CONSUMER if what == "consumer" else Command.CLOSE_PRODUCER
+    assert client.has(told) == (version >= 5)
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_with_its_connection_a_consumer_is_gone_at_once(kind: int) -> None:
-    @scenario()
-    async def run(broker: BrokerInMemory) -> None:
-        client, other = Client(broker), Client(broker)
-        await client.produce(TOPIC, 2)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await entries(client) == [0, 1]
-        client.hang_up()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert await other.subscribe(TOPIC, kind=kind) == 0
-        assert await entries(other) == [0, 1]
-
-    run()
+@scenario()
+async def test_with_its_connection_a_consumer_is_gone_at_once(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client, other = Client(broker), Client(broker)
+    await client.produce(TOPIC, 2)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    assert await entries(client) == [0, 1]
+    client.hang_up()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await other.subscribe(TOPIC, kind=kind) == 0
+    assert await entries(other) == [0, 1]

@@ -9,15 +9,20 @@ import pytest
 from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+from tests.support.broker_clients import (
+    EXCLUSIVE,
+    FAILOVER,
+    SHARED,
+    SHARING,
+    TOPIC,
+    BrokerInMemory,
+    Client,
+    Command,
+    consuming,
+    scenario,
+)
 
-TOPIC = "persistent://public/default/t"
 OTHER = "persistent://public/default/other"
-EXCLUSIVE = pb.CommandSubscribe.Exclusive
-SHARED = pb.CommandSubscribe.Shared
-FAILOVER = pb.CommandSubscribe.Failover
-KEY_SHARED = pb.CommandSubscribe.Key_Shared
-SHARING = [SHARED, KEY_SHARED]
 
 Ids = list[tuple[int, int]]
 
@@ -45,67 +50,58 @@ def subscription(broker: BrokerInMemory, topic: str = TOPIC):
 @pytest.mark.feature("F13")
 @pytest.mark.command("CONSUMER_STATS", "FLOW")
 @pytest.mark.parametrize("kind", SHARING)
-def test_a_consumer_at_its_limit_waits_until_it_is_at_half(kind: int) -> None:
-    @scenario(maxUnackedMessagesPerConsumer=4)
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        ids = await client.produce(TOPIC, 9)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await taken(client) == ids[:4]
-        assert (await stats(client)).blockedConsumerOnUnackedMsgs
-        assert (await stats(client)).unackedMessages == 4
-        client.flow(5)  # kept for later
-        assert await client.ack(ids[0]) == 0
-        assert await taken(client) == []
-        assert await client.ack(ids[1]) == 0
-        assert await taken(client) == ids[4:6]
-        found = await stats(client)
-        assert (found.blockedConsumerOnUnackedMsgs, found.availablePermits) == (True, 999)
-        assert await client.ack(*ids[2:6]) == 0
-        assert await taken(client) == ids[6:]
-        assert not (await stats(client)).blockedConsumerOnUnackedMsgs
-
-    run()
+@scenario(maxUnackedMessagesPerConsumer=4)
+async def test_a_consumer_at_its_limit_waits_until_it_is_at_half(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client, ids = await consuming(broker, 9, kind=kind)
+    assert await taken(client) == ids[:4]
+    assert (await stats(client)).blockedConsumerOnUnackedMsgs
+    assert (await stats(client)).unackedMessages == 4
+    client.flow(5)  # kept for later
+    assert await client.ack(ids[0]) == 0
+    assert await taken(client) == []
+    assert await client.ack(ids[1]) == 0
+    assert await taken(client) == ids[4:6]
+    found = await stats(client)
+    assert (found.blockedConsumerOnUnackedMsgs, found.availablePermits) == (True, 999)
+    assert await client.ack(*ids[2:6]) == 0
+    assert await taken(client) == ids[6:]
+    assert not (await stats(client)).blockedConsumerOnUnackedMsgs
 
 
 @pytest.mark.parametrize("kind", SHARING)
-def test_a_redelivery_lets_a_consumer_at_its_limit_go_on(kind: int) -> None:
-    @scenario(maxUnackedMessagesPerConsumer=4)
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        ids = await client.produce(TOPIC, 6)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await taken(client) == ids[:4]
-        client.redeliver(ids[1])
-        assert await taken(client) == [ids[1]]
-        assert (await stats(client)).blockedConsumerOnUnackedMsgs
-        client.redeliver()
-        assert await taken(client) == ids[:4]
-        client.redeliver(ids[5])  # it does not have that
-        assert await taken(client) == []
-        assert (await stats(client)).blockedConsumerOnUnackedMsgs
-        assert await client.ack(*ids[:4]) == 0
-        assert await taken(client) == ids[4:]
-
-    run()
+@scenario(maxUnackedMessagesPerConsumer=4)
+async def test_a_redelivery_lets_a_consumer_at_its_limit_go_on(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client, ids = await consuming(broker, 6, kind=kind)
+    assert await taken(client) == ids[:4]
+    client.redeliver(ids[1])
+    assert await taken(client) == [ids[1]]
+    assert (await stats(client)).blockedConsumerOnUnackedMsgs
+    client.redeliver()
+    assert await taken(client) == ids[:4]
+    client.redeliver(ids[5])  # it does not have that
+    assert await taken(client) == []
+    assert (await stats(client)).blockedConsumerOnUnackedMsgs
+    assert await client.ack(*ids[:4]) == 0
+    assert await taken(client) == ids[4:]
 
 
 @pytest.mark.parametrize("kind", SHARING)
-def test_a_batch_goes_over_the_limit_as_a_whole(kind: int) -> None:
-    @scenario(maxUnackedMessagesPerConsumer=4, acknowledgmentAtBatchIndexLevelEnabled=True)
-    async def run(broker: BrokerInMemory) -> None:
-        client = Client(broker)
-        await client.produce(TOPIC, 0)
-        first, large, last = [await client.publish_batch(n, n) for n in (3, 7, 2)]
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await taken(client) == [first, large]
-        assert (await stats(client)).unackedMessages == 10
-        assert await client.ack(large, ack_set=(0,)) == 0
-        assert await taken(client) == []
-        assert await client.ack(first, ack_set=(0b011,)) == 0
-        assert await taken(client) == [last]
-
-    run()
+@scenario(maxUnackedMessagesPerConsumer=4, acknowledgmentAtBatchIndexLevelEnabled=True)
+async def test_a_batch_goes_over_the_limit_as_a_whole(broker: BrokerInMemory, kind: int) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    first, large, last = [await client.publish_batch(n, n) for n in (3, 7, 2)]
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    assert await taken(client) == [first, large]
+    assert (await stats(client)).unackedMessages == 10
+    assert await client.ack(large, ack_set=(0,)) == 0
+    assert await taken(client) == []
+    assert await client.ack(first, ack_set=(0b011,)) == 0
+    assert await taken(client) == [last]
 
 
 @pytest.mark.parametrize(
@@ -132,50 +128,48 @@ def test_who_has_no_limit(kind: int, durable: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", SHARING)
-def test_a_subscription_at_its_limit_waits_until_it_is_at_half(kind: int) -> None:
-    @scenario(maxUnackedMessagesPerSubscription=6)
-    async def run(broker: BrokerInMemory) -> None:
-        clients = [Client(broker) for _ in range(2)]
-        await clients[0].produce(TOPIC, 14)
-        for client in clients:
-            command = client.subscribe_command(TOPIC, kind=kind)
-            client.send(command)
-            assert await client.outcome() == 0
-        for client in clients:
-            client.flow(4 if kind == SHARED else 100)
-        got = [await taken(client) for client in clients]
-        assert len(set(got[0] + got[1])) == 6
-        assert subscription(broker).blocked_on_unacked
-        for client in clients:
-            client.flow(100)
-        acked = 0
-        for client, mine in zip(clients, got, strict=True):
-            for place in mine:
-                assert await client.ack(place) == 0
-                acked += 1
-                more = [*await taken(clients[0]), *await taken(clients[1])]
-                assert len(more) == (3 if acked == 3 else 0)
-                if acked == 3:
-                    return
-
-    run()
+@scenario(maxUnackedMessagesPerSubscription=6)
+async def test_a_subscription_at_its_limit_waits_until_it_is_at_half(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    clients = [Client(broker) for _ in range(2)]
+    await clients[0].produce(TOPIC, 14)
+    for client in clients:
+        command = client.subscribe_command(TOPIC, kind=kind)
+        client.send(command)
+        assert await client.outcome() == 0
+    for client in clients:
+        client.flow(4 if kind == SHARED else 100)
+    got = [await taken(client) for client in clients]
+    assert len(set(got[0] + got[1])) == 6
+    assert subscription(broker).blocked_on_unacked
+    for client in clients:
+        client.flow(100)
+    acked = 0
+    for client, mine in zip(clients, got, strict=True):
+        for place in mine:
+            assert await client.ack(place) == 0
+            acked += 1
+            more = [*await taken(clients[0]), *await taken(clients[1])]
+            assert len(more) == (3 if acked == 3 else 0)
+            if acked == 3:
+                return
 
 
 @pytest.mark.parametrize("kind", SHARING)
-def test_a_consumer_that_leaves_frees_its_subscription(kind: int) -> None:
-    @scenario(maxUnackedMessagesPerSubscription=4)
-    async def run(broker: BrokerInMemory) -> None:
-        client, other = Client(broker), Client(broker)
-        ids = await client.produce(TOPIC, 8)
-        assert await client.subscribe(TOPIC, kind=kind) == 0
-        assert await taken(client) == ids[:4]
-        assert await other.subscribe(TOPIC, kind=kind) == 0
-        assert await taken(other) == []
-        await client.close()
-        assert await taken(other) == ids[:4]
-        assert subscription(broker).unacked == 4
-
-    run()
+@scenario(maxUnackedMessagesPerSubscription=4)
+async def test_a_consumer_that_leaves_frees_its_subscription(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client, other = Client(broker), Client(broker)
+    ids = await client.produce(TOPIC, 8)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    assert await taken(client) == ids[:4]
+    assert await other.subscribe(TOPIC, kind=kind) == 0
+    assert await taken(other) == []
+    await client.close()
+    assert await taken(other) == ids[:4]
+    assert subscription(broker).unacked == 4
 
 
 # -- all subscriptions of a broker --------------------------------------------------------------
@@ -188,38 +182,37 @@ BROKER = {
 
 
 @pytest.mark.parametrize("kind", SHARING)
-def test_at_the_brokers_limit_those_with_much_unacknowledged_wait(kind: int) -> None:
-    @scenario(**BROKER)
-    async def run(broker: BrokerInMemory) -> None:
-        greedy, modest = Client(broker), Client(broker)
-        many = await greedy.produce(TOPIC, 30)
-        few = await modest.produce(OTHER, 12)
-        assert await modest.subscribe(OTHER, kind=kind) == 0
-        assert await taken(modest) == few
-        assert await modest.ack(*few[2:]) == 0
-        assert await greedy.subscribe(TOPIC, kind=kind) == 0
-        assert await taken(greedy) == many[:18]
-        assert broker.broker.unacked.total == 20
-        assert subscription(broker).blocked_on_unacked
-        assert not subscription(broker, OTHER).blocked_on_unacked
-        # The other one has little, and stands still when it has more than a fifth of the limit.
-        more = [await modest.publish(12 + n) for n in range(5)]
-        assert await taken(modest) == more[:3]
-        assert subscription(broker, OTHER).blocked_on_unacked
-        assert await modest.ack(*few[:2], more[0]) == 0
-        assert await taken(modest) == more[3:]
-        # All go on at half of the broker's limit.
-        assert await greedy.ack(*many[:11]) == 0
-        assert await taken(greedy) == []
-        assert await greedy.ack(many[11]) == 0
-        assert await taken(greedy) == many[18:28]
-        assert broker.broker.unacked.total == 20
-        # And one goes on at half of what one may have, though the broker is at its limit.
-        assert await greedy.ack(*many[12:25]) == 0
-        await asyncio.sleep(0.01)
-        assert broker.broker.unacked.total == 9
-
-    run()
+@scenario(**BROKER)
+async def test_at_the_brokers_limit_those_with_much_unacknowledged_wait(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    greedy, modest = Client(broker), Client(broker)
+    many = await greedy.produce(TOPIC, 30)
+    few = await modest.produce(OTHER, 12)
+    assert await modest.subscribe(OTHER, kind=kind) == 0
+    assert await taken(modest) == few
+    assert await modest.ack(*few[2:]) == 0
+    assert await greedy.subscribe(TOPIC, kind=kind) == 0
+    assert await taken(greedy) == many[:18]
+    assert broker.broker.unacked.total == 20
+    assert subscription(broker).blocked_on_unacked
+    assert not subscription(broker, OTHER).blocked_on_unacked
+    # The other one has little, and stands still when it has more than a fifth of the limit.
+    more = [await modest.publish(12 + n) for n in range(5)]
+    assert await taken(modest) == more[:3]
+    assert subscription(broker, OTHER).blocked_on_unacked
+    assert await modest.ack(*few[:2], more[0]) == 0
+    assert await taken(modest) == more[3:]
+    # All go on at half of the broker's limit.
+    assert await greedy.ack(*many[:11]) == 0
+    assert await taken(greedy) == []
+    assert await greedy.ack(many[11]) == 0
+    assert await taken(greedy) == many[18:28]
+    assert broker.broker.unacked.total == 20
+    # And one goes on at half of what one may have, though the broker is at its limit.
+    assert await greedy.ack(*many[12:25]) == 0
+    await asyncio.sleep(0.01)
+    assert broker.broker.unacked.total == 9
 
 
 @scenario(**BROKER)
