@@ -3,9 +3,9 @@
     python -m benchmarks.rows [--messages N] [--batch N] [--check]
 
 100-byte messages with a key and two properties, in batches of 1000, as a client sends them; and
-the same sent alone. Then flights, of 8 fields, as JSON, Avro and Protobuf whose values get types.
-``--check`` ends with status 1 below the goals for bytes: 500,000 into rows and 250,000 out of rows;
-sent alone 400,000 each way; typed ones 100,000 each way.
+the same sent alone, also compressed. Then flights, of 8 fields, as JSON, Avro and Protobuf whose
+values get types. ``--check`` ends with status 1 below the goals for bytes: 500,000 into rows and
+250,000 out of rows; sent alone 400,000 each way; typed ones 100,000 each way.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pulsark.storage.rows import RowBuilder, entries_of
 from pulsark.storage.rows.values import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
+from pulsark.wire.compression import compress
 from pulsark.wire.entry import build_entry
 
 ROWS_GOAL, ENTRIES_GOAL, ALONE_GOAL, TYPED_GOAL = 500_000, 250_000, 400_000, 100_000
@@ -181,9 +182,15 @@ TYPED: dict[str, tuple[SchemaData, Callable[[int], bytes]]] = {
 }
 
 
-def alone(messages: int) -> list[bytes]:
+def alone(messages: int, kind: pb.CompressionType = pb.NONE) -> list[bytes]:
     """Entries of one message each."""
-    return [build_entry(_fill(_metadata(i), i), bytes(range(100))) for i in range(messages)]
+    return [_alone(_fill(_metadata(i), i), bytes(range(100)), kind) for i in range(messages)]
+
+
+def _alone(head: pb.MessageMetadata, value: bytes, kind: pb.CompressionType) -> bytes:
+    if kind:
+        head.compression, head.uncompressed_size = kind, len(value)
+    return build_entry(head, compress(kind, value))
 
 
 def best(run: Callable[[], Any]) -> float:
@@ -223,6 +230,12 @@ def main() -> int:
     print(f"batches of {options.batch}: {into:,.0f} messages/s into rows, {out:,.0f} out of rows")
     lone = measure(alone(options.messages), options.messages)
     print(f"sent alone: {lone[0]:,.0f} messages/s into rows, {lone[1]:,.0f} out of rows")
+    for kind in (pb.LZ4, pb.ZSTD):
+        squeezed = measure(alone(options.messages, kind), options.messages)
+        name = pb.CompressionType.Name(kind)
+        print(
+            f"{name} alone: {squeezed[0]:,.0f} messages/s into rows, {squeezed[1]:,.0f} out of rows"
+        )
     slowest = float("inf")
     for name, (schema, value) in TYPED.items():
         column = ValueColumn(ValueSchemas.next(None, [(VERSION, schema)]))

@@ -1,7 +1,7 @@
 """Messages sent alone, read all at once.
 
 As in ``batches``, only what official clients write is read here. Whatever else an entry may be
-(compressed, encrypted, a chunk, a marker, damaged) is *irregular* and left to be read one by one.
+(encrypted, a chunk, a marker, damaged) is *irregular* and left to be read one by one.
 """
 
 from __future__ import annotations
@@ -11,24 +11,32 @@ from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from pulsark.storage.rows.arrays import Bools, Ints, MessageColumns, slices, text, times
+from pulsark.errors import ProtocolError
+from pulsark.storage.rows.arrays import Bools, Ints, MessageColumns, binary, slices, text, times
 from pulsark.storage.rows.batches import PAYLOAD_BYTES_MAX
 from pulsark.storage.rows.fields import PADDING, Fields, only, texts_of
 from pulsark.storage.rows.schema import MILLISECONDS_MAX
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.compression import decompress
 from pulsark.wire.entry import CHECKSUM_END, MAGIC
 
 METADATA_START = 10
 
 # Fields of MessageMetadata: number << 3 | wire type; from 16 on in two bytes, the low one first.
 _PRODUCER_NAME, _SEQUENCE_ID, _PUBLISH_TIME, _PROPERTIES = 0x0A, 0x10, 0x18, 0x22
-_KEY, _UNCOMPRESSED_SIZE, _EVENT_TIME = 0x32, 0x48, 0x60
+_KEY, _COMPRESSION, _UNCOMPRESSED_SIZE, _EVENT_TIME = 0x32, 0x40, 0x48, 0x60
 _SCHEMA_VERSION, _KEY_BASE64, _ORDERING_KEY = 0x0182, 0x0188, 0x0192
 _BATCH_TAG = b"\x58"
 """That of ``num_messages_in_batch``; where it is not, no batch is."""
+_COMPRESSION_TAG = bytes([_COMPRESSION])
+"""Likewise."""
+
+UNCOMPRESSED_BYTES_MAX = 256 << 20
+"""A payload that claims to become larger is kept as it was sent."""
 
 _checksum = struct.Struct(">I").unpack_from
 _CHECKSUM_START = CHECKSUM_END - 4
@@ -41,6 +49,7 @@ class AloneEntries(NamedTuple):
     producer_name: pa.Array
     publish_time: pa.Array
     schema_version: pa.Array
+    compressed: Bools
 
 
 class Alone:
@@ -48,8 +57,10 @@ class Alone:
 
     def __init__(self) -> None:
         self._count = only(pb.MessageMetadata, "num_messages_in_batch")()
+        self._size = only(pb.MessageMetadata, "uncompressed_size")()
         self.numbers: list[int] = []
         self.entries: list[bytes] = []
+        self.size = 0
 
     def metadata_of(self, entry: bytes) -> bytes | None:
         """The metadata of an entry; ``None`` if it cannot be a message sent alone."""
@@ -65,16 +76,25 @@ class Alone:
                 return None
         return metadata
 
-    def add(self, number: int, entry: bytes) -> None:
-        """Add one that has ``metadata_of``."""
+    def add(self, number: int, entry: bytes, metadata: bytes) -> int:
+        """Add one that has ``metadata_of``; returns the bytes of its value, about."""
         self.numbers.append(number)
         self.entries.append(entry)
+        size = len(entry) - METADATA_START - len(metadata)
+        if _COMPRESSION_TAG in metadata:
+            try:
+                self._size.ParseFromString(metadata)
+                size = max(size, min(self._size.uncompressed_size, UNCOMPRESSED_BYTES_MAX))
+            except DecodeError:
+                pass
+        self.size += size
+        return size
 
     def columns(self) -> tuple[MessageColumns | None, AloneEntries | None, list[int]]:
         """The rows of all regular entries (``None`` without one), what is known of those entries,
         and the numbers of the irregular ones."""
         numbers, entries = np.array(self.numbers, np.int64), self.entries
-        if sum(map(len, entries)) > PAYLOAD_BYTES_MAX:
+        if self.size + sum(map(len, entries)) > PAYLOAD_BYTES_MAX:
             return None, None, self.numbers
         irregular: list[int] = []
         while len(entries):
@@ -111,7 +131,8 @@ def _columns(numbers: Ints, entries: list[bytes]) -> tuple[MessageColumns, Alone
     has_publish_time, publish_times = fields.number(_PUBLISH_TIME)
     counts, pieces = fields.properties(_PROPERTIES)
     key = fields.bytes(_KEY)
-    fields.number(_UNCOMPRESSED_SIZE)
+    _, compressions = fields.number(_COMPRESSION)
+    _, uncompressed_sizes = fields.number(_UNCOMPRESSED_SIZE)
     _, event_times = fields.number(_EVENT_TIME)
     has_version, version_starts, version_ends = fields.bytes(_SCHEMA_VERSION)
     _, base64_flags = fields.number(_KEY_BASE64)
@@ -128,6 +149,13 @@ def _columns(numbers: Ints, entries: list[bytes]) -> tuple[MessageColumns, Alone
     names = text(slices(buffer, name_starts, name_ends))
     if names is None:
         return np.ones(len(entries), np.bool_)
+    compressed: Bools = compressions != 0
+    value = slices(buffer, ends, entry_ends)
+    if compressed.any():
+        found = _decompressed(value, compressions, uncompressed_sizes)
+        if isinstance(found, np.ndarray):
+            return found
+        value = found
     version = slices(buffer, version_starts, version_ends, has_version)
     count = len(entries)
     rows = MessageColumns(
@@ -136,11 +164,28 @@ def _columns(numbers: Ints, entries: list[bytes]) -> tuple[MessageColumns, Alone
         key=texts.key,
         key_base64=pa.array(base64_flags != 0, mask=~key[0]),
         ordering_key=slices(buffer, ordering_starts, ordering_ends, has_ordering_key),
-        value=slices(buffer, ends, entry_ends),
+        value=value,
         value_raw=pa.nulls(count, pa.binary()),
         properties=texts.properties,
         sequence_id=pa.array(sequence_ids.view(np.int64)),
         event_time=times(event_times),
         message_meta=pa.nulls(count, pa.binary()),
     )
-    return rows, AloneEntries(numbers, names, times(publish_times), version)
+    return rows, AloneEntries(numbers, names, times(publish_times), version, compressed)
+
+
+def _decompressed(
+    payloads: pa.Array, compressions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64]
+) -> pa.Array | Bools:
+    """What payloads are without their compression; or which of them cannot be read."""
+    found: list[bytes | None] = payloads.to_pylist()
+    damaged = np.zeros(len(found), np.bool_)
+    places = np.flatnonzero(compressions)
+    for place, kind, size in zip(
+        places.tolist(), compressions[places].tolist(), sizes[places].tolist(), strict=True
+    ):
+        try:
+            found[place] = decompress(kind, found[place] or b"", size, UNCOMPRESSED_BYTES_MAX)
+        except ProtocolError:
+            damaged[place] = True
+    return damaged if damaged.any() else binary(found)

@@ -17,7 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.errors import ProtocolError
-from pulsark.storage.rows.alone import METADATA_START, Alone, AloneEntries
+from pulsark.storage.rows.alone import (
+    METADATA_START,
+    UNCOMPRESSED_BYTES_MAX,
+    Alone,
+    AloneEntries,
+)
 from pulsark.storage.rows.arrays import MessageColumns, merge, microseconds
 from pulsark.storage.rows.batches import Batches
 from pulsark.storage.rows.plain import PlainRows
@@ -33,9 +38,6 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.compression import decompress
 from pulsark.wire.entry import CHECKSUM_END, MAGIC, EntryHeader, checksum_ok, parse_entry
 from pulsark.wire.text_fields import as_text
-
-UNCOMPRESSED_BYTES_MAX = 256 << 20
-"""A payload that claims to become larger is kept as it was sent."""
 
 FEW_MESSAGES = 64
 """Fewer messages of batches are read one by one: numpy has a price for each call."""
@@ -107,12 +109,11 @@ class RowBuilder:
         """
         metadata = self._alone.metadata_of(entry) if skip_through < 0 else None
         if metadata is not None:
-            self._alone.add(len(self._entries), entry)
+            self.size += self._alone.add(len(self._entries), entry, metadata)
             self._add_entry(
                 ledger_id, entry_id, entry, 1, None, metadata, (skip_through, stop_after)
             )
             self.rows += 1
-            self.size += len(entry) - METADATA_START - len(metadata)
             return
         head = _head(entry)
         if skip_through >= 0 and (head is None or not head.batched or _opaque(head.metadata)):
@@ -238,23 +239,31 @@ class RowBuilder:
         found = rows.found
         versions = _BUILD["schema_version"](self, rows)
         value, raw = values.split(found.value, versions)
+        kept = pc.is_valid(raw).to_numpy(False) & (found.batch_index.to_numpy() < 0)
         squeezed = [
-            place
-            for place in np.flatnonzero(
-                (found.batch_index.to_numpy() < 0) & pc.is_valid(raw).to_numpy(False)
-            ).tolist()
-            if (head := self._heads[found.entry[place]]) and head.metadata.compression
+            (place, sent)
+            for place in np.flatnonzero(kept).tolist()
+            if (sent := self._compressed(int(found.entry[place]), rows)) is not None
         ]
         if squeezed:
             # A message sent alone is kept as it was sent: compressed.
-            kept = raw.to_pylist()
-            for place in squeezed:
-                number = found.entry[place]
-                head = self._heads[number]
-                assert head is not None
-                kept[place] = self._entries[number][head.payload_offset :]
-            raw = pa.array(kept, pa.binary())
+            payloads = raw.to_pylist()
+            for place, sent in squeezed:
+                payloads[place] = sent
+            raw = pa.array(payloads, pa.binary())
         return found._replace(value=value, value_raw=pc.coalesce(found.value_raw, raw))
+
+    def _compressed(self, number: int, rows: _Rows) -> bytes | None:
+        """The payload of a message sent alone as it was sent, if that is compressed."""
+        entry, head = self._entries[number], self._heads[number]
+        if head is not None:
+            return entry[head.payload_offset :] if head.metadata.compression else None
+        if rows.known is None:
+            return None
+        place = int(np.searchsorted(rows.known.number, number))
+        if place == len(rows.known.number) or not rows.known.compressed[place]:
+            return None
+        return entry[METADATA_START + len(self._metas[number] or b"") :]
 
     # -- columns ---------------------------------------------------------------------------
 

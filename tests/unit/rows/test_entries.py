@@ -19,6 +19,7 @@ from pulsark.storage.rows import entries as entries_module
 from pulsark.storage.rows.values import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, encode_batch
+from pulsark.wire.compression import compress
 from pulsark.wire.entry import build_entry, checksum_ok, entry_without_checksum
 from tests.support.client_view import client_view
 
@@ -162,7 +163,19 @@ def batches(members: Any) -> Any:
     return st.builds(build_batch, heads, lists, compressions)
 
 
+def _squeezed(
+    head: pb.MessageMetadata, payload: bytes, kind: pb.CompressionType, more: int
+) -> bytes:
+    """A compressed message sent alone; ``more`` is by how much its claimed size is wrong."""
+    head.compression = kind
+    head.uncompressed_size = len(payload) + more
+    return build_entry(head, compress(kind, payload))
+
+
 alone = st.builds(build_entry, heads, payloads)
+squeezed = st.builds(
+    _squeezed, heads, payloads, compressions, st.sampled_from([0, 0, 0, 1, 2**31 - 100])
+)
 encrypted = st.builds(
     lambda head, payload: build_entry(_encrypted(head), payload), heads, st.binary(max_size=30)
 )
@@ -176,7 +189,7 @@ markers = st.builds(
     st.binary(max_size=10),
 )
 anything = st.one_of(
-    batches(singles), batches(plain_singles), alone, encrypted, chunks, damaged, markers,
+    batches(singles), batches(plain_singles), alone, squeezed, encrypted, chunks, damaged, markers,
     st.binary(max_size=40), alone.map(entry_without_checksum),
 )  # fmt: skip
 
@@ -211,6 +224,34 @@ def test_what_clients_write_needs_no_metadata_of_messages(entries: list[bytes]) 
     rows = rows_of(entries)
     assert rows.column("message_meta").null_count == rows.num_rows
     check(*entries)
+
+
+@pytest.mark.parametrize("kind", [pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY])
+def test_compressed_messages_sent_alone(kind: pb.CompressionType) -> None:
+    entries = [
+        _squeezed(metadata(sequence_id=n, schema_version=VERSION), value, kind, 0)
+        for n, value in enumerate([b'{"a":1}', b"", b"\xff", b'{"a": 1, "b": 2}', b"x" * 1000] * 20)
+    ]
+    entries.insert(7, build_entry(metadata(schema_version=VERSION), b"plain"))
+    check(*entries)
+    rows = rows_of(entries)
+    assert rows.column("value").to_pylist()[5:9] == [b'{"a":1}', b"", b"plain", b"\xff"]
+    assert rows.column("value_raw").null_count == len(entries)
+    typed = rows_of(entries, ValueColumn(ValueSchemas.next(None, [(VERSION, SCHEMAS[1])])))
+    assert typed.column("value").to_pylist()[0] == {"a": 1}
+    raw = typed.column("value_raw").to_pylist()
+    assert (raw[0], raw[7], raw[8]) == (None, b"plain", compress(kind, b"\xff"))
+
+
+def test_what_values_claim_to_become_counts() -> None:
+    build = RowBuilder.for_table(0)
+    build.add(5, 0, _squeezed(metadata(), b"x" * 50_000, pb.LZ4, 0))
+    assert build.size == 50_000
+    build.add(5, 1, _squeezed(metadata(), b"x", pb.LZ4, 2**31 - 100))
+    assert build.size == 50_000 + (256 << 20)
+    rows = build.finish()
+    assert rows.column("value").to_pylist() == [b"x" * 50_000, None]
+    assert rows.column("value_raw").to_pylist()[1] == compress(pb.LZ4, b"x")
 
 
 def test_large_fields_and_many_messages() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -414,6 +415,48 @@ def test_a_map_with_another_key_keeps_its_type() -> None:
     payloads = [b"\x0a\x05\x0a\x01a\x10\x01", b"\x0a\x04\x08\x01\x10\x01"]
     values, raw = through(column, payloads, [V0, V1])
     assert (values, raw) == ([{"m": [("a", 1)]}, {"m": None}], [None, payloads[1]])
+
+
+def pair(key: SchemaData, value: SchemaData, encoding: str) -> SchemaData:
+    data = b"".join(len(part.data).to_bytes(4, "big") + part.data for part in (key, value))
+    properties = {"kv.encoding.type": encoding}
+    for name, part in (("key", key), ("value", value)):
+        properties[f"{name}.schema.type"] = part.type.name
+        properties[f"{name}.schema.properties"] = json.dumps(dict(part.properties))
+    return SchemaData(SchemaType.KEY_VALUE, data, properties)
+
+
+def test_pairs_of_protobuf_and_avro() -> None:
+    definition = file(message("R", one("a", 1), many("t", 2, STRING)))
+    record = b"""{"type":"record","name":"K","fields":[
+        {"name":"l","type":{"type":"array","items":"int"}}]}"""
+    listed = parsing_info(("n", 1, "INT32", "REPEATED"))
+    avro = SchemaData(SchemaType.AVRO, record)
+    sent = class_of(definition)(a=5, t=["x"]).SerializeToString()
+    parts = {
+        "avro": (avro, b"\x04\x02\x04\x00", {"l": [1, 2]}),
+        "native": (native(definition), sent, {"a": 5, "t": ["x"]}),
+        "listed": (listed, b"\x08\x01\x08\x02", {"n": [1, 2]}),
+    }
+    for (key, key_payload, key_value), (value, payload, shown) in itertools.product(
+        parts.values(), repeat=2
+    ):
+        inline = pair(key, value, "INLINE")
+        both = [
+            b"".join(len(part).to_bytes(4, "big") + part for part in (key_payload, payload)),
+            b"\xff" * 4 + len(payload).to_bytes(4, "big") + payload,
+            len(key_payload).to_bytes(4, "big") + key_payload + b"\xff" * 4,
+        ]
+        assert all_typed(inline, *both * 10)[:3] == [
+            {"key": key_value, "value": shown},
+            {"key": None, "value": shown},
+            {"key": key_value, "value": None},
+        ]
+        broken = b"\x00\x00\x00\x01\xff" + both[0][4 + len(key_payload) :]
+        values, raw = of(inline, both[0], broken, b"\x00\x00\x00\x05")
+        assert values[1] == {"key": None, "value": shown}
+        assert (values[2], raw) == (None, [None, broken, b"\x00\x00\x00\x05"])
+        assert all_typed(pair(key, value, "SEPARATED"), payload) == [shown]
 
 
 # -- whatever comes ----------------------------------------------------------------------------
