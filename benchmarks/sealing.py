@@ -27,6 +27,7 @@ import pulsar
 import pyarrow.parquet as pq
 
 from benchmarks.brokers import Broker, Pulsar, Pulsark
+from benchmarks.goals import Goal, add_check, exit_code
 from benchmarks.load import LoadClient
 from pulsark.demo.flights import publish_flights, read_flights
 from pulsark.storage.table.delta_log import parse_commit
@@ -110,7 +111,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def latency(chosen: argparse.Namespace, home: Path) -> bool:
+def latency(chosen: argparse.Namespace, home: Path) -> Goal:
     """The 99th percentile of publishing with sealing, over that without."""
     found: dict[str, list[float]] = {"on": [], "off": []}
     for number in range(chosen.rounds):
@@ -128,11 +129,10 @@ def latency(chosen: argparse.Namespace, home: Path) -> bool:
             found[name].append(p99)
             broker.stop()
     ratio = statistics.median(found["on"]) / statistics.median(found["off"])
-    print(f"publish p99, sealing on / off: {ratio:.2f} (needed: at most {LATENCY_RATIO})")
-    return ratio <= LATENCY_RATIO
+    return Goal("publish p99, sealing on / off", ratio, "at most", LATENCY_RATIO)
 
 
-def freshness(chosen: argparse.Namespace, home: Path) -> bool:
+def freshness(chosen: argparse.Namespace, home: Path) -> Goal:
     """Ages of messages when the commit with them was there, with the default policy."""
     broker = Sealing(home / "fresh")
     broker.start()
@@ -148,15 +148,17 @@ def freshness(chosen: argparse.Namespace, home: Path) -> bool:
                 published = pq.ParquetFile(file).read(columns=["publish_time"]).column(0)
                 ages += [there - t.timestamp() for t in published.to_pylist()]
     broker.stop()
+    if len(ages) < wanted:
+        raise RuntimeError(f"{len(ages)} of {wanted} messages are sealed")
     p95 = statistics.quantiles(ages, n=20)[18]
     print(
         f"freshness of {len(ages)} messages: p50 {statistics.median(ages):.1f} s, "
-        f"p95 {p95:.1f} s, max {max(ages):.1f} s (needed: p95 at most {FRESHNESS_SECONDS:.0f} s)"
+        f"p95 {p95:.1f} s, max {max(ages):.1f} s"
     )
-    return p95 <= FRESHNESS_SECONDS and len(ages) >= wanted
+    return Goal("freshness of the Delta table, p95, s", p95, "at most", FRESHNESS_SECONDS)
 
 
-def catch_up(chosen: argparse.Namespace, home: Path) -> bool:
+def catch_up(chosen: argparse.Namespace, home: Path) -> Goal:
     """Messages a second of a cold read of everything, Pulsark's over Pulsar's."""
     frame = read_flights().head(chosen.flights)
     count = len(frame) * chosen.times
@@ -196,8 +198,7 @@ def catch_up(chosen: argparse.Namespace, home: Path) -> bool:
         broker.stop()
     load.close()
     ratio = statistics.median(rates["Pulsark"]) / statistics.median(rates["Pulsar"])
-    print(f"cold catch-up, Pulsark / Pulsar: {ratio:.2f} (needed: at least {CATCH_UP_RATIO})")
-    return ratio >= CATCH_UP_RATIO
+    return Goal("cold catch-up, Pulsark / Pulsar", ratio, "at least", CATCH_UP_RATIO)
 
 
 def hold(url: str, topic: str) -> None:
@@ -240,13 +241,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--flights", type=int, default=336_776)
     parser.add_argument("--times", type=int, default=5, help="how often each flight is sent")
-    parser.add_argument("--check", action="store_true")
+    add_check(parser)
     chosen = parser.parse_args(arguments)
-    good = True
     with tempfile.TemporaryDirectory(prefix="pulsark-sealing-") as home:
-        for name in chosen.scenarios or SCENARIOS:
-            good &= SCENARIOS[name](chosen, Path(home))
-    return 0 if good or not chosen.check else 1
+        names = chosen.scenarios or list(SCENARIOS)
+        goals = [SCENARIOS[name](chosen, Path(home)) for name in names]
+    return exit_code(goals, chosen.check)
 
 
 if __name__ == "__main__":
