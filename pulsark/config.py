@@ -321,6 +321,13 @@ class Settings:
         ge=0,
         own=True,
     )
+    sealFreshnessWhenReadSeconds: int = setting(
+        5,
+        "s",
+        "Likewise for an hour after somebody asked where the table is, if that is less; 0: never",
+        ge=0,
+        own=True,
+    )
     tableVacuumRetentionHours: int = setting(
         24,
         "h",

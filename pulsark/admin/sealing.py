@@ -3,10 +3,10 @@
 ``POST /admin/v2/sealing/plan`` with ``{"topics": [name], "everything": false, "leaseSeconds": 600,
 "rangeBytes": 67108864, "runner": "nightly"}`` answers ``{"flightUrl", "tables": [{"topic",
 "tableId", "roots", "rootsNeeded", "targetFileBytes", "values", "ranges": [{"name", "topicId",
-"partition", "ledgerId", "first", "last", "size", "attempt"}]}]}``; without topics it is about all
-that are loaded. ``POST .../{topic}/attach`` with ``{"tableId", "files", "value"}`` makes files part
-of a topic, as ``docs/formats/table.md`` has them in an intent; ``value`` is the ``type`` in the
-plan's ``values``.
+"partition", "ledgerId", "first", "last", "size", "attempt"}]}], "more"}``; without topics it is
+about all that are loaded. With ``more`` there may be another plan after this one. ``POST
+.../{topic}/attach`` with ``{"tableId", "files", "value"}`` makes files part of a topic, as
+``docs/formats/table.md`` has them in an intent; ``value`` is the ``type`` in the plan's ``values``.
 
 ``GET /admin/v2/sealing/copies?topic=&after=`` answers ``{"roots": {path: why it is refused, or
 empty}, "tables": [{"topic", "directories", "wanted", "logs": {directory: state}, "ledgers":
@@ -32,7 +32,7 @@ from pulsark.admin.requests import BrokerOf, TopicOf, done, integer, json_object
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.sealed_copies import TableCopies
 from pulsark.dispatch.sealing import Sealing
-from pulsark.dispatch.sealing_jobs import PlannedTable
+from pulsark.dispatch.sealing_jobs import TABLES_A_PLAN_MAX, PlannedTable
 from pulsark.schemas.columns import is_column_type
 from pulsark.storage.table.record import DataFile
 from pulsark.wire.topic_name import TopicName
@@ -68,7 +68,13 @@ async def plan(request: Request, broker: BrokerOf) -> Response:
     found = await _sealing(broker).jobs.plan(
         names, runner, everything=everything, lease_seconds=lease, range_bytes=size
     )
-    return value({"flightUrl": broker.flight_url, "tables": [_shown(table) for table in found]})
+    return value(
+        {
+            "flightUrl": broker.flight_url,
+            "tables": [_shown(table) for table in found],
+            "more": len(found) == TABLES_A_PLAN_MAX,
+        }
+    )
 
 
 def _shown(table: PlannedTable) -> dict[str, Any]:
@@ -99,6 +105,8 @@ def _shown(table: PlannedTable) -> dict[str, Any]:
 async def table(topic: TopicOf, broker: BrokerOf) -> Response:
     """Where the topic's Delta table is; 404 until something is sealed."""
     await leaves(broker, topic)
+    if broker.sealing is not None:
+        broker.sealing.is_read(topic.base)
     state = None if broker.sealing is None else await broker.sealing.table(topic.base)
     if state is None:
         raise fail(

@@ -7,7 +7,7 @@ policy has the same key at both levels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
@@ -84,6 +84,11 @@ class Sealing:
     enabled: bool
     target_file_bytes: int
     freshness_seconds: int
+
+    def when_read(self, seconds: int) -> Sealing:
+        """For a table that somebody reads: at most so long, if that is not 0."""
+        fresher = min(seconds, self.freshness_seconds) if self.freshness_seconds else seconds
+        return replace(self, freshness_seconds=fresher) if seconds else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +35,7 @@ from pulsark.storage.table.tables import SealRange
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.loop_load import LoopLoad
+    from pulsark.dispatch.policies import Sealing as SealingPolicy
     from pulsark.dispatch.topic import Topic
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.ledger_list import LedgerInfo
@@ -55,6 +57,12 @@ STAGED_MS = 24 * 3_600_000
 
 READ_BYTES = 512 << 10
 """Entries that are on their way to the table process at a time: the event loop copies them."""
+
+READ_SECONDS = 3600.0
+"""A table counts as read for so long after somebody asked where it is."""
+
+READ_TABLES_MAX = 10_000
+"""Tables that can count as read at a time."""
 
 TOPICS_A_TURN = 512
 """So many topics are looked at before the event loop does other work."""
@@ -125,6 +133,8 @@ class Sealing:
         self._complaints: dict[TopicName, str] = {}
         self._lent: dict[TopicName, Loan] = {}
         """Tables that a job has to itself."""
+        self._read_until: OrderedDict[TopicName, float] = OrderedDict()
+        """Tables that are read, and until when."""
         self._unreleased: dict[int, int] = {}
         """By ledger: up to where some bookie is still to be told that entries are in the table."""
         self._tell_at, self._tell_pause = 0.0, CHECK_SECONDS
@@ -274,7 +284,7 @@ class Sealing:
         if progress.trimmed != topic.ledger.trimmed:
             self._trimmed(topic, progress)
         return due_ranges(
-            topic.policies.sealing,
+            self._policy(topic, now),
             topic.name.partition,
             infos,
             progress.through,
@@ -282,6 +292,19 @@ class Sealing:
             now - progress.since + CHECK_SECONDS,
             everything=everything,
         )
+
+    def is_read(self, base: TopicName) -> None:
+        """Somebody asks where the table is: for an hour its rows are fresher."""
+        self._read_until[base] = self._clock.monotonic() + READ_SECONDS
+        self._read_until.move_to_end(base)
+        while len(self._read_until) > READ_TABLES_MAX:
+            self._read_until.popitem(last=False)
+
+    def _policy(self, topic: Topic, now: float) -> SealingPolicy:
+        policy = topic.policies.sealing
+        if self._read_until.get(topic.name.base, 0.0) <= now:
+            return policy
+        return policy.when_read(self._broker.settings.sealFreshnessWhenReadSeconds)
 
     def _trimmed(self, topic: Topic, progress: Progress) -> None:
         """Rows of ledgers that are gone leave the table in time."""

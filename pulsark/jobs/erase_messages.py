@@ -48,10 +48,12 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
     if not wanted.where.strip():
         raise UsageError("--where is empty: erase all of a topic by deleting it")
     topic = TopicName.parse(wanted.topic).base
-    found = _found(wanted, topic, context)
+    admin = context.admin(wanted)
+    # Messages may be in the compacted topic alone, because the topic itself was trimmed.
+    compacted = any(state.compacted for state in admin.partitions(topic, compacted=True))
+    found = _found(wanted, topic, context, compacted=compacted)
     if wanted.dry_run:
         return {"topic": str(topic), "dryRun": True, "messages": found.count()}
-    admin = context.admin(wanted)
     counts = {"messages": 0, "entries": 0, "files": 0, "missing": 0}
     ordered = found.orderBy("ledger_id", "entry_id", "batch_index")
     rows = ((row[0], row[1], row[2]) for row in ordered.toLocalIterator())
@@ -66,14 +68,18 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
     return {"topic": str(topic), "dryRun": False, **counts, "stillHeld": _still_held(held)}
 
 
-def _found(wanted: Parameters, topic: TopicName, context: Context) -> DataFrame:
+def _found(wanted: Parameters, topic: TopicName, context: Context, *, compacted: bool) -> DataFrame:
     options = {
         "serviceUrl": wanted.service_url,
         "adminUrl": wanted.admin,
         "topic": str(topic),
     }
-    messages = context.spark.read.format("pulsark").options(**options).load()
-    return messages.where(wanted.where).select("ledger_id", "entry_id", "batch_index")
+
+    def ids(**more: str) -> DataFrame:
+        messages = context.spark.read.format("pulsark").options(**options, **more).load()
+        return messages.where(wanted.where).select("ledger_id", "entry_id", "batch_index")
+
+    return ids().union(ids(readCompacted="true")).distinct() if compacted else ids()
 
 
 def _requests(rows: Iterator[Id]) -> Iterator[list[Id]]:

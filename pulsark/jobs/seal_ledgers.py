@@ -1,8 +1,8 @@
 """Move messages from the journal into the tables of their topics.
 
-One Spark job for many topics: a task for each storage root and range of entries, which reads over
-Flight and writes Parquet. The broker says what is due, and makes the files part of the topics: it
-is the only one that commits. A run that dies leaves files that nobody names, which are deleted a
+One Spark job for a thousand topics: a task for each storage root and range of entries, which reads
+over Flight and writes Parquet. The broker says what is due, and makes the files part of the topics:
+it is the only one that commits. A run that dies leaves files that nobody names, which are deleted a
 day later; what it did not attach is due again.
 
 With ``sealByJobs=true`` the broker leaves all sealing to this job; run it with ``--every``.
@@ -11,6 +11,7 @@ With ``sealByJobs=true`` the broker leaves all sealing to this job; run it with 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,6 +21,7 @@ from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
 from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of, write_all
 
 if TYPE_CHECKING:
+    from pulsark.datasource.admin_client import AdminClient
     from pulsark.storage.table.record import DataFile
 
 FILES_A_REQUEST: Final = 200
@@ -46,17 +48,33 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
         raise UsageError(f"--task-mb {wanted.task_mb}: it is at least 1")
     admin = context.admin(wanted)
     size = wanted.task_mb << 20
-    plan = admin.seal_plan(
-        wanted.topic, wanted.runner, everything=wanted.everything, range_bytes=size
-    )
+    total = Counter[str]()
+    problems: list[str] = []
+    more = True
+    while more:  # a plan has a thousand tables at most
+        plan = admin.seal_plan(
+            wanted.topic, wanted.runner, everything=wanted.everything, range_bytes=size
+        )
+        done = _sealed(plan, size, admin, context, problems)
+        total.update(done)
+        more = plan["more"] and done["files"] > 0
+    if problems and not total["files"]:
+        raise JobError(f"nothing was sealed: {problems[0]}")
+    return dict(total) | ({"problems": problems[:10]} if problems else {})
+
+
+def _sealed(
+    plan: Mapping[str, Any], size: int, admin: AdminClient, context: Context, problems: list[str]
+) -> dict[str, int]:
+    """Do what a plan says by one Spark job; what was done, and ``problems`` gets what was not."""
     bins = packed(tasks_of(plan), size)
     context.progress.show("sealing", 0, len(bins))
-    written = _in_spark(bins, context) if bins else []
+    by_topic: dict[str, list[Written]] = {}
+    for one in _in_spark(bins, context) if bins else []:
+        by_topic.setdefault(one.task.topic, []).append(one)
     files = rows = 0
-    problems: list[str] = []
     for table in plan["tables"]:
-        mine = [one for one in written if one.task.topic == table["topic"]]
-        found = outcome(mine, table["rootsNeeded"])
+        found = outcome(by_topic.get(table["topic"], []), table["rootsNeeded"])
         problems += found.problems
         kind = json.loads(table["values"])["type"]
         for some in _chunks(found.files):
@@ -68,10 +86,7 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
                 break
             files += len(some)
             rows += sum(file.rows for file in some)
-    summary = {"tables": len(plan["tables"]), "tasks": len(bins), "files": files, "rows": rows}
-    if problems and not files:
-        raise JobError(f"nothing was sealed: {problems[0]}")
-    return summary | ({"problems": problems[:10]} if problems else {})
+    return {"tables": len(plan["tables"]), "tasks": len(bins), "files": files, "rows": rows}
 
 
 def _in_spark(bins: Sequence[Sequence[Task]], context: Context) -> list[Written]:

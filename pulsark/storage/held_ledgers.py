@@ -22,6 +22,6 @@ class HeldLedgers:
     def __contains__(self, ledger_id: int) -> bool:
         return self._until.get(ledger_id, 0.0) > self._clock.monotonic()
 
-    def drop(self, ledger_id: int) -> None:
-        """Nobody may read a ledger any more."""
-        self._until.pop(ledger_id, None)
+    def drop_all(self) -> None:
+        """Nobody may read any of them any more."""
+        self._until.clear()

@@ -497,7 +497,7 @@ class ManagedLedger(LedgerView):
     async def set_compacted(self, compacted: CompactedTo, *, at_once: bool = False) -> None:
         """From now on this is the topic's compacted form, durably; the one before is removed.
 
-        ``at_once``: even if it is held.
+        ``at_once``: even if it is held, and so are earlier ones.
         """
         await self._order(lambda: self._set_compacted(compacted, at_once))
 
@@ -507,8 +507,8 @@ class ManagedLedger(LedgerView):
         await self._save(
             replace(self._record, compacted=compacted, removing=tuple(sorted(removing)))
         )
-        if at_once and before is not None:
-            self._held_ledgers.drop(before.ledger_id)
+        if at_once:
+            self._held_ledgers.drop_all()
 
     async def write_compacted(self) -> CompactedLedgerWriter:
         """A ledger for the topic's compacted form; nobody knows of it yet."""

@@ -104,6 +104,14 @@ def test_files_and_names_in_sentences_exist(name: str) -> None:
             assert pkgutil.resolve_name(f"pulsark.{span}"), span
 
 
+@each_document
+def test_tests_in_sentences_exist(document: Path) -> None:
+    for span in code_spans(document):
+        path, _, name = span.partition("::")
+        if path.startswith("tests/") and name:
+            assert f"def {name}(" in (ROOT / path).read_text(), span
+
+
 def test_the_architecture_is_short_and_names_every_folder() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert len(text.splitlines()) < 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pulsark.cli.admin_client import AdminClient
+from pulsark.cli.topics import compact_topic
+from pulsark.jobs.catalog import job
 from pulsark.jobs.erase_messages import JOB
 from pulsark.jobs.job import Context
 from pulsark.jobs.runner import run_program
@@ -70,6 +73,17 @@ def everything(client: pulsar.Client, topic: str) -> list[tuple[str, str, bytes]
     while reader.has_message_available():
         message = reader.read_next(WAIT_MS)
         found.append((str(message.message_id()), message.partition_key(), message.data()))
+    reader.close()
+    return found
+
+
+def compacted(client: pulsar.Client, topic: str) -> list[tuple[str, bytes]]:
+    """Key and value of each message that a reader of the compacted topic gets."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    found = []
+    while reader.has_message_available():
+        message = reader.read_next(WAIT_MS)
+        found.append((message.partition_key(), message.data()))
     reader.close()
     return found
 
@@ -157,6 +171,37 @@ def test_messages_of_one_key(
 def _keys(spark: SparkSession, table: str) -> set[str]:
     rows = spark.read.format("delta").load(table).select("key").distinct().collect()
     return {row["key"] for row in rows}
+
+
+@pytest.mark.feature("F91")
+def test_messages_that_only_the_compacted_topic_has(
+    spark: SparkSession, standalone: Standalone, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = "persistent://public/default/erased-compacted"
+    client, admin = connect(standalone), AdminClient(standalone.web_url)
+    producer = client.create_producer(topic, batching_enabled=False)
+    for i in range(20):
+        producer.send(b"carol" if i == 7 else b"v%d" % i, partition_key=f"k{i}")
+    for path in ("retention", "tableRetention"):
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        admin.call("POST", f"/persistent/public/default/erased-compacted/{path}", nothing)
+    producer.send(b"", partition_key="nobody")  # the ledger before it is closed
+    compact_topic(standalone.web_url, topic, wait=True, as_json=False)
+    where = ["--service-url", standalone.service_url, "--admin-url", standalone.web_url]
+    deadline = time.monotonic() + 30
+    while len(everything(client, topic)) > 1:  # until that is durably acknowledged
+        assert run_program(job("apply_retention"), ["--topic", topic, *where]) == 0
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    capsys.readouterr()
+    assert ("k7", b"carol") in compacted(client, topic)
+    words = ["--topic", topic, "--where", "key = 'k7'"]
+    assert run(spark, standalone, capsys, *words, "--dry-run")["messages"] == 1
+    done = run(spark, standalone, capsys, *words, "--vacuum-hours", "0")
+    assert (done["messages"], done["missing"]) == (1, 0)
+    assert compacted(client, topic) == [(f"k{i}", b"v%d" % i) for i in range(20) if i != 7]
+    assert files_with(standalone, b"carol") == []
+    client.close()
 
 
 def test_partitions_and_conditions_on_anything(

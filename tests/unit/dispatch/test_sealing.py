@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.sealing import CHECK_SECONDS, STAGED_MS, TIDY_SECONDS
+from pulsark.dispatch.sealing import CHECK_SECONDS, READ_SECONDS, STAGED_MS, TIDY_SECONDS
 from pulsark.dispatch.sealing_due import DEFERRED_SECONDS_MAX, SMALL_TABLES_A_ROUND
 from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS
 from pulsark.dispatch.topic import stored_entry
@@ -92,6 +92,31 @@ async def test_an_open_ledger_is_followed_as_often_as_freshness_asks(
     await asyncio.sleep(12)
     assert in_journal(broker, info.ledger_id) == 0
     assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=60, sealFreshnessWhenReadSeconds=4)
+async def test_a_table_that_somebody_asked_for_is_fresher_for_an_hour(
+    broker: BrokerInMemory,
+) -> None:
+    sealing = broker.broker.sealing
+    assert sealing is not None
+
+    async def seconds_until_sealed(first: int) -> int:
+        await appended(broker, 1, first=first)
+        (info,) = (await broker.broker.topic(NAME)).ledger.ledgers()
+        for seconds in range(100):
+            if not in_journal(broker, info.ledger_id):
+                return seconds
+            await asyncio.sleep(1)
+        return 100
+
+    assert 50 < await seconds_until_sealed(0) < 70
+    sealing.is_read(NAME)
+    assert await seconds_until_sealed(1) < 10
+    await asyncio.sleep(READ_SECONDS - 30)
+    assert await seconds_until_sealed(2) < 10
+    await asyncio.sleep(60)
+    assert 50 < await seconds_until_sealed(3) < 70
 
 
 class Pressure:

@@ -62,6 +62,16 @@ def test_without_freshness_an_open_ledger_waits_for_a_file_unless_everything_is_
     ]
 
 
+@pytest.mark.parametrize(
+    ("policy", "when_read", "seconds"), [(20, 5, 5), (3, 5, 3), (0, 5, 5), (20, 0, 20), (0, 0, 0)]
+)
+def test_a_table_that_is_read_is_never_less_fresh(
+    policy: int, when_read: int, seconds: int
+) -> None:
+    sealing = Sealing(enabled=True, target_file_bytes=1000, freshness_seconds=policy)
+    assert sealing.when_read(when_read).freshness_seconds == seconds
+
+
 def test_a_range_is_cut_to_the_room_there_is() -> None:
     wanted = SealRange(0, 7, 100, 199, 10_000)
     assert wanted.within(10_000) == wanted

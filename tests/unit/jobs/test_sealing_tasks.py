@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import pytest
 
+from pulsark.dispatch.sealing_jobs import TABLES_A_PLAN_MAX
+from pulsark.jobs import seal_ledgers
+from pulsark.jobs.job import Context
 from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of
 from pulsark.storage.table.record import DataFile
+from tests.support.seal_contract import NoSpark
 
 TASK = Task("t", "/r1", "t-partition-0", "id", "grpc://b", 0, 5, 0, 9, 100, "a", 1000, "{}")
 
@@ -65,6 +71,53 @@ def test_a_hundred_thousand_nearly_empty_topics_are_a_few_partitions_of_one_job(
         1,
         1,
     ]
+
+
+class ManyTopics:
+    """A broker whose topics have one message each, all of them due."""
+
+    def __init__(self, topics: int) -> None:
+        self.due = dict.fromkeys(f"t{i}" for i in range(topics))
+
+    def seal_plan(self, *_: Any, **__: Any) -> dict[str, Any]:
+        some = list(islice(self.due, TABLES_A_PLAN_MAX))
+        planned = {
+            "topicId": "id", "partition": -1, "ledgerId": 5, "first": 0, "last": 0, "size": 100,
+            "attempt": "a",
+        }  # fmt: skip
+        tables = [
+            {"topic": name, "tableId": "id", "roots": [f"/r1/public/default/{name}"], "values":
+             '{"type": "binary"}', "targetFileBytes": 1000, "rootsNeeded": 1,
+             "ranges": [{**planned, "name": name}]}
+            for name in some
+        ]  # fmt: skip
+        return {"flightUrl": "", "tables": tables, "more": len(some) == TABLES_A_PLAN_MAX}
+
+    def attach(self, topic: str, *_: Any) -> None:
+        del self.due[topic]
+
+
+def test_a_thousand_nearly_empty_topics_are_one_spark_job_of_one_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def written_all(tasks: list[Task]) -> list[Written]:
+        return [Written(task, (file(5, 0, 0),)) for task in tasks]
+
+    class CountedSpark(NoSpark):
+        jobs = 0
+
+        def collect(self) -> list[Any]:
+            self.jobs += 1
+            return super().collect()
+
+    monkeypatch.setattr(seal_ledgers, "write_all", written_all)
+    broker, spark = ManyTopics(5000), CountedSpark()
+    context: Any = Context("seal_ledgers", given_spark=spark)  # type: ignore[arg-type]
+    monkeypatch.setattr(context, "admin", lambda wanted: broker)
+    done = seal_ledgers.run(seal_ledgers.Parameters(), context)
+    assert done == {"tables": 5000, "tasks": 5, "files": 5000, "rows": 5000}
+    assert spark.jobs == 5
+    assert not broker.due
 
 
 @pytest.mark.parametrize(
