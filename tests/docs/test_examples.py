@@ -49,9 +49,9 @@ def run_pipeline(spec: Path) -> None:
         [
             str(Path(sys.executable).with_name("spark-pipelines")),
             *("run", "--spec", str(spec), "--conf", "spark.ui.enabled=false"),
-            *("--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
         ],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         check=False,
         timeout=SECONDS,
@@ -59,4 +59,4 @@ def run_pipeline(spec: Path) -> None:
         # A free port for the server of Spark Connect, in place of 15002.
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"},
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-4000:]
