@@ -13,7 +13,7 @@ import pulsar
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.spark.test_stream_read import admin, numbers, publish, run_available, stream
+from tests.support.spark_streams import admin, numbers, publish, run_available, stream
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:

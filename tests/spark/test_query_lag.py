@@ -11,7 +11,7 @@ import pytest
 
 from pulsark.cli.admin_client import AdminClient
 from pulsark.cli.topics import topic_stats
-from tests.spark.test_stream_read import admin, eventually, publish, stream
+from tests.support.spark_streams import admin, eventually, publish, stream
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
