@@ -227,6 +227,22 @@ def test_a_root_that_is_lost_for_good_is_replaced(
         assert check(broker)[0] == 0
 
 
+def test_tables_get_the_roots_of_bookies_that_were_added(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data", env=ENV) as broker:
+        publish(broker, "t", 0, 20)
+        assert run_job(broker, "t", NoSpark()) == 0
+    with Standalone(tmp_path / "data", *BOOKIES, env=ENV) as broker:
+        publish(broker, "t", 20, 5)
+        assert run_job(broker, "t", NoSpark()) == 0, "one root is all there is of this table"
+        assert json.loads(check(broker, "--json")[1])["found"][0]["copies"] == 1
+        assert replicate(broker) == 0
+        assert check(broker)[0] == 0
+        all_equal(broker, 25)
+        publish(broker, "t", 25, 5)
+        assert run_job(broker, "t", NoSpark()) == 0
+        all_equal(broker, 30)
+
+
 def tables_on(root: Path) -> list[Path]:
     return [log.parent for log in root.rglob("_delta_log")]
 

@@ -130,6 +130,8 @@ class Tables:
         self._worker: Worker | None = None
         self._owners: OrderedDict[str, TableOwner] = OrderedDict()
         self._opening = asyncio.Lock()
+        self._cramped = False
+        """Whether there was less room than wanted when something was sealed last."""
         self._ledgers: OrderedDict[str, SealedLedger] = OrderedDict()
 
     async def sealed(self, name: TopicName, ledger_id: int) -> SealedLedger | None:
@@ -363,9 +365,8 @@ class Tables:
             if value != (await self.values(name, owner.record)).kind:
                 raise CorruptEntryError("the topic's schema is another one since it was written")
             await self._sealing.check([f"{root}/{STAGING}" for root in owner.record.roots], files)
-        publish = BulkPublish(
-            owner, ledgers, staged, self._runtime.disk, self._thread(), self._copies_needed
-        )
+        needed = self.roots_needed(owner.record)
+        publish = BulkPublish(owner, ledgers, staged, self._runtime.disk, self._thread(), needed)
         try:
             return await publish.run(ident, number, value)
         except LedgerFencedError:
@@ -622,7 +623,7 @@ class Tables:
                 roots,
                 attempt,
                 target_bytes,
-                self._copies_needed,
+                self.roots_needed(owner.record),
                 values,
             )
         except StorageError:
@@ -640,14 +641,23 @@ class Tables:
                 )
             except (OSError, StorageError) as e:
                 log.warning("%s: left out of sealing: %s", root, e)
-        best = sorted(found.values(), reverse=True)[: self._copies_needed]
-        if len(best) < self._copies_needed:
-            raise StorageError(f"{len(best)} storage roots of {self._copies_needed} can be reached")
+        needed = self.roots_needed(record)
+        best = sorted(found.values(), reverse=True)[:needed]
+        if len(best) < needed:
+            raise StorageError(f"{len(best)} storage roots of {needed} can be reached")
         if best[-1] <= 0:
             raise StorageFullError(
                 f"there is no room to seal on {', '.join(record.roots)}; "
                 "publishing goes on while the journal has some"
             )
+        if best[-1] < size and not self._cramped:
+            log.warning(
+                "there is room to seal for %d bytes on %s: it goes on in small batches, and "
+                "publishing in what is left of the disk",
+                best[-1],
+                ", ".join(record.roots),
+            )
+        self._cramped = best[-1] < size
         size = min(size, best[-1])
         return [root for root, free in found.items() if free >= size], size
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Coroutine
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from logging.handlers import BufferingHandler
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.storage.table.process import Entries
 from pulsark.storage.table.record import table_directory
+from pulsark.storage.table.repair import placed
 from pulsark.storage.table.roots import MARKER, commission
 from pulsark.storage.table.tables import SealRange, Tables
 from pulsark.wire.topic_name import TopicName
@@ -146,6 +150,54 @@ async def test_a_root_that_was_wiped_while_it_was_in_use_gets_nothing(world: Wor
     with pytest.raises(StorageError, match="is missing"):
         await world.tables.catch_up(NAME, DIRECTORIES[1])
     assert len(world.files("/root-2")) == 1
+
+
+@world
+async def test_where_there_is_little_room_small_batches_are_sealed_and_the_log_says_so(
+    world: World,
+) -> None:
+    tables: Any = world.tables
+    tables._room = lambda directory: 500
+    with logged("pulsark.storage.table.tables") as said:
+        for _ in range(2):
+            await world.seal()
+            world.sealed -= 5  # half of it
+    assert sum("in small batches" in record.getMessage() for record in said) == 1
+    await world.is_whole()
+
+
+@contextmanager
+def logged(name: str) -> Iterator[list[logging.LogRecord]]:
+    """What a logger is told."""
+    handler = BufferingHandler(1000)
+    logging.getLogger(name).addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        logging.getLogger(name).removeHandler(handler)
+
+
+@pytest.mark.parametrize(
+    ("directories", "roots", "in_service", "copies", "found"),
+    [
+        ("/a /b", "/a /b /c", "/a /b /c", 2, "/a /b"),
+        ("/a /b", "/a /c", "/a /c", 2, "/a /c"),
+        ("/a /b", "/b /c", "/b /c", 2, "/b /c"),
+        ("/a /b", "/a /c", "/a", 2, "/a"),  # the new one is refused
+        ("/a", "/a /b /c", "/a /b /c", 3, "/a /b /c"),
+        ("/a /b /c", "/a /b", "/a /b", 2, "/a /b"),
+        ("/a /b", "/a /b", "/b", 2, "/a /b"),  # a root that is refused is filled, not replaced
+        ("/a", "/b", "/b", 1, "/b"),
+    ],
+)
+def test_where_a_table_should_be(
+    directories: str, roots: str, in_service: str, copies: int, found: str
+) -> None:
+    def below(names: str) -> list[str]:
+        return [table_directory(root, NAME, TABLE_ID) for root in names.split()]
+
+    wanted = placed(below(directories), roots.split(), in_service.split(), copies)
+    assert wanted == below(found)
 
 
 def test_ids_of_roots_survive_a_restart_and_a_crash_at_each_step() -> None:
