@@ -95,6 +95,17 @@ async def upload_schema(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerO
     return value({"version": {"version": version}})
 
 
+@router.post("/producerSchema")
+async def bring_schema(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerOf) -> Response:
+    """Add a schema as a producer that brings it: only if clients may. Pulsark's own.
+
+    ``{"schemaVersion"}`` is what messages carry, in hexadecimal.
+    """
+    policies = await broker.policy_source.current(topic)
+    version = await broker.schema_admission.of_producer(topic, policies, schema)
+    return value({"schemaVersion": version.hex()})
+
+
 @router.delete("/schema")
 async def delete_schema(topic: SchemaTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Delete the schema; ``force`` forgets its versions too, and the next one is 0."""

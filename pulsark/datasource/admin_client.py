@@ -20,6 +20,7 @@ from pulsark.datasource.errors import (
     DataSourceError,
     OptionError,
     TopicNotFoundError,
+    TopicSchemaError,
     UnavailableError,
 )
 from pulsark.datasource.offsets import Place
@@ -141,6 +142,27 @@ class AdminClient:
         answer = self._expect(status, body, f"the schemas of {topic}")
         found = sorted(answer["getSchemaResponses"], key=lambda each: each["version"])
         return {each["version"].to_bytes(8, "big"): _schema(each) for each in found}
+
+    def register_schema(self, topic: TopicName, schema: SchemaData) -> bytes:
+        """The version of a schema, which is added as if a producer brought it.
+
+        ``TopicSchemaError`` if the topic does not take it.
+        """
+        path = f"/admin/v2/schemas/{topic.namespace_name}/{quote(topic.local, safe='')}"
+        body = {
+            "type": schema.type.name,
+            "schema": schema.data.decode(),
+            "properties": dict(schema.properties),
+        }
+        status, answer = self._call("POST", f"{path}/producerSchema", body)
+        if status in (409, 422):
+            raise TopicSchemaError(
+                f"topic {topic} does not take the schema of these columns: {_reason(answer)}. Cast "
+                "or rename columns so that they fit, or change the namespace's "
+                "schemaCompatibilityStrategy"
+            )
+        found = self._expect(status, answer, f"the schema of {topic}")
+        return bytes.fromhex(found["schemaVersion"])
 
     def first_since(self, topic: str, ms: int, *, compacted: bool = False) -> Place:
         """The first message of a partition published at a time (epoch) or later.

@@ -34,3 +34,7 @@ class SubscriptionInUseError(DataSourceError):
 
 class ConflictError(DataSourceError):
     """Somebody else was faster: what was asked for does not fit any more."""
+
+
+class TopicSchemaError(DataSourceError):
+    """What is written has a schema that the topic does not take."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.datasource.errors import DataSourceError
-from pulsark.storage.rows.outgoing import OUTGOING_SCHEMA
+from pulsark.storage.rows.outgoing import OUTGOING_SCHEMA, outgoing_schema
 from pulsark.storage.rows.schema import STRING_MAP, TIMESTAMP
 
 COLUMNS: Final = {
@@ -22,6 +22,7 @@ COLUMNS: Final = {
     "properties": ("map<string,string>",),
     "event_time": ("timestamp, bigint (milliseconds)",),
     "deliver_at": ("timestamp, bigint (milliseconds)",),
+    "partition": ("int",),
     "topic": ("string",),
 }
 """Columns of a DataFrame that is written, and the types that they may have."""
@@ -29,14 +30,27 @@ COLUMNS: Final = {
 _ALIASES: Final = {
     "__key": "key",
     "__ordering_key": "ordering_key",
+    "__orderingkey": "ordering_key",
     "__properties": "properties",
     "__messageproperties": "properties",
     "__eventtime": "event_time",
     "__event_time": "event_time",
     "__topic": "topic",
+    "__partition": "partition",
     "deliver_at_time": "deliver_at",
     "__deliver_at": "deliver_at",
+    "__deliverat": "deliver_at",
 }
+
+_OF_A_READ: Final = {
+    "__messageid",
+    "__publishtime",
+    "__producername",
+    "__sequenceid",
+    "__schemaversion",
+}
+"""What a read with fields as columns knows of a message, and a write does not take over."""
+_UNREAD: Final = "__valueraw"
 
 
 class ColumnError(DataSourceError):
@@ -53,8 +67,9 @@ def columns_of(names: list[str]) -> dict[str, str]:
             hint = f"did you mean '{near[0]}'? " if near else ""
             raise ColumnError(
                 f"column '{name}' is unknown for a write; {hint}"
-                f"Valid columns: {', '.join(COLUMNS)}. For a row of fields as a message, put them "
-                "into one: to_json(struct(*)) AS value"
+                f"Valid columns: {', '.join(COLUMNS)}. For a row of fields as a message, set "
+                "option valueFormat to json or avro, or put them into one: to_json(struct(*)) AS "
+                "value"
             )
         if meaning in found:
             raise ColumnError(f"columns '{found[meaning]}' and '{name}' mean the same; drop one")
@@ -64,13 +79,69 @@ def columns_of(names: list[str]) -> dict[str, str]:
     return found
 
 
-def messages_of(rows: pa.RecordBatch, columns: dict[str, str]) -> pa.RecordBatch:
-    """Rows of a DataFrame as messages, ``OUTGOING_SCHEMA``. ``ColumnError`` for a wrong type."""
+def columns_beside_fields(names: list[str]) -> tuple[dict[str, str], list[str], str | None]:
+    """As ``columns_of`` where columns are fields of the value, unless their names begin with "__".
+
+    Also the names of the fields, and the column of what a read could not make fields of.
+    """
+    found: dict[str, str] = {}
+    fields: list[str] = []
+    unread = None
+    for name in names:
+        low = name.lower()
+        if not name.startswith("__"):
+            fields.append(name)
+        elif low == _UNREAD:
+            unread = name
+        elif low in _ALIASES:
+            if _ALIASES[low] in found:
+                other = found[_ALIASES[low]]
+                raise ColumnError(f"columns '{other}' and '{name}' mean the same; drop one")
+            found[_ALIASES[low]] = name
+        elif low not in _OF_A_READ:
+            known = [alias for alias in _ALIASES if alias.startswith("__")]
+            near = difflib.get_close_matches(low, known, n=1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise ColumnError(
+                f"column '{name}' is unknown for a write; {hint}With valueFormat json and avro "
+                "columns are fields of the value, but for those whose names begin with '__': "
+                f"{', '.join(known)}"
+            )
+    if not fields:
+        raise ColumnError("there is no column that could be a field of the value")
+    return found, fields, unread
+
+
+def messages_of(
+    rows: pa.RecordBatch, columns: dict[str, str], values: pa.Array | None = None
+) -> pa.RecordBatch:
+    """Rows of a DataFrame as messages, ``OUTGOING_SCHEMA``. ``ColumnError`` for a wrong type.
+
+    ``values``, if there are some, stand in place of the column ``value``.
+    """
     arrays = {name: pa.nulls(rows.num_rows, kind) for name, kind in _types().items()}
+    schema = OUTGOING_SCHEMA
+    if values is not None:
+        arrays["value"] = values
+        schema = outgoing_schema(values.type)
     for meaning, name in columns.items():
-        if meaning != "topic":
+        if meaning in _CONVERT and (meaning != "value" or values is None):
             arrays.update(_CONVERT[meaning](rows.column(name), name))
-    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=OUTGOING_SCHEMA)
+    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=schema)
+
+
+def by_topic(
+    rows: pa.RecordBatch, columns: dict[str, str], topic: str | None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Rows, at least one, of each topic, in their order; all of ``topic`` if that is given."""
+    if topic is not None:
+        yield topic, rows
+        return
+    codes = topics_of(rows, columns).dictionary_encode()
+    topics = codes.dictionary.to_pylist()
+    for number, name in enumerate(topics):
+        mask = pc.equal(codes.indices, number)
+        yield name, rows if len(topics) == 1 else rows.filter(mask)
 
 
 def topics_of(rows: pa.RecordBatch, columns: dict[str, str]) -> pa.Array:
@@ -84,6 +155,16 @@ def topics_of(rows: pa.RecordBatch, columns: dict[str, str]) -> pa.Array:
             f"column '{columns['topic']}' is null in a row (the {row + 1}. of its batch); name a "
             "topic in each, or set option 'topic'"
         )
+    return found
+
+
+def partitions_of(rows: pa.RecordBatch, columns: dict[str, str]) -> pa.Array | None:
+    """The partitions that rows name, if there is a column for them; ``ColumnError``."""
+    if "partition" not in columns:
+        return None
+    found = rows.column(columns["partition"])
+    if not pa.types.is_integer(found.type):
+        raise _wrong(columns["partition"], "partition", found.type)
     return found
 
 

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsark.datasource.outgoing import ColumnError
 from pulsark.wire.routing import HASHING_SCHEMES
 
 Partitions = npt.NDArray[np.int64]
@@ -28,8 +29,10 @@ class Router:
         self._batch = batch
         self._passed = first * batch
 
-    def route(self, keys: pa.Array) -> Partitions:
-        """The partition of each message, by its key or null."""
+    def route(self, keys: pa.Array, named: Partitions | None = None) -> Partitions:
+        """The partition of each message, by its key or null, unless it is ``named``."""
+        if named is not None:
+            return np.where(named < 0, self.route(keys), named)
         count = len(keys)
         if self._partitions <= 1:
             return np.zeros(count, np.int64)
@@ -45,6 +48,24 @@ class Router:
         places = np.arange(self._passed, self._passed + count, dtype=np.int64)
         self._passed += count
         return places // self._batch % self._partitions
+
+
+def named_places(named: pa.Array | None, partitions: int, topic: str) -> Partitions | None:
+    """The partitions that rows name, -1 where one names none; ``ColumnError``.
+
+    ``partitions`` of the topic are 0 if it has none.
+    """
+    if named is None or named.null_count == len(named):
+        return None
+    found: Partitions = pc.fill_null(named.cast(pa.int64()), -1).to_numpy()
+    wrong = found[(found < -1) | (found >= partitions)]
+    if len(wrong):
+        have = f"partitions 0 to {partitions - 1}" if partitions else "no partitions"
+        raise ColumnError(
+            f"column 'partition' is {wrong[0]} in a row, but topic {topic} has {have}; null "
+            "leaves the choice to the key"
+        )
+    return found if (found >= 0).any() else None
 
 
 def hashes(keys: pa.Array, scheme: str) -> Partitions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,8 +11,10 @@ import pyarrow as pa
 
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.errors import DataSourceError, UnavailableError
-from pulsark.datasource.outgoing import messages_of, topics_of
+from pulsark.datasource.outgoing import by_topic, messages_of, partitions_of
+from pulsark.datasource.routing import named_places
 from pulsark.datasource.topics import topic_names
+from pulsark.datasource.typed_values import TypedValues, ValuesOf
 from pulsark.datasource.write_options import WriteOptions
 from pulsark.wire.routing import partition_of
 
@@ -19,12 +22,12 @@ from pulsark.wire.routing import partition_of
 class Sender:
     """One task. ``columns``: by meaning, the name of a column."""
 
-    def __init__(self, options: WriteOptions, columns: dict[str, str]) -> None:
+    def __init__(self, options: WriteOptions, columns: dict[str, str], values_of: ValuesOf) -> None:
         self._options = options
         self._columns = columns
+        self._values_of = values_of
         self._pulsar = _client_library()
-        self._producers: dict[str, Any] = {}
-        self._failure: Any = None
+        self._topics: dict[str, _TopicSender] = {}
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Send all rows; returns when the broker has stored them. ``UnavailableError``."""
@@ -36,96 +39,35 @@ class Sender:
         )
         try:
             for batch in batches:
-                self._send(client, batch)
-            for producer in self._producers.values():
-                producer.flush()
+                if not batch.num_rows:
+                    continue
+                for topic, rows in by_topic(batch, self._columns, self._options.topic):
+                    if topic not in self._topics:
+                        self._topics[topic] = self._open(client, topic)
+                    self._topics[topic].send(rows)
+            for sender in self._topics.values():
+                sender.flush()
         except pulsar.PulsarException as error:
             raise self._unavailable(error) from None
         finally:
             client.close()
-        if self._failure is not None:
-            raise self._unavailable(self._failure)
+        for sender in self._topics.values():
+            if sender.failure is not None:
+                raise self._unavailable(sender.failure)
 
-    def _send(self, client: Any, rows: pa.RecordBatch) -> None:
-        messages = messages_of(rows, self._columns)
-        fixed = self._options.topic
-        topics = (
-            [fixed] * rows.num_rows
-            if fixed is not None
-            else topics_of(rows, self._columns).to_pylist()
-        )
-        if messages.column("key_base64").null_count < rows.num_rows:
-            raise DataSourceError(
-                "column 'key' is binary, which Pulsar's Python client cannot send; use "
-                "delivery=exactly-once, or a text"
-            )
-        milliseconds = {
-            name: messages.column(name).cast(pa.int64()).to_pylist()
-            for name in ("event_time", "deliver_at_time")
-        }
-        columns = {
-            name: messages.column(name).to_pylist()
-            for name in ("key", "ordering_key", "value", "properties")
-        }
-        for row, topic in enumerate(topics):
-            producer = self._producers.get(topic) or self._producer(client, topic)
-            value = columns["value"][row]
-            if value is None:
-                raise DataSourceError(
-                    "column 'value' is null in a row, which Pulsar's Python client cannot send; "
-                    "use delivery=exactly-once"
-                )
-            ordering_key = columns["ordering_key"][row]
-            event_us = milliseconds["event_time"][row]
-            due_us = milliseconds["deliver_at_time"][row]
-            producer.send_async(
-                value,
-                self._sent,
-                properties={k: v or "" for k, v in columns["properties"][row] or ()} or None,
-                partition_key=columns["key"][row],
-                ordering_key=ordering_key.decode() if ordering_key is not None else None,
-                event_timestamp=event_us // 1000 if event_us is not None else None,
-                deliver_at=due_us // 1000 if due_us is not None else None,
-            )
-
-    def _producer(self, client: Any, topic: str) -> Any:
-        pulsar, options = self._pulsar, self._options
+    def _open(self, client: Any, topic: str) -> _TopicSender:
+        options = self._options
         (name,) = topic_names([topic])
         admin = AdminClient(options.admin_url, options.poll_timeout_s, known=True)
-        if options.create_topic:
-            admin.create_topic(name, options.num_partitions)
-        else:
-            admin.partitions(name)  # the client would create it
-        admin.close()
-        self._producers[topic] = found = client.create_producer(
-            str(name),
-            block_if_queue_full=True,
-            batching_enabled=True,
-            batching_max_messages=options.batching_max_messages,
-            batching_max_allowed_size_in_bytes=options.batching_max_bytes,
-            compression_type=getattr(pulsar.CompressionType, _COMPRESSION[options.compression]),
-            message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
-            message_router=self._router(),
-            send_timeout_millis=int(options.poll_timeout_s * 1000),
-        )
-        return found
-
-    def _router(self) -> Callable[[Any, int], int] | None:
-        """What chooses partitions, unless the client does it the same way by itself."""
-        scheme = self._options.hashing_scheme
-        if scheme == "BoostHash":
-            return None
-        without_key = itertools.count()
-
-        def route(message: Any, partitions: int) -> int:
-            key = message.partition_key()
-            return partition_of(key, partitions, scheme) if key else next(without_key) % partitions
-
-        return route
-
-    def _sent(self, result: Any, _: Any) -> None:
-        if result != self._pulsar.Result.Ok and self._failure is None:
-            self._failure = result
+        try:
+            if options.create_topic:
+                admin.create_topic(name, options.num_partitions)
+            found = admin.partitions(name)  # the client would create a topic that is not there
+            values = self._values_of(admin, name)
+        finally:
+            admin.close()
+        count = 0 if found[0].partition < 0 else len(found)
+        return _TopicSender(client, str(name), count, options, self._columns, values)
 
     def _unavailable(self, reason: object) -> UnavailableError:
         return UnavailableError(
@@ -134,12 +76,126 @@ class Sender:
         )
 
 
+class _TopicSender:
+    """Sends to one topic; ``partitions`` are 0 if it has none."""
+
+    def __init__(
+        self,
+        client: Any,
+        topic: str,
+        partitions: int,
+        options: WriteOptions,
+        columns: dict[str, str],
+        values: TypedValues | None,
+    ) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._columns = columns
+        self._values = values
+        self.failure: Any = None
+        """What the broker said of the first message that it did not take."""
+        self._named = -1
+        """The partition that the row names which is being sent."""
+        self._pulsar = pulsar = _client_library()
+        schema = _schema(values) if values is not None else pulsar.schema.BytesSchema()
+        self._producer = client.create_producer(
+            topic,
+            schema=schema,
+            block_if_queue_full=True,
+            batching_enabled=True,
+            batching_max_messages=options.batching_max_messages,
+            batching_max_allowed_size_in_bytes=options.batching_max_bytes,
+            compression_type=getattr(pulsar.CompressionType, _COMPRESSION[options.compression]),
+            message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+            message_router=self._router(options.hashing_scheme),
+            send_timeout_millis=int(options.poll_timeout_s * 1000),
+        )
+
+    def _router(self, scheme: str) -> Callable[[Any, int], int] | None:
+        """What chooses partitions, unless the client does it the same way by itself."""
+        if scheme == "BoostHash" and "partition" not in self._columns:
+            return None
+        without_key = itertools.count()
+
+        def route(message: Any, partitions: int) -> int:
+            # The client asks while the message is handed over, in the same thread.
+            if self._named >= 0:
+                return self._named
+            key = message.partition_key()
+            return partition_of(key, partitions, scheme) if key else next(without_key) % partitions
+
+        return route
+
+    def flush(self) -> None:
+        """Wait until the broker has answered."""
+        self._producer.flush()
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        """Hand rows over to the client."""
+        payloads = None
+        if self._values is not None:
+            payloads = self._values.payloads(self._values.of(rows))
+        messages = messages_of(rows, self._columns, payloads)
+        if messages.column("key_base64").null_count < rows.num_rows:
+            raise DataSourceError(
+                "column 'key' is binary, which Pulsar's Python client cannot send; use "
+                "delivery=exactly-once, or a text"
+            )
+        if messages.column("value").null_count:
+            raise DataSourceError(
+                "column 'value' is null in a row, which Pulsar's Python client cannot send; "
+                "use delivery=exactly-once"
+            )
+        named = named_places(partitions_of(rows, self._columns), self._partitions, self._topic)
+        places = named.tolist() if named is not None else [-1] * rows.num_rows
+        milliseconds = {
+            name: messages.column(name).cast(pa.int64()).to_pylist()
+            for name in ("event_time", "deliver_at_time")
+        }
+        columns = {
+            name: messages.column(name).to_pylist()
+            for name in ("key", "ordering_key", "value", "properties")
+        }
+        for row, self._named in enumerate(places):
+            ordering_key = columns["ordering_key"][row]
+            event_us = milliseconds["event_time"][row]
+            due_us = milliseconds["deliver_at_time"][row]
+            self._producer.send_async(
+                columns["value"][row],
+                self._sent,
+                properties={k: v or "" for k, v in columns["properties"][row] or ()} or None,
+                partition_key=columns["key"][row],
+                ordering_key=ordering_key.decode() if ordering_key is not None else None,
+                event_timestamp=event_us // 1000 if event_us is not None else None,
+                deliver_at=due_us // 1000 if due_us is not None else None,
+            )
+
+    def _sent(self, result: Any, _: Any) -> None:
+        if result != self._pulsar.Result.Ok and self.failure is None:
+            self.failure = result
+
+
 _COMPRESSION = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "snappy": "SNAPPY"}
+
+
+def _schema(values: TypedValues) -> Any:
+    """A schema of the client whose values are payloads already."""
+    import _pulsar  # type: ignore[import-not-found]
+    from pulsar.schema import BytesSchema, Schema
+
+    class Encoded(BytesSchema):  # type: ignore[misc]
+        def __init__(self) -> None:
+            kind = values.schema.type.name
+            definition = json.loads(values.schema.data)
+            Schema.__init__(self, bytes, getattr(_pulsar.SchemaType, kind), definition, kind)
+
+    return Encoded()
 
 
 def _client_library() -> Any:
     try:
         import pulsar
+        import pulsar.schema
     except ImportError:
         raise DataSourceError(
             "option 'delivery' at-least-once needs Pulsar's Python client on the executors: "

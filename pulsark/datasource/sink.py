@@ -27,38 +27,23 @@ from pyspark.sql.datasource import (
 
 from pulsark.datasource.admin_client import AdminClient
 from pulsark.datasource.errors import DataSourceError, OptionError
-from pulsark.datasource.outgoing import columns_of, messages_of, topics_of
-from pulsark.datasource.routing import Router
+from pulsark.datasource.outgoing import columns_beside_fields, columns_of
 from pulsark.datasource.sending import Sender
+from pulsark.datasource.topic_writers import Batch, StagedTopic, TopicWriters
 from pulsark.datasource.topics import topic_names
+from pulsark.datasource.typed_values import TopicSchema, TypedValues, ValueForm, register
 from pulsark.datasource.workers import settle
-from pulsark.datasource.write_options import WriteOptions
-from pulsark.runtime import OsDisk, SystemClock
-from pulsark.storage.rows.outgoing import Batching, message_sizes
-from pulsark.storage.table.bulk_writer import BulkWriter, Place, values_said
+from pulsark.datasource.write_options import RAW, WriteOptions
+from pulsark.runtime import OsDisk
+from pulsark.schemas.columns import fields_of
+from pulsark.schemas.definition import SchemaType
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-COLLECTED_BYTES_MAX = 128 << 20
-"""Of messages that a task has in memory, for all topics and partitions."""
-
 FILES_WITH_STATISTICS_MAX = 500
 """Of more files the broker would drop them, and requests would be large."""
-
-
-@dataclass(frozen=True)
-class StagedTopic:
-    """What a task wrote for one topic."""
-
-    topic: str
-    topic_id: str
-    partitions: int
-    value: Any
-    """The type that the files have in their column ``value``."""
-    directories: tuple[str, ...]
-    ledgers: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -79,15 +64,19 @@ class Sink:
     """By meaning: the name of the column."""
     ident: str
     """Of a batch write; a streaming query brings its own."""
+    form: ValueForm | None = None
+    """What values are made of; ``None``: the column ``value`` has payloads."""
+    schema: TopicSchema | None = None
+    """Of the option ``topic``'s topic. Where rows name their topics, tasks find the schemas."""
 
     def admin(self, *, known: bool = True) -> AdminClient:
         """To the broker; ``known`` once it has answered this write, in whatever process."""
         return AdminClient(self.options.admin_url, self.options.poll_timeout_s, known=known)
 
-    def prepare(self) -> None:
-        """What is done once, before any task: the topic is there, and can be written to."""
+    def prepared(self) -> Sink:
+        """What is done once, before any task: the topic is there, and takes what comes."""
         if self.options.topic is None:
-            return
+            return self
         (name,) = topic_names([self.options.topic])
         admin = self.admin(known=False)
         try:
@@ -95,8 +84,19 @@ class Sink:
                 admin.create_topic(name, self.options.num_partitions)
             if self.options.exactly_once:
                 admin.staging(name)
+            else:
+                admin.partitions(name)
+            if self.form is None:
+                return self
+            return replace(self, schema=register(admin, name, self.form))
         finally:
             admin.close()
+
+    def topic_values(self, admin: AdminClient, topic: TopicName) -> TypedValues | None:
+        """What makes values for a topic, in a task; ``None``: the rows have payloads."""
+        if self.form is None:
+            return None
+        return TypedValues(self.form, self.schema or register(admin, topic, self.form))
 
     def write(
         self, batches: Iterator[pa.RecordBatch], ident: str, number: int, *, again: bool
@@ -105,11 +105,13 @@ class Sink:
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
         if not self.options.exactly_once:
-            sender = Sender(self.options, self.columns)
+            sender = Sender(self.options, self.columns, self.topic_values)
             sender.send(batches)
             settle()
             return TaskResult(task, ident, ())
-        writers = _TopicWriters(self, ident, number, task, again)
+        writers = TopicWriters(
+            self.options, self.columns, self.topic_values, Batch(ident, number, task, again)
+        )
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -186,162 +188,37 @@ def sink_for(raw: Mapping[str, str], schema: StructType, overwrite: bool) -> Sin
             ".outputMode('append') for a stream"
         )
     options = WriteOptions.parse(raw)
-    columns = columns_of(schema.fieldNames())
+    columns, form = _columns_of(options, schema)
     if options.topic is None and "topic" not in columns:
         raise OptionError("set option 'topic', or name the topic of each row in a column 'topic'")
     if options.topic is not None:
         columns.pop("topic", None)
         topic_names([options.topic])
     ident = options.txn[0] if options.txn is not None else f"batch-{uuid.uuid4().hex}"
-    sink = Sink(options, columns, ident)
-    sink.prepare()
-    return sink
+    return Sink(options, columns, ident, form).prepared()
 
 
-class _TopicWriters:
-    """The files of one task, for all its topics."""
-
-    def __init__(self, sink: Sink, ident: str, number: int, task: int, again: bool) -> None:
-        self._sink = sink
-        self._ident = ident
-        self._number = number
-        self._task = task
-        self._again = again
-        self._admin = sink.admin()
-        self._topics: dict[str, _TopicWriter | None] = {}
-        """By name as the rows have it; ``None``: what goes there is there already."""
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        messages = messages_of(rows, self._sink.columns)
-        if self._sink.options.topic is not None:
-            self._add(self._sink.options.topic, messages)
-            return
-        codes = topics_of(rows, self._sink.columns).dictionary_encode()
-        for number, topic in enumerate(codes.dictionary.to_pylist()):
-            mask = pa.compute.equal(codes.indices, number)
-            self._add(topic, messages.filter(mask))
-
-    def _add(self, topic: str, messages: pa.RecordBatch) -> None:
-        if topic not in self._topics:
-            self._topics[topic] = self._open(topic)
-        writer = self._topics[topic]
-        if writer is not None:
-            writer.add(messages)
-        open_writers = [w for w in self._topics.values() if w is not None]
-        while sum(w.collected_bytes for w in open_writers) > COLLECTED_BYTES_MAX:
-            max(open_writers, key=lambda w: w.collected_bytes).flush()
-
-    def _open(self, topic: str) -> _TopicWriter | None:
-        (name,) = topic_names([topic])
-        options = self._sink.options
-        if options.create_topic and options.topic is None:
-            self._admin.create_topic(name, options.num_partitions)
-        staging = self._admin.staging(name)
-        if self._again and self._admin.is_published(name, self._ident, self._number):
-            return None
-        producer = f"pulsark.bulk.{self._ident}-{self._number}-{self._task}"
-        return _TopicWriter(str(name), staging, options, producer, self._task)
-
-    def finish(self) -> tuple[StagedTopic, ...]:
-        found: dict[str, StagedTopic] = {}
-        for writer in self._topics.values():
-            if writer is not None:
-                staged = writer.finish()
-                before = found.get(staged.topic)
-                if before is not None:  # one topic under two spellings of its name
-                    staged = replace(staged, ledgers=before.ledgers + staged.ledgers)
-                found[staged.topic] = staged
-        return tuple(staged for staged in found.values() if staged.ledgers)
-
-    def abandon(self) -> None:
-        for writer in self._topics.values():
-            if writer is not None:
-                writer.abandon()
-
-    def close(self) -> None:
-        self._admin.close()
-
-
-class _TopicWriter:
-    """The files of one task for one topic: a ledger for each partition that gets something."""
-
-    def __init__(
-        self, topic: str, staging: dict[str, Any], options: WriteOptions, producer: str, task: int
-    ) -> None:
-        self._topic = topic
-        self._staging = staging
-        self._count = int(staging["partitions"])
-        self._batching = Batching(
-            producer, options.batching_max_messages, options.batching_max_bytes
-        )
-        self._router = Router(
-            self._count, options.hashing_scheme, task, options.batching_max_messages
-        )
-        self._nonce = uuid.uuid4().hex
-        self._values = values_said(staging["values"])
-        self._writers: dict[int, BulkWriter] = {}
-        self._directories = tuple(staging["directories"])
-        _check_reachable(topic, self._directories, int(staging["directoriesNeeded"]))
-
-    @property
-    def collected_bytes(self) -> int:
-        return sum(writer.collected_bytes for writer in self._writers.values())
-
-    def flush(self) -> None:
-        max(self._writers.values(), key=lambda writer: writer.collected_bytes).flush()
-
-    def add(self, messages: pa.RecordBatch) -> None:
-        if self._count <= 1:
-            self._to(-1 if self._count == 0 else 0, messages)
-            return
-        places = pa.array(self._router.route(messages.column("key")))
-        for partition in places.unique().to_pylist():
-            self._to(partition, messages.filter(pa.compute.equal(places, partition)))
-
-    def _to(self, partition: int, messages: pa.RecordBatch) -> None:
-        writer = self._writers.get(partition)
-        if writer is None:
-            place = Place(
-                self._directories,
-                int(self._staging["directoriesNeeded"]),
-                int(self._staging["timeMs"]),
-                f"{self._nonce}p{partition + 1}",
+def _columns_of(
+    options: WriteOptions, schema: StructType
+) -> tuple[dict[str, str], ValueForm | None]:
+    """By meaning: the name of a column; and what values are made of."""
+    kinds = {field["name"]: field for field in schema.jsonValue()["fields"]}
+    value = next((name for name in kinds if name.lower() == "value"), None)
+    struct = value is not None and fields_of(kinds[value]["type"])
+    if options.value_format == RAW:
+        if struct:
+            raise OptionError(
+                f"column '{value}' is a struct: set option 'valueFormat' to avro or json"
             )
-            writer = self._writers[partition] = BulkWriter(
-                place,
-                partition,
-                self._batching,
-                OsDisk(),
-                SystemClock().now_ms,
-                values=self._values,
-            )
-        writer.add(messages, int(message_sizes(messages).sum()))
-
-    def finish(self) -> StagedTopic:
-        ledgers = [writer.finish() for _, writer in sorted(self._writers.items())]
-        return StagedTopic(
-            self._topic,
-            str(self._staging["topicId"]),
-            self._count,
-            self._staging["values"]["type"],
-            self._directories,
-            tuple(ledger.to_json() for ledger in ledgers if ledger is not None),
-        )
-
-    def abandon(self) -> None:
-        for writer in self._writers.values():
-            writer.abandon()
-
-
-def _check_reachable(topic: str, directories: tuple[str, ...], needed: int) -> None:
-    there = [directory for directory in directories if os.path.isdir(directory)]
-    if len(there) < needed:
-        missing = sorted(set(directories) - set(there))
-        raise DataSourceError(
-            f"the storage root of {topic} cannot be reached from this executor: there is no "
-            f"directory {missing[0]}. Mount the broker's storage roots here under the same path, "
-            "or set option delivery to at-least-once, which goes through the broker"
-        )
+        return columns_of(schema.fieldNames()), None
+    schema_type = SchemaType[options.value_format.upper()]
+    if struct:
+        assert value is not None
+        form = ValueForm(schema_type, kinds[value]["type"], value)
+        return columns_of(schema.fieldNames()), form
+    columns, fields, unread = columns_beside_fields(schema.fieldNames())
+    kind = {"type": "struct", "fields": [kinds[name] for name in fields]}
+    return columns, ValueForm(schema_type, kind, None, unread)
 
 
 class PulsarkWriter(DataSourceArrowWriter):

@@ -15,6 +15,8 @@ from pulsark.datasource.options import DEFAULT_POLL_TIMEOUT_MS, admin_url, servi
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 HASHING = {"javastringhash": "JavaStringHash", "murmur3_32hash": "Murmur3_32Hash",
            "boosthash": "BoostHash"}  # fmt: skip
+RAW = "raw"
+VALUE_FORMATS = (RAW, "avro", "json")
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 
 WRITE_OPTIONS: tuple[OptionDoc, ...] = (
@@ -30,6 +32,13 @@ WRITE_OPTIONS: tuple[OptionDoc, ...] = (
         "as they come, again after a failure",
     ),
     OptionDoc("view", (), "messages", "cursors instead: changes of subscriptions, see there"),
+    OptionDoc(
+        "valueFormat",
+        (),
+        RAW,
+        "raw: value is bytes or text; avro or json: value is a struct, or all columns are its "
+        "fields, and the topic gets their schema",
+    ),
     OptionDoc("createTopic", (), "false", "whether a topic that does not exist is created"),
     OptionDoc("numPartitions", (), "none", "partitions of a topic that is created"),
     OptionDoc(
@@ -92,6 +101,7 @@ class WriteOptions:
     service_url: str
     admin_url: str
     topic: str | None
+    value_format: str
     exactly_once: bool
     create_topic: bool
     num_partitions: int
@@ -129,6 +139,7 @@ class WriteOptions:
             url,
             admin_url(given, url),
             topic,
+            one_of("valueFormat", given.get("valueFormat", RAW), VALUE_FORMATS),
             delivery == EXACTLY_ONCE,
             create,
             positive("numPartitions", given["numPartitions"]) if "numPartitions" in given else 0,

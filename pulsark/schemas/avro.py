@@ -30,6 +30,9 @@ class Primitive:
 
     kind: str
     logical: str = ""
+    precision: int = 0
+    """Of a ``decimal``: its digits, and how many of them stand behind the point."""
+    scale: int = 0
 
     def __str__(self) -> str:
         return self.kind
@@ -170,7 +173,7 @@ class _Parser:
             case "map":
                 return Map(self._inner(given, "values", namespace, depth))
             case str():
-                return _with_logical(self._reference(kind, namespace), given.get("logicalType"))
+                return _with_logical(self._reference(kind, namespace), given)
         raise InvalidSchemaDataError(f'A type has a "type" that is a text, not {_short(kind)}')
 
     def _reference(self, name: str, namespace: str) -> AvroType:
@@ -262,10 +265,16 @@ class _Parser:
         return name
 
 
-def _with_logical(found: AvroType, logical: object) -> AvroType:
-    if isinstance(found, Primitive) and isinstance(logical, str):
-        return Primitive(found.kind, logical)
-    return found
+def _with_logical(found: AvroType, given: dict[str, Any]) -> AvroType:
+    logical = given.get("logicalType")
+    if not isinstance(found, Primitive) or not isinstance(logical, str):
+        return found
+    if logical == "decimal":
+        digits = [given.get("precision"), given.get("scale", 0)]
+        if not all(isinstance(each, int) and not isinstance(each, bool) for each in digits):
+            return found  # as the specification has it: the bytes alone count
+        return Primitive(found.kind, logical, *digits)
+    return Primitive(found.kind, logical)
 
 
 def _full_name(name: str, namespace: str) -> str:

@@ -205,6 +205,30 @@ def test_nothing_of_a_write_that_fails_is_there(
     assert len(received(client, topic, 5, "again")) == 5
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_rows_name_their_partitions(
+    spark: SparkSession, client: pulsar.Client, writing: dict[str, Any], topic: str, delivery: str
+) -> None:
+    name = topic.replace("[", "-").replace("]", "")
+    options = {**writing, "topic": name, "delivery": delivery}
+    frame = spark.range(300).selectExpr(
+        "cast(id as string) as value", "concat('k', id % 50) as key",
+        "if(id % 4 = 3, null, int(id % 4)) as partition",
+    )  # fmt: skip
+    write(frame, options, createTopic="true", numPartitions=3)
+    for message in received(client, name, 300):
+        number = int(message.data())
+        by_key = partition_of(f"k{number % 50}", 3, "JavaStringHash")
+        expected = by_key if number % 4 == 3 else number % 4
+        assert message.message_id().partition() == expected
+    for column, message in (
+        ("3", "is 3 in a row, but topic .* has partitions 0 to 2"),
+        ("'a'", "column 'partition' is string"),
+    ):
+        with pytest.raises(Exception, match=message):
+            write(frame.selectExpr("value", f"{column} as partition"), options)
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_at_least_once_goes_through_the_broker(
     spark: SparkSession,

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.storage.rows.arrays import Bools, Ints
-from pulsark.storage.rows.schema import FILE_SCHEMA, STRING_MAP, TIMESTAMP
+from pulsark.storage.rows.schema import STRING_MAP, TIMESTAMP, file_schema
+from pulsark.storage.rows.value_sizes import value_sizes
 from pulsark.wire import pulsar_pb2 as pb
 
 OUTGOING_SCHEMA: Final = pa.schema(
@@ -29,7 +30,10 @@ OUTGOING_SCHEMA: Final = pa.schema(
         ("deliver_at_time", TIMESTAMP),
     ]
 )
-"""A message each row. A null ``value`` is a tombstone; ``key_base64`` may be null."""
+"""A message each row. A null ``value`` is a tombstone; ``key_base64`` may be null.
+
+Values may be structs, as the codec of a schema has them, in place of bytes.
+"""
 
 MESSAGE_BYTES: Final = 20
 """What a message takes in a batch beside key, value and properties, about."""
@@ -45,10 +49,15 @@ class Batching:
     max_messages: int = 1000
     max_bytes: int = 128 << 10
     schema_version: bytes | None = None
+    names_in_values: bool = False
+    """Whether values that are structs are sent with the names of their fields, as in JSON."""
 
 
 class EntryRows(NamedTuple):
-    """Rows of consecutive entries, with ``FILE_SCHEMA``; ``length`` is their bytes, about."""
+    """Rows of consecutive entries, with ``FILE_SCHEMA`` but for the type of values.
+
+    ``length`` is their bytes, about.
+    """
 
     rows: pa.RecordBatch
     entries: int
@@ -57,13 +66,19 @@ class EntryRows(NamedTuple):
     """First row of each entry, and the number of rows at the end."""
 
 
-def message_sizes(messages: pa.RecordBatch) -> Ints:
+def outgoing_schema(value: pa.DataType) -> pa.Schema:
+    """``OUTGOING_SCHEMA`` with values of a type."""
+    place = OUTGOING_SCHEMA.get_field_index("value")
+    return OUTGOING_SCHEMA.set(place, pa.field("value", value))
+
+
+def message_sizes(messages: pa.RecordBatch, *, names_in_values: bool = False) -> Ints:
     """Bytes of each message, about."""
     sizes = np.full(messages.num_rows, MESSAGE_BYTES, np.int64)
     for name in ("key", "ordering_key", "value"):
         column = messages.column(name)
         if column.null_count < len(column):
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
+            sizes += value_sizes(column, names=names_in_values)
     properties = messages.column("properties")
     if properties.null_count < len(properties):
         ends = _map_ends(properties)
@@ -86,7 +101,7 @@ def entry_rows(
 ) -> EntryRows:
     """Messages, at least one, as rows of entries that follow each other."""
     count = messages.num_rows
-    sizes = message_sizes(messages)
+    sizes = message_sizes(messages, names_in_values=batching.names_in_values)
     deliver_at = messages.column("deliver_at_time")
     alone = pc.is_valid(deliver_at).to_numpy(False)
     starts = np.array([*_cut(sizes, alone, batching), count], np.int64)
@@ -114,11 +129,12 @@ def entry_rows(
         "deliver_at_time": deliver_at,
         "entry_meta": pa.array(metas, pa.binary()).take(pa.array(entry, mask=later)),
     }
+    schema = file_schema(messages.schema.field("value").type)
     arrays = [
         columns[field.name] if field.name in columns else pa.nulls(count, field.type)
-        for field in FILE_SCHEMA
+        for field in schema
     ]
-    rows = pa.RecordBatch.from_arrays(arrays, schema=FILE_SCHEMA)
+    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
     length = int(sizes.sum()) + ENTRY_BYTES * len(lengths)
     return EntryRows(rows, len(lengths), length, starts)
 

@@ -93,7 +93,10 @@ class BulkWriter:
         self._length = 0
 
     def add(self, messages: pa.RecordBatch, size: int) -> None:
-        """Messages with ``OUTGOING_SCHEMA``, and their bytes, about."""
+        """Messages with ``OUTGOING_SCHEMA``, and their bytes, about.
+
+        Values may be structs of the version that the batching names, if ``takes_structs``.
+        """
         self._collected.append(messages)
         self.collected_bytes += size
         if self.collected_bytes >= COLLECTED_BYTES:
@@ -143,11 +146,24 @@ class BulkWriter:
             COMPRESSION_LEVEL, COMPRESSED, VERIFIED,
         )  # fmt: skip
 
+    def takes_structs(self, kind: pa.DataType) -> bool:
+        """Whether values of a type can be added as they are, and not as payloads."""
+        version = self._batching.schema_version
+        return (
+            self._values is not None and version is not None and self._values.knows(version, kind)
+        )
+
     def _typed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """With values in the table's type, and where that does not tell all, as they are."""
         if self._values is None:
             return rows
-        typed, raw = self._values.split(rows.column("value"), rows.column("schema_version"))
+        value = rows.column("value")
+        if pa.types.is_struct(value.type):
+            version = self._batching.schema_version
+            assert version is not None
+            typed, raw = self._values.keep(value, version)
+        else:
+            typed, raw = self._values.split(value, rows.column("schema_version"))
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         columns.update(value=typed, value_raw=raw)
         schema = file_schema(self._values.type)

@@ -159,6 +159,18 @@ def test_an_operator_updates_what_clients_may_not(request: pytest.FixtureRequest
     assert answer.json["schemaCompatibilityStrategy"] == "BACKWARD"
 
 
+def test_a_schema_can_be_brought_as_by_a_producer(request: pytest.FixtureRequest) -> None:
+    api = AdminApi(isAllowAutoUpdateSchemaEnabled=False)
+    request.addfinalizer(api.close)
+    assert api.post(f"{SCHEMAS}/producerSchema", payload("a")).status == 409
+    assert api.get(f"{SCHEMAS}/schema").status == 404
+    for version, body in enumerate((payload("a"), payload("a", "b="))):
+        api.post(f"{SCHEMAS}/schema", body)
+        answer = api.post(f"{SCHEMAS}/producerSchema", body)
+        assert (answer.status, answer.json) == (200, {"schemaVersion": f"{version:016x}"})
+    assert api.post(f"{SCHEMAS}/producerSchema", {"type": "AVRO", "schema": "{"}).status == 422
+
+
 def test_properties_are_texts(api: AdminApi) -> None:
     body = payload("a", properties={"a": 1})
     assert api.post(f"{SCHEMAS}/schema", body).status == 400

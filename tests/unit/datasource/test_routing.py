@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsark.datasource.routing import Router, hashes
+from pulsark.datasource.outgoing import ColumnError
+from pulsark.datasource.routing import Router, hashes, named_places
 from pulsark.wire.routing import HASHING_SCHEMES, partition_of
 
 keys = st.lists(st.none() | st.text(st.characters(codec="utf-8"), max_size=300) | st.text("abc"))
@@ -46,3 +47,25 @@ def test_messages_without_a_key_go_round_in_batches() -> None:
 
 def test_a_topic_with_one_partition_needs_no_hashes() -> None:
     assert np.array_equal(Router(1, "BoostHash", 5, 2).route(pa.array(["a", None])), [0, 0])
+
+
+def test_rows_that_name_a_partition_have_it_and_others_that_of_their_key() -> None:
+    keys = pa.array(["a", "b", None, "d", "a"])
+    named = named_places(pa.array([2, None, 0, -1, None], pa.int32()), 3, "t")
+    assert named is not None
+    by_key = Router(3, "JavaStringHash", 1, 2).route(keys)
+    found = Router(3, "JavaStringHash", 1, 2).route(keys, named).tolist()
+    assert found == [2, by_key[1], 0, by_key[3], by_key[4]]
+
+
+def test_partitions_that_are_not_there_are_errors() -> None:
+    assert named_places(None, 3, "t") is None
+    assert named_places(pa.nulls(2, pa.int32()), 0, "t") is None
+    assert named_places(pa.array([-1, None]), 0, "t") is None
+    for wrong, partitions, said in (
+        (3, 3, "is 3 in a row, but topic t has partitions 0 to 2"),
+        (-2, 3, "is -2 in a row"),
+        (0, 0, "topic t has no partitions"),
+    ):
+        with pytest.raises(ColumnError, match=said):
+            named_places(pa.array([None, wrong]), partitions, "t")

@@ -19,7 +19,7 @@ from pulsark.errors import CorruptEntryError
 from pulsark.schemas.definition import SchemaError
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows.values.codec import Codec, codec_of, form_of, learn
-from pulsark.storage.rows.values.types import arrow_type, fit, spread
+from pulsark.storage.rows.values.types import arrow_type, fit, holds, spread
 
 
 class ValueColumn:
@@ -48,6 +48,26 @@ class ValueColumn:
         again = self._converted(values, versions, pa.binary(), self._encoded)
         same = pc.fill_null(pc.equal(again, payloads), False)
         return values, pc.if_else(same, pa.scalar(None, pa.binary()), payloads)
+
+    def keep(self, values: pa.Array, version: bytes) -> tuple[pa.Array, pa.Array]:
+        """``split`` of values that the codec of a version has made, and that were never sent.
+
+        They are payloads only when somebody reads them, made by that codec then; until then they
+        stand for themselves, wherever the column can hold all of them.
+        """
+        codec = self._codec(version)
+        if codec is None or not values.type.equals(codec.type):
+            raise ValueError("values that are not of the version's schema")
+        if holds(self.type, values.type):
+            return fit(values, self.type), pa.nulls(len(values), pa.binary())
+        return self.split(
+            codec.encode(values), pa.repeat(pa.scalar(version, pa.binary()), len(values))
+        )
+
+    def knows(self, version: bytes, values: pa.DataType) -> bool:
+        """Whether ``keep`` takes values of a type."""
+        codec = self._codec(version)
+        return codec is not None and values.equals(codec.type)
 
     def join(self, values: pa.Array, raw: pa.Array, versions: pa.Array) -> pa.Array:
         """The inverse of ``split``: the payloads, null for null."""

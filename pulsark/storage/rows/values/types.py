@@ -123,6 +123,20 @@ def fit(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.nulls(len(column), kind)
 
 
+def holds(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Whether ``fit`` makes a ``kind`` of each ``other`` without a loss."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(other):
+        return all(
+            kind.get_field_index(field.name) >= 0 and holds(kind.field(field.name).type, field.type)
+            for field in other
+        )
+    if pa.types.is_map(kind) and pa.types.is_map(other):
+        return holds(kind.item_type, other.item_type)
+    if pa.types.is_list(kind) and pa.types.is_list(other):
+        return holds(kind.value_type, other.value_type)
+    return bool(kind.equals(other))
+
+
 def from_start(column: Any) -> Any:
     """A column of lists or maps whose buffers begin with it."""
     offsets = column.offsets
