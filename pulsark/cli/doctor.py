@@ -85,6 +85,17 @@ def examine(admin_url: str, service_url: str) -> Iterator[Finding]:
     yield jars()
     yield sockets()
     yield broker(admin_url, service_url)
+    yield writes()
+
+
+def writes() -> Finding:
+    """What nothing but a hint can help with: Spark decides it before it asks the format."""
+    return Finding(
+        "writes",
+        OK,
+        'df.write needs .mode("append"): Spark refuses others (UNSUPPORTED_DATA_SOURCE_SAVE_MODE) '
+        "before it asks the format",
+    )
 
 
 def python() -> Finding:

@@ -136,9 +136,12 @@ class Sink:
             return
         admin = self.admin()
         try:
-            for topic in sorted(topics):
-                body = _together(topic, topics[topic])
-                admin.publish(TopicName.parse(topic), results[0].ident, number, body)
+            bodies = {topic: _together(topic, topics[topic]) for topic in sorted(topics)}
+            for place, (topic, body) in enumerate(bodies.items()):
+                try:
+                    admin.publish(TopicName.parse(topic), results[0].ident, number, body)
+                except DataSourceError as error:
+                    raise _partly(error, list(bodies), place) from None
         finally:
             admin.close()
 
@@ -152,6 +155,18 @@ class Sink:
                         for file in ledger["files"]:
                             if os.path.isdir(directory):
                                 disk.remove(f"{directory}/{file['path']}")
+
+
+def _partly(error: DataSourceError, topics: list[str], place: int) -> DataSourceError:
+    """What went wrong with one of several topics, which are published in their order."""
+    if len(topics) == 1:
+        return error
+    done = ", ".join(topics[:place]) or "none"
+    return DataSourceError(
+        f"{str(error).removeprefix('pulsark: ')}; published before: {done}; not published: "
+        f"{', '.join(topics[place:])}. A stream that is started again, or a write with the same "
+        "txnAppId and txnVersion, publishes what is left, each topic once"
+    )
 
 
 def _results(messages: list[Any]) -> list[TaskResult]:

@@ -58,7 +58,7 @@ class TopicWriters:
         self._columns = columns
         self._values_of = values_of
         self._batch = batch
-        self._admin = AdminClient(options.admin_url, options.poll_timeout_s)
+        self._admin = AdminClient(options.admin_url, options.poll_timeout_s, known=True)
         self._topics: dict[str, _TopicWriter | None] = {}
         """By name as the rows have it; ``None``: what goes there is there already."""
 

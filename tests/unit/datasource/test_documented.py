@@ -48,10 +48,11 @@ def test_the_options_know_the_views() -> None:
     assert list(VIEW_NAMES) == list(VIEWS)
 
 
-def test_each_row_of_the_comparison_with_kafka_has_its_test() -> None:
-    section = TEXT.split("## As with Spark's Kafka source")[1].split("\n## ")[0]
+@pytest.mark.parametrize(("part", "count"), [("source", 20), ("sink", 15)])
+def test_each_row_of_the_comparison_with_kafka_has_its_test(part: str, count: int) -> None:
+    section = TEXT.split(f"## As with Spark's Kafka {part}")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) > 20
+    assert len(rows) > count
     for row in rows:
         found = re.search(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
         assert found is not None, row

@@ -54,6 +54,20 @@ def test_what_cannot_be_is_said(given: dict[str, str], named: str) -> None:
         WriteOptions.parse(given)
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("kafka.bootstrap.servers", "did you mean 'serviceUrl'"),
+        ("kafka.acks", "'kafka.acks' is unknown"),
+        ("includeHeaders", "'includeHeaders' is unknown"),
+        ("pulsar.producer.blockIfQueueFull", "is unknown for a write"),
+    ],
+)
+def test_options_of_kafkas_sink_are_not_passed_over(option: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=hint):
+        WriteOptions.parse({option: "1", "topic": "t"})
+
+
 def batch(**columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
