@@ -26,16 +26,17 @@ import pulsar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.brokers import Broker, Pulsar, Pulsark
+from benchmarks.brokers import Broker, Pulsar, Pulsark, free_port
 from benchmarks.goals import Goal, add_check, exit_code
 from benchmarks.load import LoadClient
-from benchmarks.sealing import commits, wait_for
+from benchmarks.sealing import commits
 from benchmarks.spark_read import VALUE_BYTES, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OF_PULSAR = 0.5
+START_SECONDS = 180.0
 WARM_SECONDS = 15.0
 RECEIVED_MAX = 100_000
 """Messages of a round, in the client's queue and out of it."""
@@ -161,7 +162,8 @@ def ages_of(table: Path, since: float) -> list[float]:
     for there, _, files in commits(table / "_delta_log"):
         for file in files:
             times = pq.ParquetFile(file).read(columns=["event_time"]).column(0)
-            seconds = [each / 1e6 for each in times.cast(pa.int64()).to_pylist()]
+            in_us = times.cast(SCHEMA.field(1).type).cast(pa.int64())  # Spark's are INT96
+            seconds = [each / 1e6 for each in in_us.to_pylist()]
             found += [there - due for due in seconds if due >= since]
     return found
 
@@ -196,8 +198,6 @@ def measure(
 
 def compare(arguments: argparse.Namespace, home: Path) -> list[Goal]:
     """Both in turns, at each rate."""
-    from benchmarks.brokers import free_port
-
     brokers: list[Broker] = [WithWeb(home / "pulsark", free_port()), Pulsar(home / "pulsar")]
     load = LoadClient()
     spark = local_session("spark-freshness", arguments.cores)
@@ -206,7 +206,8 @@ def compare(arguments: argparse.Namespace, home: Path) -> list[Goal]:
         for broker in brokers:
             broker.prepare()
             broker.start()
-            wait_for(broker, "first")
+            topic = "persistent://public/default/first"
+            load.call("first", url=broker.url, topic=topic, seconds=START_SECONDS)
         for rate in arguments.rates:
             found: dict[str, list[float]] = {broker.name: [] for broker in brokers}
             for number in range(arguments.rounds):

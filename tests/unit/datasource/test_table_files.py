@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from pulsark.datasource import file_rows as file_rows_module
 from pulsark.datasource import reader as reader_module
 from pulsark.datasource.filters import RowFilter, condition
 from pulsark.datasource.layout import layout_of
@@ -253,6 +255,31 @@ def test_row_groups_without_wanted_rows_are_not_read(
         assert [row["entry_id"] for row in read(broker, pushed)] == [55]
         assert len(asked) > 2
         assert asked.count(True) == 1
+
+
+def test_what_a_projection_wants_of_many_row_groups_is_one_batch(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.create("t")
+    rng = random.Random(1)
+    broker.publish(topic, [entry(i, value=rng.randbytes(60_000)) for i in range(60)])
+    (ledger_id,) = broker.topics[topic][-1].ledgers
+    broker.seal(topic, ledger_id, 60, str(tmp_path))
+    (file,) = files(tmp_path)
+    assert pq.ParquetFile(file).num_row_groups > 3
+
+    def sizes(*columns: str) -> list[int]:
+        reader = FilteringReader(options(broker, minPartitions="1"), RAW, columns)
+        (split,) = reader.partitions()
+        found = [rows.to_pylist() for rows in reader.read(split)]
+        assert [row["entry_id"] for rows in found for row in rows] == list(range(60))
+        return [len(rows) for rows in found]
+
+    assert sizes("entry_id") == [60]
+    assert len(sizes("entry_id", "value")) >= 3
+    monkeypatch.setattr(file_rows_module, "BATCH_ROWS", 25)
+    assert len(sizes("entry_id")) >= 3
+    assert max(sizes("entry_id")) <= 25
 
 
 def test_filters_that_are_left_to_spark(broker: FakeBroker) -> None:
