@@ -157,6 +157,27 @@ def varints(
     )
 
 
+def to_zigzag(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Numbers with a sign as those without one, as protobuf and Avro have them."""
+    signed = numbers.astype(np.int64)
+    found: npt.NDArray[np.uint64] = ((signed << 1) ^ (signed >> 63)).view(np.uint64)
+    return found
+
+
+def from_zigzag(numbers: npt.NDArray[np.uint64]) -> Ints:
+    """The inverse."""
+    one = np.uint64(1)
+    found: Ints = (numbers >> one).view(np.int64) ^ -(numbers & one).view(np.int64)
+    return found
+
+
+def ends_of(counts: Ints) -> pa.Array:
+    """The offsets of lists with so many elements each."""
+    ends = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    return pa.array(ends)
+
+
 def cells_of(cells: npt.NDArray[np.uint8], present: Bools | None = None) -> pa.Array:
     """Rows of bytes as a binary column; nothing where not ``present``."""
     count, size = cells.shape

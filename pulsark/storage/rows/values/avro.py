@@ -32,12 +32,15 @@ from pulsark.storage.rows.arrays import (
     Bools,
     Ints,
     cells_of,
+    ends_of,
+    from_zigzag,
     grouped,
     joined,
     not_text,
     repeated_names,
     slices,
     text,
+    to_zigzag,
     varints,
 )
 from pulsark.storage.rows.fields import varints as read_varints
@@ -250,7 +253,7 @@ class _Reader:
         of_items = None if kind is None else kind.value_type
         if isinstance(items, Enumeration) or str(items) in ("int", "long"):
             counts, starts = self._numbers_of(counts, rows)
-            numbers = _signed(read_varints(self._data, starts)[0])
+            numbers = from_zigzag(read_varints(self._data, starts)[0])
             found = self._of_numbers(items, numbers, np.repeat(rows, counts))
         elif str(items) in _FIXED_SIZES and isinstance(items, Primitive):
             counts, starts = self._cells_of(counts, rows, _FIXED_SIZES[items.kind])
@@ -259,7 +262,7 @@ class _Reader:
             counts, places, rounds = self._rounds(counts, rows, [(items, of_items)])
             found = _in_order(rounds[0], places, of_items)
         self._end_blocks(counts, rows)
-        return None if kind is None else pa.ListArray.from_arrays(_ends(counts), found, kind)
+        return None if kind is None else pa.ListArray.from_arrays(ends_of(counts), found, kind)
 
     def _map(self, values: AvroType, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
         of_values = None if kind is None else kind.item_type
@@ -273,7 +276,7 @@ class _Reader:
             return None
         keys = pc.fill_null(_in_order(rounds[0], places, pa.string()), "")
         items = _in_order(rounds[1], places, of_values)
-        ends = _ends(counts)
+        ends = ends_of(counts)
         # Of equal keys the last one counts.
         self.left[rows[repeated_names(keys, ends.to_numpy())]] = True
         return pa.MapArray.from_arrays(ends, keys, items, kind)
@@ -361,29 +364,16 @@ class _Reader:
         values, after = read_varints(self._data, position)
         good = self._check(rows, after <= ends)
         self._position[rows] = np.where(good, after, ends)
-        return _signed(values)
+        return from_zigzag(values)
 
 
 _KEY: Final = Primitive("string")
-
-
-def _signed(numbers: npt.NDArray[np.uint64]) -> Ints:
-    found: Ints = (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(
-        np.int64
-    )
-    return found
 
 
 def _within(counts: Ints) -> Ints:
     """0, 1, ... for each."""
     found: Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     return found
-
-
-def _ends(counts: Ints) -> pa.Array:
-    ends = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=ends[1:])
-    return pa.array(ends)
 
 
 def _in_order(columns: Sequence[Any], places: Ints, kind: pa.DataType | None) -> pa.Array:
@@ -515,5 +505,4 @@ def _branch(place: int, count: int) -> pa.Array:
 
 def _longs(numbers: npt.NDArray[Any]) -> pa.Array:
     """Numbers in zigzag, each in as few bytes as it needs."""
-    signed = numbers.astype(np.int64)
-    return varints(((signed << 1) ^ (signed >> 63)).view(np.uint64))
+    return varints(to_zigzag(numbers))

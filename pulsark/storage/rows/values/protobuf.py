@@ -25,6 +25,8 @@ from pulsark.storage.rows.arrays import (
     Bools,
     Ints,
     cells_of,
+    ends_of,
+    from_zigzag,
     grouped,
     joined,
     not_text,
@@ -32,6 +34,7 @@ from pulsark.storage.rows.arrays import (
     repeated_names,
     slices,
     text,
+    to_zigzag,
     varints,
 )
 from pulsark.storage.rows.fields import PADDING, Fields, tag_of
@@ -268,7 +271,7 @@ class _Reader:
         else:
             size = int(_FIXED[field.kind][-1])
             found = _fixed(field, self._cells(starts, size), None)
-        return pa.ListArray.from_arrays(_ends(counts), found, kind)
+        return pa.ListArray.from_arrays(ends_of(counts), found, kind)
 
     def _packed_places(self, fields: Fields, field: Field, wire_type: int) -> tuple[Ints, Ints]:
         """How many numbers stand together in each message, and where each is."""
@@ -310,19 +313,13 @@ class _Reader:
         if keys.null_count:
             bad |= ~valid(keys)
             keys = pc.fill_null(keys, "" if pa.types.is_string(keys.type) else 0)
-        offsets = _ends(counts)
+        offsets = ends_of(counts)
         fields.bad[np.repeat(np.arange(len(counts)), counts)[bad]] = True
         fields.bad |= repeated_names(keys, offsets.to_numpy())
         return pa.MapArray.from_arrays(offsets, keys, values, kind)
 
     def _cells(self, places: Ints, size: int) -> npt.NDArray[np.uint8]:
         return np.ascontiguousarray(self._data[places[:, None] + np.arange(size)])
-
-
-def _ends(counts: Ints) -> pa.Array:
-    ends = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=ends[1:])
-    return pa.array(ends)
 
 
 def _integers(field: Field, numbers: Numbers, absent: Bools | None) -> pa.Array:
@@ -335,11 +332,11 @@ def _integers(field: Field, numbers: Numbers, absent: Bools | None) -> pa.Array:
         case "uint32":
             return pa.array((numbers & _LOW).view(np.int64), mask=absent)
         case "sint32":
-            return pa.array(_from_zigzag(numbers & _LOW).astype(np.int32), mask=absent)
+            return pa.array(from_zigzag(numbers & _LOW).astype(np.int32), mask=absent)
         case "int64":
             return pa.array(numbers.view(np.int64), mask=absent)
         case "sint64":
-            return pa.array(_from_zigzag(numbers), mask=absent)
+            return pa.array(from_zigzag(numbers), mask=absent)
         case "uint64":
             return _unsigned(numbers, absent)
     # An enum; a number without a name is null.
@@ -351,13 +348,6 @@ def _integers(field: Field, numbers: Numbers, absent: Bools | None) -> pa.Array:
     if absent is not None:
         unknown |= absent
     return pa.array([name for _, name in names], pa.string()).take(pa.array(places, mask=unknown))
-
-
-def _from_zigzag(numbers: Numbers) -> Ints:
-    found: Ints = (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(
-        np.int64
-    )
-    return found
 
 
 def _unsigned(numbers: Numbers, absent: Bools | None) -> pa.Array:
@@ -467,8 +457,8 @@ def _raw(field: Field, values: pa.Array) -> Numbers:
     else:
         numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if field.kind == "sint32":
-        return ((numbers << 1) ^ (numbers >> 63)).view(np.uint64) & _LOW
+        return to_zigzag(numbers) & _LOW
     if field.kind == "sint64":
-        return ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+        return to_zigzag(numbers)
     found: Numbers = numbers.view(np.uint64)
     return found
