@@ -210,13 +210,14 @@ def compare(arguments: argparse.Namespace, home: Path) -> list[Goal]:
             load.call("first", url=broker.url, topic=topic, seconds=START_SECONDS)
         for rate in arguments.rates:
             found: dict[str, list[float]] = {broker.name: [] for broker in brokers}
-            for number in range(arguments.rounds):
+            for number in range(arguments.rounds + 1):
                 for broker in brokers if number % 2 == 0 else brokers[::-1]:
                     name = f"{broker.name.lower()}-{rate:.0f}-{number}"
                     topic = f"persistent://public/default/{name}"
                     at = Place(broker, topic, home / f"{name}.table", home / f"{name}.checkpoint")
                     ages = measure(spark, load, at, rate, arguments.seconds)
-                    found[broker.name].append(statistics.median(ages))
+                    if number:  # the first round warms the JVM up
+                        found[broker.name].append(statistics.median(ages))
             ours, other = (statistics.median(found[broker.name]) for broker in brokers)
             goals.append(
                 Goal(
