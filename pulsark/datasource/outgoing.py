@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsark.datasource.columns import PAYLOAD_META
 from pulsark.datasource.errors import DataSourceError
 from pulsark.storage.rows.outgoing import OUTGOING_SCHEMA, outgoing_schema
 from pulsark.storage.rows.schema import STRING_MAP, TIMESTAMP
@@ -42,14 +43,8 @@ _ALIASES: Final = {
     "__deliverat": "deliver_at",
 }
 
-_OF_A_READ: Final = {
-    "__messageid",
-    "__publishtime",
-    "__producername",
-    "__sequenceid",
-    "__schemaversion",
-}
-"""What a read with fields as columns knows of a message, and a write does not take over."""
+_OF_A_READ: Final = {name.lower() for name in PAYLOAD_META}
+"""What a read with fields as columns knows of a message; a write takes over what has an alias."""
 _UNREAD: Final = "__valueraw"
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pulsark.datasource.columns import PAYLOAD_META
 from pulsark.datasource.outgoing import ColumnError, columns_beside_fields, messages_of
 from pulsark.datasource.typed_values import TopicSchema, TypedValues, ValueForm
 from pulsark.runtime import OsDisk
@@ -295,6 +296,12 @@ def test_what_a_read_could_not_read_is_not_written() -> None:
     with pytest.raises(ColumnError, match="in 1 rows: leave them out"):
         makes.of(rows)
     assert len(makes.of(rows.slice(0, 1))) == 1
+
+
+def test_each_column_of_a_read_can_stay() -> None:
+    columns, fields, unread = columns_beside_fields(["a", *PAYLOAD_META])
+    assert set(columns) == {"key", "properties", "event_time", "topic", "partition"}
+    assert (fields, unread) == (["a"], "__valueRaw")
 
 
 @pytest.mark.parametrize(
