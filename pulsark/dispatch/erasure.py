@@ -116,13 +116,14 @@ async def finish(broker: Broker, topics: Sequence[Topic], vacuum_hours: float | 
                 deleted += await sealing.tables.vacuum(base, table_id, sealed.ledger_id, before_ms)
         left = [file for sealed in await sealing.tables.ledgers(base) for file in sealed.left]
     until = max((file.time_ms for file in left), default=0)
+    record = await sealing.tables.record(base)
     return Leftovers(
         len(left),
         until + broker.settings.tableVacuumRetentionHours * 3_600_000 if left else 0,
         deleted,
         segments,
         sum(len(s.consumers) for topic in topics for s in topic.subscriptions.values()),
-        await sealing.tables.roots_away(base),
+        await sealing.tables.roots.away(record) if record is not None and record.attached else (),
     )
 
 

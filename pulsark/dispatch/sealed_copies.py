@@ -49,8 +49,8 @@ class SealedCopies:
 
     async def roots(self) -> dict[str, str]:
         """The storage roots, and why one is refused, or an empty text."""
-        roots = self._tables.storage_roots
-        return {root: await self._tables.root_problem(root) for root in roots}
+        roots = self._tables.roots.paths
+        return {root: await self._tables.roots.problem(root) for root in roots}
 
     async def page(
         self, names: Sequence[TopicName], after: str = ""
@@ -75,9 +75,9 @@ class SealedCopies:
 
         The logs of its tables are completed first. ``InUseError`` if a file is missing.
         """
-        if root not in self._tables.storage_roots:
+        if root not in self._tables.roots.paths:
             raise InvalidResourceError(
-                f"root: {root} is none of {', '.join(self._tables.storage_roots)}"
+                f"root: {root} is none of {', '.join(self._tables.roots.paths)}"
             )
         tables = 0
         async for name in self._names(()):
@@ -87,7 +87,7 @@ class SealedCopies:
                     async with self._sealing.exclusively(name):
                         await self._catch_up(name, directory)
                     tables += 1
-        await self._tables.put_in_service(root)
+        await self._tables.roots.put_in_service(root)
         return tables
 
     async def _catch_up(self, name: TopicName, directory: str) -> None:
@@ -103,7 +103,7 @@ class SealedCopies:
         """
         async with self._sealing.exclusively(name):
             record = await self._tables.record(name)
-            if record is None or directories != await self._tables.wanted_directories(record):
+            if record is None or directories != await self._tables.roots.wanted(record):
                 raise InUseError(f"{name} should not be in {', '.join(directories)} any more")
             try:
                 await self._tables.place(name, directories)
@@ -114,7 +114,7 @@ class SealedCopies:
         record = await self._tables.record(name)
         if record is None:
             return None
-        wanted = await self._tables.wanted_directories(record)
+        wanted = await self._tables.roots.wanted(record)
         ledgers = [ledger for ledger in await self._tables.ledgers(name) if ledger.files]
         ledgers.sort(key=lambda ledger: ledger.ledger_id)
         files = [file for ledger in ledgers for file in ledger.files]
@@ -124,8 +124,8 @@ class SealedCopies:
             ledgers,
             record.roots,
             wanted,
-            await self._tables.copy_states(everywhere, files),
-            await self._tables.log_states(record, record.roots),
+            await self._tables.roots.copies(everywhere, files),
+            await self._tables.roots.logs(record),
         )
 
     async def _names(self, names: Sequence[TopicName]) -> AsyncIterator[TopicName]:

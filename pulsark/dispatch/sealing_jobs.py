@@ -112,7 +112,7 @@ class SealingJobs:
             base,
             table_id,
             tuple([d for d in record.roots if not await self._problem(d)]),
-            self._tables.roots_needed(record),
+            self._tables.roots.needed(record),
             some.policies.sealing.target_file_bytes,
             await self._tables.values(base, record),
             tuple(
@@ -124,7 +124,7 @@ class SealingJobs:
         )
 
     async def _problem(self, directory: str) -> str:
-        return await self._tables.root_problem(storage_root_of(directory))
+        return await self._tables.roots.problem(storage_root_of(directory))
 
     async def attach(
         self,

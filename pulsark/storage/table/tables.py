@@ -25,7 +25,6 @@ from pulsark.errors import (
     LedgerFencedError,
     NoSuchEntryError,
     StorageError,
-    StorageFullError,
 )
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
@@ -46,17 +45,9 @@ from pulsark.storage.table.record import (
     table_directory,
     table_path,
 )
-from pulsark.storage.table.repair import (
-    Copy,
-    LogState,
-    catch_up,
-    copy_state,
-    log_state,
-    placed,
-)
-from pulsark.storage.table.room import room
-from pulsark.storage.table.roots import StorageRoots, put_in_service, storage_root_of
+from pulsark.storage.table.roots import StorageRoots
 from pulsark.storage.table.staging import STAGING, StagedLedger
+from pulsark.storage.table.table_roots import TableRoots
 from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -117,9 +108,6 @@ class Tables:
         schemas_of: SchemasOf | None = None,
         new_process: Callable[[], TableProcess] = TableProcess,
     ) -> None:
-        self._roots = roots
-        self._copies = min(copies, len(roots.paths))
-        self._copies_needed = min(copies_needed, self._copies)
         self._metadata = metadata
         self._runtime = runtime
         self._schemas_of = schemas_of
@@ -128,10 +116,11 @@ class Tables:
         self._reading.urgent = True
         self._ahead = ReadAhead()
         self._worker: Worker | None = None
+        self.roots = TableRoots(
+            roots, runtime.disk, self._thread, copies=copies, copies_needed=copies_needed
+        )
         self._owners: OrderedDict[str, TableOwner] = OrderedDict()
         self._opening = asyncio.Lock()
-        self._cramped = False
-        """Whether there was less room than wanted when something was sealed last."""
         self._ledgers: OrderedDict[str, SealedLedger] = OrderedDict()
 
     async def sealed(self, name: TopicName, ledger_id: int) -> SealedLedger | None:
@@ -161,13 +150,13 @@ class Tables:
             self._owners[path] = await TableOwner.open(
                 path,
                 table_id,
-                [table_directory(root, name, table_id) for root in self._choose(table_id)],
+                [table_directory(root, name, table_id) for root in self.roots.choose(table_id)],
                 self._metadata,
                 self._runtime,
                 self._thread(),
-                roots_needed=self._copies_needed,
-                check_root=self._check_root,
-                where=self._roots.where,
+                roots_needed=self.roots.copies_needed,
+                check_root=self.roots.check,
+                where=self.roots.where,
             )
             while len(self._owners) > OWNERS_MAX:
                 self._owners.popitem(last=False)
@@ -179,10 +168,6 @@ class Tables:
         """``open``, and the table as it is now."""
         await self.open(name, table_id)
         return self._owners[table_path(name)].record
-
-    def roots_needed(self, record: TableRecord) -> int:
-        """Storage roots that a file must be on before it is attached."""
-        return min(self._copies_needed, len(record.roots))
 
     def new_attempt(self) -> str:
         """What makes the names of the files of one attempt differ from all others."""
@@ -196,7 +181,7 @@ class Tables:
         ``StorageError`` if they are on fewer storage roots than are needed.
         """
         owner = self._owners[table_path(name)]
-        needed = self.roots_needed(owner.record)
+        needed = self.roots.needed(owner.record)
         for file in files:
             there = 0
             for root in owner.record.roots:
@@ -328,13 +313,13 @@ class Tables:
                 log.warning("%s: left out of bulk publishes: %s", root, e)
             else:
                 directories.append(f"{os.path.abspath(root)}/{STAGING}")
-        needed = self.roots_needed(record)
+        needed = self.roots.needed(record)
         if len(directories) < needed:
             raise StorageError(f"{len(directories)} storage roots of {needed} can be reached")
         return directories, needed, await self.values(name, record)
 
     def _make_staging(self, root: str) -> None:
-        self._check_root(root)
+        self.roots.check(root)
         self._runtime.disk.make_dirs(f"{root}/{STAGING}")
 
     async def has_published(self, name: TopicName, table_id: str, ident: str, number: int) -> bool:
@@ -365,7 +350,7 @@ class Tables:
             if value != (await self.values(name, owner.record)).kind:
                 raise CorruptEntryError("the topic's schema is another one since it was written")
             await self._sealing.check([f"{root}/{STAGING}" for root in owner.record.roots], files)
-        needed = self.roots_needed(owner.record)
+        needed = self.roots.needed(owner.record)
         publish = BulkPublish(owner, ledgers, staged, self._runtime.disk, self._thread(), needed)
         try:
             return await publish.run(ident, number, value)
@@ -398,78 +383,12 @@ class Tables:
             log.warning("%s: files that nobody needs stay for now: %s", root, e)
             return 1
 
-    # Copies, and what becomes of them.
-
-    @property
-    def storage_roots(self) -> Sequence[str]:
-        """The storage roots of this process."""
-        return self._roots.paths
-
-    async def root_problem(self, root: str) -> str:
-        """Why a storage root is refused now; empty if it is not."""
-        try:
-            await run_in_worker(
-                self._thread(), partial(self._roots.check, self._runtime.disk, root)
-            )
-        except StorageError as e:
-            return str(e)
-        return ""
-
-    async def roots_away(self, name: TopicName) -> tuple[str, ...]:
-        """The storage roots of a table that are refused, or whose log cannot be read, now."""
-        record = await self.record(name)
-
-        def is_away(directory: str) -> bool:
-            try:
-                self._check_root(directory)
-                return not self._runtime.disk.list(f"{directory}/_delta_log")
-            except (OSError, StorageError):
-                return True
-
-        found = []
-        for directory in record.roots if record is not None and record.attached else ():
-            if await run_in_worker(self._thread(), partial(is_away, directory)):
-                found.append(storage_root_of(directory))
-        return tuple(found)
-
     async def record(self, name: TopicName) -> TableRecord | None:
         """The table of a topic, if it has one."""
         try:
             return await self._record(table_path(name))
         except StorageError:
             return None
-
-    async def copy_states(
-        self, directories: Sequence[str], files: Sequence[DataFile]
-    ) -> dict[str, list[Copy]]:
-        """By directory: how it has each of some files, by their sizes."""
-
-        def look(root: str) -> list[Copy]:
-            try:
-                self._check_root(root)
-                return [copy_state(self._runtime.disk, root, file) for file in files]
-            except (OSError, StorageError):
-                return ["missing"] * len(files)
-
-        return {
-            root: await run_in_worker(self._thread(), partial(look, root)) for root in directories
-        }
-
-    async def log_states(
-        self, record: TableRecord, directories: Sequence[str]
-    ) -> dict[str, LogState]:
-        """By root: how it has the table's log."""
-
-        def look(root: str) -> LogState:
-            try:
-                self._check_root(root)
-                return log_state(self._runtime.disk, record, root)
-            except (OSError, StorageError):
-                return "missing"
-
-        return {
-            root: await run_in_worker(self._thread(), partial(look, root)) for root in directories
-        }
 
     async def catch_up(self, name: TopicName, directory: str) -> None:
         """Make the log of a table whole on a root that has all files again; ``StorageError``.
@@ -479,15 +398,7 @@ class Tables:
         """
         record = await self._record(table_path(name))
         files = [file for ledger in await self.ledgers(name) for file in ledger.files]
-        await run_in_worker(
-            self._thread(), partial(catch_up, self._runtime.disk, record, directory, files)
-        )
-
-    async def wanted_directories(self, record: TableRecord) -> list[str]:
-        """Where a table should be: a root that this process does not have any more is replaced."""
-        roots = self._roots.paths
-        in_service = [root for root in roots if not await self.root_problem(root)]
-        return placed(record.roots, roots, in_service, self._copies)
+        await self.roots.catch_up(record, directory, files)
 
     async def place(self, name: TopicName, directories: Sequence[str]) -> None:
         """From now on a table is in these directories, which have all of its files.
@@ -499,39 +410,25 @@ class Tables:
         found = await self._metadata.get(path)
         if found is None:
             raise StorageError(f"there is no table at {path}")
-        record = TableRecord.decode(path, found.value).relocated(self._roots.where)
+        record = TableRecord.decode(path, found.value).relocated(self.roots.where)
         files = [file for ledger in await self.ledgers(name) for file in ledger.files]
         whole = 0
         for directory in directories:
             try:
                 everywhere = replace(record, roots=(*record.roots, *directories))
-                await run_in_worker(
-                    self._thread(),
-                    partial(self._complete, everywhere, directory, files),
-                )
+                await run_in_worker(self._thread(), partial(self.roots.check, directory))
+                await self.roots.catch_up(everywhere, directory, files)
                 whole += 1
             except (OSError, StorageError) as e:
                 if directory not in record.roots:
                     raise StorageError(str(e)) from e
-        if whole < min(self._copies_needed, len(directories)) or not whole:
+        if whole < min(self.roots.copies_needed, len(directories)) or not whole:
             raise StorageError(f"{whole} storage roots have all of {name}")
         try:
             placed_there = replace(record, roots=tuple(directories))
             await self._metadata.put(path, placed_there.encode(), found.version)
         except BadVersionError:
             raise StorageError(f"the table of {name} has changed meanwhile") from None
-
-    def _complete(self, record: TableRecord, directory: str, files: Sequence[DataFile]) -> None:
-        self._check_root(directory)
-        catch_up(self._runtime.disk, record, directory, files)
-
-    async def put_in_service(self, root: str) -> None:
-        """A storage root has all its files again: it counts from now on."""
-        root_id = self._roots.ids.get(root)
-        if root_id is not None:
-            await run_in_worker(
-                self._thread(), lambda: put_in_service(self._runtime.disk, root, root_id)
-            )
 
     async def checkpoint(self, name: TopicName) -> None:
         """Give long logs a checkpoint, for the sake of other engines."""
@@ -584,7 +481,7 @@ class Tables:
         self._ahead.forget(path)
         for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
             del self._ledgers[known]
-        await delete_table(path, self._metadata, self._runtime, self._thread(), self._roots.where)
+        await delete_table(path, self._metadata, self._runtime, self._thread(), self.roots.where)
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""
@@ -612,7 +509,7 @@ class Tables:
         target_bytes: int,
         values: ValueSchemas,
     ) -> list[DataFile]:
-        roots, size = await self._roots_with_room(owner.record, wanted.size)
+        roots, size = await self.roots.with_room(owner.record, wanted.size)
         wanted = wanted.within(size)
         attempt = self.new_attempt()
         try:
@@ -623,50 +520,12 @@ class Tables:
                 roots,
                 attempt,
                 target_bytes,
-                self.roots_needed(owner.record),
+                self.roots.needed(owner.record),
                 values,
             )
         except StorageError:
             await self._remove_attempt(roots, wanted, attempt)
             raise
-
-    async def _roots_with_room(self, record: TableRecord, size: int) -> tuple[list[str], int]:
-        """Roots to write up to ``size`` bytes to, and how many there is room for on all these."""
-        found: dict[str, int] = {}
-        for root in record.roots:
-            try:
-                found[root] = await run_in_worker(
-                    self._thread(),
-                    lambda root=root: self._room(root),  # type: ignore[misc]
-                )
-            except (OSError, StorageError) as e:
-                log.warning("%s: left out of sealing: %s", root, e)
-        needed = self.roots_needed(record)
-        best = sorted(found.values(), reverse=True)[:needed]
-        if len(best) < needed:
-            raise StorageError(f"{len(best)} storage roots of {needed} can be reached")
-        if best[-1] <= 0:
-            raise StorageFullError(
-                f"there is no room to seal on {', '.join(record.roots)}; "
-                "publishing goes on while the journal has some"
-            )
-        if best[-1] < size and not self._cramped:
-            log.warning(
-                "there is room to seal for %d bytes on %s: it goes on in small batches, and "
-                "publishing in what is left of the disk",
-                best[-1],
-                ", ".join(record.roots),
-            )
-        self._cramped = best[-1] < size
-        size = min(size, best[-1])
-        return [root for root, free in found.items() if free >= size], size
-
-    def _room(self, directory: str) -> int:
-        self._check_root(directory)
-        return room(self._runtime.disk, directory)
-
-    def _check_root(self, directory: str) -> None:
-        self._roots.check(self._runtime.disk, storage_root_of(directory))
 
     async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
         """Delete what a process wrote that died; a root that cannot be reached keeps it."""
@@ -701,12 +560,6 @@ class Tables:
         if removes:
             self._ahead.forget(path, {file.ledger_id for file in removes})
 
-    def _choose(self, table_id: str) -> list[str]:
-        """The roots of a new table, the primary first."""
-        roots = self._roots.paths
-        start = int(table_id[:8], 16) % len(roots)
-        return [*roots[start:], *roots[:start]][: self._copies]
-
     async def _record(self, path: str) -> TableRecord:
         record = await self._record_if_any(path)
         if record is None:
@@ -720,7 +573,7 @@ class Tables:
         found = await self._metadata.get(path)
         if found is None:
             return None
-        return TableRecord.decode(path, found.value).relocated(self._roots.where)
+        return TableRecord.decode(path, found.value).relocated(self.roots.where)
 
     async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
         key = f"{path}/{ledger_id}"

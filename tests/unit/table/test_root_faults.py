@@ -143,10 +143,10 @@ async def test_a_root_that_was_wiped_while_it_was_in_use_gets_nothing(world: Wor
     await world.seal()
     assert world.files("/root-2") == []
     await world.is_whole([DIRECTORIES[0], DIRECTORIES[2]])
-    assert "is refused" in await world.tables.root_problem("/root-2")
+    assert "is refused" in await world.tables.roots.problem("/root-2")
     # The directory was only unmounted: everything is as it was.
     world.disk.write_new(f"/root-2/{MARKER}", b'{"version": 1, "rootId": "another"}')
-    assert "it is another" in await world.tables.root_problem("/root-2")
+    assert "it is another" in await world.tables.roots.problem("/root-2")
     with pytest.raises(StorageError, match="is missing"):
         await world.tables.catch_up(NAME, DIRECTORIES[1])
     assert len(world.files("/root-2")) == 1
@@ -156,9 +156,9 @@ async def test_a_root_that_was_wiped_while_it_was_in_use_gets_nothing(world: Wor
 async def test_where_there_is_little_room_small_batches_are_sealed_and_the_log_says_so(
     world: World,
 ) -> None:
-    tables: Any = world.tables
-    tables._room = lambda directory: 500
-    with logged("pulsark.storage.table.tables") as said:
+    roots: Any = world.tables.roots
+    roots._room = lambda directory: 500
+    with logged("pulsark.storage.table.table_roots") as said:
         for _ in range(2):
             await world.seal()
             world.sealed -= 5  # half of it
