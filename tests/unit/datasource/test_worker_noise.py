@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -29,10 +31,11 @@ def test_a_worker_that_is_not_listened_to_ends_quietly(
     tmp_path: Path, worker: str, said: bytes | None
 ) -> None:
     (tmp_path / "pyspark_worker.py").write_text(worker)
+    sockets = tempfile.mkdtemp()  # a socket's path is short, and ``tmp_path`` may be long
     environment = {
         "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets,
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
     }
     daemon = subprocess.Popen(
@@ -54,4 +57,5 @@ def test_a_worker_that_is_not_listened_to_ends_quietly(
     daemon.stdin.close()  # and so the daemon ends
     errors = daemon.stderr.read()
     daemon.wait(timeout=30)
+    shutil.rmtree(sockets)
     assert (said in errors) if said else not errors
