@@ -16,6 +16,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from pulsark.datasource.admin_client import AdminClient
@@ -40,7 +41,10 @@ _NAMED = 3
 
 
 class Following:
-    """One query, with its subscription if it has one. Not for several threads, its own apart."""
+    """One query, with its subscription if it has one. Not for several threads, its own apart.
+
+    ``admin`` is for this alone: acknowledgements use it while the next batch is planned.
+    """
 
     def __init__(self, subscription: str | None, admin: AdminClient, url: str) -> None:
         self._subscription = subscription
@@ -49,6 +53,7 @@ class Following:
         self._claim = _Claim(subscription, url)
         self._created: set[str] = set()
         self._acknowledged: dict[str, Place] = {}
+        self._under_way: _Task | None = None
         weakref.finalize(self, self._claim.end)
 
     @property
@@ -63,8 +68,12 @@ class Following:
     def start(self, begin: StreamOffset) -> None:
         """Claim the subscription of all topics, and create it where it is missing."""
         new = begin.partitions.keys() - self._created
+        if not new:
+            self._claim.check()
+            return
+        self.settle()
         self._claim.take(self._admin, _topics(new))
-        if new and self._subscription is not None:
+        if self._subscription is not None:
             self._create({name: begin.partitions[name].read for name in new})
         self._created |= new
 
@@ -75,6 +84,22 @@ class Following:
 
     def acknowledge(self, end: StreamOffset) -> None:
         """Move the subscription to the end of a finished batch; ``SubscriptionInUseError``."""
+        self.settle()
+        self._acknowledge(end)
+
+    def acknowledge_soon(self, end: StreamOffset) -> None:
+        """The same, not waited for: an error is raised by what comes next."""
+        self.settle()
+        if self._subscription is not None:
+            self._under_way = _Task(partial(self._acknowledge, end))
+
+    def settle(self) -> None:
+        """Wait for what is under way."""
+        task, self._under_way = self._under_way, None
+        if task is not None:
+            task.wait()
+
+    def _acknowledge(self, end: StreamOffset) -> None:
         if self._subscription is None:
             return
         self._claim.check()
@@ -99,9 +124,24 @@ class Following:
             self._create({name: moved[name] for name in missing})
         self._acknowledged |= moved
 
-    def stop(self) -> None:
-        """Let others have the subscription."""
+    def stop(self, end: StreamOffset | None, patience_s: float) -> None:
+        """Acknowledge up to ``end`` if the broker is there, and let others have the subscription.
+
+        What fails is not raised: the query is over, and the next run commits from its checkpoint.
+        """
+        self._admin.patience_s = patience_s
+        task = self._under_way
+        if task is not None and not task.ends_within(patience_s):
+            log.warning("subscription %s: not acknowledged yet", self._subscription)
+            self._claim.end()
+            return
+        try:
+            if end is not None:
+                self.acknowledge(end)
+        except DataSourceError as error:
+            log.warning("%s", error)
         self._claim.release(self._admin)
+        self._admin.close()
 
     def _create(self, read: Mapping[str, Place]) -> None:
         first = {
@@ -111,6 +151,34 @@ class Following:
         self._claim.keeping(
             self._admin, lambda query: self._admin.create_subscriptions(query, first)
         )
+
+
+class _Task(threading.Thread):
+    """Something done beside; begins at once, and is given up where the process ends."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        super().__init__(name="acknowledgement", daemon=True)
+        self._action = action
+        self._error: DataSourceError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """The thread's."""
+        try:
+            self._action()
+        except DataSourceError as error:
+            self._error = error
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it is done, now or so soon."""
+        self.join(seconds)
+        return not self.is_alive()
+
+    def wait(self) -> None:
+        """Until it is done; raises what it raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
 
 
 def _topics(partitions: Iterable[str]) -> set[str]:

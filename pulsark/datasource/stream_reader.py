@@ -61,6 +61,8 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._admitting: Admission | None = None
         self._finished: StreamOffset | None = None
         self._planned = StreamOffset({})
+        self._answered: tuple[StreamOffset, States] | None = None
+        """The end that was given last, and what it was made of."""
 
     # -- offsets ---------------------------------------------------------------------------
 
@@ -98,6 +100,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._ends(begin, states)
         end = self._admission().admit(begin, end, states, limit, wait=self._target is None)
         self._planned = end
+        self._answered = end, states
         end_json = end.to_json()
         self._acknowledge_if_idle(begin, end_json == start)
         return end_json
@@ -163,14 +166,15 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._follow(begin)
         self._planned = finish
-        states: States | None = None
+        # Not older than the end offset, or ledgers would seem shorter than they are.
+        known = self._answered
+        states = known[1] if known is not None and known[0] == finish else None
         ranges = []
         for name, offset in finish.partitions.items():
             after = begin.start_of(name, offset)
             if not comes_after(offset.read, after):
                 continue
             if states is None:
-                # Not older than the end offset, or ledgers would seem shorter than they are.
                 states = self._states(begin, fresh=True)
             item = self._range(name, states, after, offset)
             if item is not None:
@@ -204,29 +208,22 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the durable subscription to the end of a finished batch."""
-        self._acknowledge(StreamOffset.from_json(end))
+        if self._following is not None:
+            self._following.acknowledge_soon(StreamOffset.from_json(end))
 
     def stop(self) -> None:
         """Acknowledge what Spark has finished but not committed, if the broker is there."""
-        if self._admin is None:
-            return
-        self._admin.patience_s = _STOP_SECONDS
-        try:
-            if self._finished is not None:
-                self._acknowledge(self._finished)
-        except DataSourceError as error:
-            # The query is over in any case, and the next run commits from its checkpoint.
-            log.warning("%s", error)
         if self._following is not None:
-            self._following.stop()
-        self._admin.close()
+            self._following.stop(self._finished, _STOP_SECONDS)
+        if self._admin is not None:
+            self._admin.close()
 
     def _follow(self, begin: StreamOffset) -> None:
         """Claim the subscription, before anything is read for it."""
         if self._following is None:
-            self._following = Following(
-                self._options.subscription, self._client(), self._options.admin_url
-            )
+            url = self._options.admin_url
+            admin = AdminClient(url, self._options.poll_timeout_s)
+            self._following = Following(self._options.subscription, admin, url)
         self._following.start(begin)
         self._following.read(begin)
 

@@ -109,11 +109,17 @@ class Stream:
         self.end = json.loads(json.dumps(self.reader.latestOffset(self.offset, limit)))
         return bool(self.end != self.offset)
 
+    def commit(self) -> None:
+        """Commit what is planned, and wait until it is acknowledged."""
+        self.reader.commit(self.offset)
+        if self.reader._following is not None:
+            self.reader._following.settle()
+
     def run(self) -> list[str]:
         """Run the planned batch and commit it."""
         found = values(self.reader, self.reader.partitions(self.offset, self.end))
         self.offset = self.end
-        self.reader.commit(self.offset)
+        self.commit()
         return found
 
     def options_allow_loss(self) -> None:
@@ -442,7 +448,7 @@ def test_the_subscription_follows(broker: FakeBroker) -> None:
     assert stream.next() == ["c"]
     assert held == {"s": (1, 2)}  # made again, to receive what comes after the batch
     requests = len(broker.requests)
-    stream.reader.commit(stream.offset)
+    stream.commit()
     assert len(broker.requests) == requests
 
 
@@ -657,7 +663,26 @@ def test_a_query_that_was_thought_dead_stops(
     with pytest.raises(SubscriptionInUseError, match="held by elsewhere:1"):
         first.plan()
     with pytest.raises(SubscriptionInUseError, match="held by elsewhere:1"):
-        first.reader.commit(first.offset)
+        first.commit()
+
+
+def test_an_acknowledgement_that_failed_is_said_with_the_next_one(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a")])
+    stream = Stream(broker, subscription="s", startingOffsets="earliest")
+    assert stream.next() == ["a"]
+    broker.publish(topic, [alone("b")])
+    assert stream.plan()
+
+    def refused(*_: object) -> None:
+        raise DataSourceError("the disk is full")
+
+    monkeypatch.setattr(stream.reader._following._admin, "acknowledge", refused)  # type: ignore[union-attr]
+    stream.reader.commit(stream.end)
+    with pytest.raises(DataSourceError, match="the disk is full"):
+        stream.reader.commit(stream.end)
 
 
 def test_a_checkpoint_of_another_query_is_refused(broker: FakeBroker) -> None:
