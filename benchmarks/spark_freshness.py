@@ -1,28 +1,27 @@
 """How soon messages are in a Delta table by Spark: ``python -m benchmarks.spark_freshness``.
 
-Pulsark: ``readStream.format("pulsark")`` into ``writeStream.format("delta")``. Apache Pulsar 4.0.7
-has no source for this Spark, so its messages come through its own client in a Spark job: the
-official Python client receives what is there, Spark appends it to the table, the messages are
-acknowledged, and the next round begins at once. Both write with one session and its settings; the
-appends carry a transaction id, as a job needs that is not to write a batch twice. The age of a
-message is the time from when it was due until the commit that shows it was in the table's log; the
-warm-up does not count.
+Pulsark: ``readStream.format("pulsark")`` into ``writeStream.format("delta")``, in the session that
+``pulsark.session()`` makes. Apache Pulsar 4.0.7: a Spark job with its own client, in a session as
+Spark and Delta make it (``peer_job``). The age of a message is the time from when it was due until
+the commit that shows it was in the table's log; the warm-up does not count. The job that is not
+measured has nothing to do.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import pulsar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -31,6 +30,7 @@ from benchmarks.goals import Goal, add_check, exit_code
 from benchmarks.load import LoadClient
 from benchmarks.sealing import commits
 from benchmarks.spark_read import VALUE_BYTES, local_session
+from pulsark.datasource.session import delta_jars, ivy_dir
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,13 +38,8 @@ if TYPE_CHECKING:
 OF_PULSAR = 0.5
 START_SECONDS = 180.0
 WARM_SECONDS = 15.0
-RECEIVED_MAX = 100_000
-"""Messages of a round, in the client's queue and out of it."""
-WAIT_MS = 10
 DRAIN_SECONDS = 120.0
-SCHEMA = pa.schema(
-    [("key", pa.string()), ("event_time", pa.timestamp("us", "UTC")), ("value", pa.binary())]
-)
+TIME = pa.timestamp("us", "UTC")
 
 
 class Place(NamedTuple):
@@ -54,6 +49,10 @@ class Place(NamedTuple):
     topic: str
     table: Path
     checkpoint: Path
+
+
+Begin = Callable[[Place], Callable[[], None]]
+"""Brings a topic into a table from now on; returns what stops it."""
 
 
 def with_pulsark(spark: SparkSession, at: Place) -> Callable[[], None]:
@@ -84,58 +83,38 @@ def with_pulsark(spark: SparkSession, at: Place) -> Callable[[], None]:
     return stop
 
 
-def with_client(spark: SparkSession, at: Place) -> Callable[[], None]:
-    """Start a thread that receives and appends; how to stop it."""
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(at.broker.url, logger=logger)
-    consumer = client.subscribe(
-        at.topic,
-        "spark",
-        initial_position=pulsar.InitialPosition.Earliest,
-        receiver_queue_size=RECEIVED_MAX,
-        batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(RECEIVED_MAX, -1, WAIT_MS),
-    )
-    ended = threading.Event()
-    failed: list[BaseException] = []
+class PeerJob:
+    """The process of ``peer_job``."""
 
-    def job() -> None:
-        version = 0
-        try:
-            while not ended.is_set():
-                messages = consumer.batch_receive()
-                if not messages:
-                    continue
-                columns = [
-                    pa.array([each.partition_key() for each in messages], pa.string()),
-                    pa.array([each.event_timestamp() for each in messages], pa.int64())
-                    .cast(pa.timestamp("ms", "UTC"))
-                    .cast(SCHEMA.field(1).type),
-                    pa.array([each.data() for each in messages], pa.binary()),
-                ]
-                (
-                    spark.createDataFrame(pa.Table.from_arrays(columns, schema=SCHEMA))
-                    .write.format("delta")
-                    .mode("append")
-                    .option("txnAppId", at.topic)
-                    .option("txnVersion", version)
-                    .save(str(at.table))
-                )
-                version += 1
-                consumer.acknowledge_cumulative(messages[-1])
-        except BaseException as error:  # the thread's; told when it is stopped
-            failed.append(error)
+    def __init__(self, cores: int) -> None:
+        jars = ",".join(str(ivy_dir() / "jars" / name) for name in delta_jars())
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peer_job", str(cores), jars],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
-    thread = threading.Thread(target=job)
-    thread.start()
+    def begin(self, at: Place) -> Callable[[], None]:
+        """Bring a topic into a table; how to stop it."""
+        self._tell({"url": at.broker.url, "topic": at.topic, "table": str(at.table)})
+        return lambda: self._tell({})
 
-    def stop() -> None:
-        ended.set()
-        thread.join()
-        client.close()
-        if failed:
-            raise failed[0]
+    def _tell(self, wanted: dict[str, str]) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(wanted) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line or json.loads(line)["error"]:
+            raise RuntimeError(f"the job of the peer has failed: {line}")
 
-    return stop
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
 
 
 class WithWeb(Pulsark):
@@ -162,20 +141,28 @@ def ages_of(table: Path, since: float) -> list[float]:
     for there, _, files in commits(table / "_delta_log"):
         for file in files:
             times = pq.ParquetFile(file).read(columns=["event_time"]).column(0)
-            in_us = times.cast(SCHEMA.field(1).type).cast(pa.int64())  # Spark's are INT96
+            in_us = times.cast(TIME).cast(pa.int64())  # Spark's are INT96
             seconds = [each / 1e6 for each in in_us.to_pylist()]
             found += [there - due for due in seconds if due >= since]
     return found
 
 
 def measure(
-    spark: SparkSession, load: LoadClient, at: Place, rate: float, seconds: float
+    begin: Begin,
+    load: LoadClient,
+    at: Place,
+    rate: float,
+    seconds: float,
 ) -> list[float]:
     """The ages of all messages of one run."""
-    begin = with_pulsark if isinstance(at.broker, Pulsark) else with_client
     steady = {"url": at.broker.url, "topic": at.topic, "size": VALUE_BYTES, "batching": True}
     load.call("steady", rate=1, seconds=1, **steady)
-    stop = begin(spark, at)
+    stop = begin(at)
+    deadline = time.monotonic() + START_SECONDS
+    while not (at.table / "_delta_log" / f"{0:020d}.json").exists():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{at.broker.name}: there is no table")
+        time.sleep(0.1)
     load.call("steady", rate=rate, seconds=WARM_SECONDS, **steady)
     since = time.time()
     answer = load.call("steady", rate=rate, seconds=seconds, **steady)
@@ -201,6 +188,11 @@ def compare(arguments: argparse.Namespace, home: Path) -> list[Goal]:
     brokers: list[Broker] = [WithWeb(home / "pulsark", free_port()), Pulsar(home / "pulsar")]
     load = LoadClient()
     spark = local_session("spark-freshness", arguments.cores)
+    peer = PeerJob(arguments.cores)
+    begins: dict[str, Begin] = {
+        brokers[0].name: partial(with_pulsark, spark),
+        brokers[1].name: peer.begin,
+    }
     goals = []
     try:
         for broker in brokers:
@@ -215,7 +207,7 @@ def compare(arguments: argparse.Namespace, home: Path) -> list[Goal]:
                     name = f"{broker.name.lower()}-{rate:.0f}-{number}"
                     topic = f"persistent://public/default/{name}"
                     at = Place(broker, topic, home / f"{name}.table", home / f"{name}.checkpoint")
-                    ages = measure(spark, load, at, rate, arguments.seconds)
+                    ages = measure(begins[broker.name], load, at, rate, arguments.seconds)
                     if number:  # the first round warms the JVM up
                         found[broker.name].append(statistics.median(ages))
             ours, other = (statistics.median(found[broker.name]) for broker in brokers)
@@ -226,6 +218,7 @@ def compare(arguments: argparse.Namespace, home: Path) -> list[Goal]:
             )
     finally:
         spark.stop()
+        peer.close()
         load.close()
         for broker in brokers:
             broker.stop()
