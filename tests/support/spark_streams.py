@@ -33,8 +33,9 @@ def admin(broker: Standalone, method: str, path: str, body: Any = None) -> Any:
 
 
 def backlog(broker: Standalone, topic: str, subscription: str) -> int:
-    stats = admin(broker, "GET", f"{topic}/stats")
-    return int(stats["subscriptions"][subscription]["msgBacklog"])
+    """-1 as long as there is no such subscription."""
+    found = admin(broker, "GET", f"{topic}/stats")["subscriptions"].get(subscription)
+    return -1 if found is None else int(found["msgBacklog"])
 
 
 def eventually(true: Callable[[], bool], what: str) -> None:
