@@ -89,10 +89,8 @@ def publish(url: str, topic: str, rate: float, seconds: float, size: int) -> lis
 
 def wait_for(broker: Broker, topic: str) -> None:
     """Until the broker takes messages."""
+    wait_until_it_listens(broker)
     deadline = time.monotonic() + START_SECONDS
-    while not listens(broker.port) and time.monotonic() < deadline:
-        broker.check()
-        time.sleep(0.2)
     while True:
         try:
             publish(broker.url, topic, 100, 0.01, 10)
@@ -105,10 +103,16 @@ def wait_for(broker: Broker, topic: str) -> None:
             return
 
 
-def listens(port: int) -> bool:
-    """Whether somebody takes connections there."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def wait_until_it_listens(broker: Broker) -> None:
+    """Until somebody takes connections."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", broker.port)) == 0:
+                return
+        broker.check()
+        time.sleep(0.2)
+    raise RuntimeError(f"{broker.name} does not listen")
 
 
 def latency(chosen: argparse.Namespace, home: Path) -> Goal:
@@ -183,7 +187,7 @@ def catch_up(chosen: argparse.Namespace, home: Path) -> Goal:
         for number in range(chosen.rounds):
             restart(broker)
             drop_caches()
-            wait_for(broker, "first")
+            wait_for(broker, "non-persistent://public/default/ready")
             load.call("disconnect", url=broker.url)
             answer = load.call(
                 "catchup",
@@ -240,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=1024, help="bytes of a message")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--flights", type=int, default=336_776)
-    parser.add_argument("--times", type=int, default=5, help="how often each flight is sent")
+    parser.add_argument("--times", type=int, default=10, help="how often each flight is sent")
     add_check(parser)
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="pulsark-sealing-") as home:

@@ -121,7 +121,8 @@ class BulkWriter:
         """As row groups of a good size; an entry is within one of them."""
         starts, rows = made.starts, made.rows.num_rows
         bytes_a_row = max(made.length // rows, 1)
-        rows_a_group = -(-rows // -(-made.length // self._group_bytes))
+        groups = max(round(made.length / self._group_bytes), 1)
+        rows_a_group = -(-rows // groups)
         entry = 0
         while entry < made.entries:
             wanted = int(starts[entry]) + rows_a_group

@@ -145,7 +145,7 @@ def written(root: Path, rows: list[list[dict[str, Any]]], **options: Any) -> Sta
 
 
 def test_files_are_read_back_as_those_of_a_ledger(tmp_path: Path) -> None:
-    parts = [random_rows(300, seed) for seed in range(12)]
+    parts = [random_rows(300, seed) for seed in range(24)]
     staged = written(tmp_path, parts, target_bytes=30_000)
     assert staged is not None
     assert len(staged.files) > 1
@@ -156,7 +156,7 @@ def test_files_are_read_back_as_those_of_a_ledger(tmp_path: Path) -> None:
     while len(found) < staged.entries:
         found += reader.read(ledger, len(found), staged.entries - 1, 1 << 20)
     assert unpacked([e for _, e in found]) == [shown(row) for part in parts for row in part]
-    assert staged.rows == 12 * 300
+    assert staged.rows == 24 * 300
     for file in staged.files:
         metadata = pq.ParquetFile(tmp_path / file.path).metadata
         sizes = [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
