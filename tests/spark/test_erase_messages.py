@@ -182,11 +182,11 @@ def test_messages_that_only_the_compacted_topic_has(
     producer = client.create_producer(topic, batching_enabled=False)
     for i in range(20):
         producer.send(b"carol" if i == 7 else b"v%d" % i, partition_key=f"k{i}")
+    producer.send(b"", partition_key="nobody")  # the ledger before it is closed
+    compact_topic(standalone.web_url, topic, wait=True, as_json=False)
     for path in ("retention", "tableRetention"):
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         admin.call("POST", f"/persistent/public/default/erased-compacted/{path}", nothing)
-    producer.send(b"", partition_key="nobody")  # the ledger before it is closed
-    compact_topic(standalone.web_url, topic, wait=True, as_json=False)
     where = ["--service-url", standalone.service_url, "--admin-url", standalone.web_url]
     deadline = time.monotonic() + 30
     while len(everything(client, topic)) > 1:  # until that is durably acknowledged
