@@ -221,15 +221,11 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _follow(self, begin: StreamOffset) -> None:
         """Claim the subscription, before anything is read for it."""
         if self._following is None:
-            url = self._options.admin_url
-            admin = AdminClient(url, self._options.poll_timeout_s)
-            self._following = Following(self._options.subscription, admin, url)
+            self._following = Following(
+                self._options.subscription, self._new_client(), self._options.admin_url
+            )
         self._following.start(begin)
         self._following.read(begin)
-
-    def _acknowledge(self, end: StreamOffset) -> None:
-        if self._following is not None:
-            self._following.acknowledge(end)
 
     def _acknowledge_if_idle(self, begin: StreamOffset, idle: bool) -> None:
         """``begin`` is the end of a batch that Spark has finished, or the start of the query.
@@ -238,15 +234,18 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         query is stopped. So where nothing comes next, the batch is acknowledged at once.
         """
         self._finished = begin
-        if idle:
-            self._acknowledge(begin)
+        if idle and self._following is not None:
+            self._following.acknowledge(begin)
 
     # -- the broker ------------------------------------------------------------------------
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient(self._options.admin_url, self._options.poll_timeout_s)
+            self._admin = self._new_client()
         return self._admin
+
+    def _new_client(self) -> AdminClient:
+        return AdminClient(self._options.admin_url, self._options.poll_timeout_s)
 
     def _topics(self) -> TopicFinder:
         if self._finder is None:

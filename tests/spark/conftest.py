@@ -70,3 +70,9 @@ def topic(request: pytest.FixtureRequest) -> str:
 def reading(broker: Standalone, topic: str) -> dict[str, Any]:
     """Options that read the test's topic."""
     return {"serviceUrl": broker.service_url, "adminUrl": broker.web_url, "topic": topic}
+
+
+@pytest.fixture
+def writing(broker: Standalone) -> dict[str, Any]:
+    """Options that write to the tests' broker."""
+    return {"serviceUrl": broker.service_url, "adminUrl": broker.web_url}

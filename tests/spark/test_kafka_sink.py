@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def writing(broker: Standalone) -> dict[str, Any]:
-    return {"serviceUrl": broker.service_url, "adminUrl": broker.web_url}
-
-
-@pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).translate(str.maketrans("[]", "__"))
 

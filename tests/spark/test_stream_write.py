@@ -37,11 +37,6 @@ def publish(client: pulsar.Client, topic: str, first: int, count: int) -> None:
 
 
 @pytest.fixture
-def writing(broker: Standalone) -> dict[str, Any]:
-    return {"serviceUrl": broker.service_url, "adminUrl": broker.web_url}
-
-
-@pytest.fixture
 def stream(
     spark: SparkSession, writing: dict[str, Any], topic: str, tmp_path: Path
 ) -> Callable[..., None]:

@@ -12,18 +12,11 @@ import pulsar
 import pytest
 
 from pulsark.wire.routing import partition_of
-from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-def writing(broker: Standalone) -> dict[str, Any]:
-    """Options that write to the tests' broker."""
-    return {"serviceUrl": broker.service_url, "adminUrl": broker.web_url}
 
 
 def rows(spark: SparkSession, count: int, parts: int = 2) -> DataFrame:
