@@ -33,7 +33,7 @@ def check_ledgers(admin_url: str, topic: str | None, *, all_ledgers: bool, as_js
             rows += [_row(table, ledger) for ledger in table["ledgers"]]
             logs += [
                 {"topic": table["topic"], "directory": directory, "state": state}
-                for directory, state in table["logs"].items()
+                for directory, state in sorted(table["logs"].items())
                 if state != "ok" and not roots.get(storage_root_of(directory), "lost")
             ]
         after = page["next"]
