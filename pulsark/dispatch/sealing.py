@@ -201,6 +201,10 @@ class Sealing:
     # -- rounds ---
 
     async def _repeat(self) -> None:
+        try:
+            await self._tables.get_ready()
+        except PulsarkError as error:
+            log.warning("sealed entries will be read later: %s", error)
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             try:

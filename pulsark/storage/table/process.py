@@ -85,6 +85,11 @@ class TableProcess:
         _checked(document)
         return entries
 
+    async def begin(self) -> None:
+        """Start the process, and have it load what reading takes, which is most of a second."""
+        document, _ = await self._exchange({"op": "begin"})
+        _checked(document)
+
     async def check(self, directories: Sequence[str], files: Sequence[DataFile]) -> None:
         """``check_files``: every file can be read in each directory that has it."""
         request = {

@@ -1,8 +1,9 @@
-"""Blocks of sealed entries in memory, and the next one on its way before it is asked for.
+"""Blocks of sealed entries in memory, and the next ones on their way before they are asked for.
 
-A block is what the table process answers at once, about a row group. Whoever reads a ledger in
-order finds each block loaded while it was busy with the one before; several readers of one place
-share it. Readers of different ledgers take turns at the process, a block each.
+A block is what the table process answers at once. Whoever reads a ledger in order finds each block
+loaded while it was busy with the one before; several readers of one place share it. One reader
+alone has a few blocks loaded ahead; those of different ledgers take turns at the process, a block
+each.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ BLOCK_BYTES: Final = 4 << 20
 
 BLOCKS_BYTES_MAX: Final = 64 << 20
 """Blocks that are kept, all ledgers together. The one that is being read always is."""
+
+BLOCKS_AHEAD: Final = 3
+"""Blocks that are loaded before a reader asks for them, if nobody else asks for any."""
 
 ENTRY_OVERHEAD_BYTES: Final = 100
 
@@ -65,9 +69,8 @@ class ReadAhead:
             key = Key(table, ledger_id, first)
             in_order = key in self._loading
             found = await self._loaded(key, load)
-        following = found[-1][0] + 1
-        if following <= end and (in_order or first == 0):
-            self._load_ahead(Key(table, ledger_id, following), load)
+        if in_order or first == 0:
+            self._look_ahead(found, Key(table, ledger_id, first), end, load)
         return _part(found, first, last, max_bytes)
 
     def forget(self, table: str, ledger_ids: Collection[int] | None = None) -> None:
@@ -108,13 +111,30 @@ class ReadAhead:
         self._keep(key, block)
         return block
 
-    def _load_ahead(self, key: Key, load: Load) -> None:
-        if key in self._loading or self._block_with(*key) is not None:
+    def _look_ahead(self, block: Entries, key: Key, end: int, load: Load) -> None:
+        """Load the first of the blocks after this one that is not there, and then those behind."""
+        ahead = 1 if self._loading else BLOCKS_AHEAD
+        found: Entries | None = block
+        while found is not None and ahead:
+            key = key._replace(first=found[-1][0] + 1)
+            if key.first > end:
+                return
+            found = self._block_with(*key)
+            ahead -= 1
+        if found is None:
+            self._load_ahead(key, end, load, ahead)
+
+    def _load_ahead(self, key: Key, end: int, load: Load, more: int) -> None:
+        if key in self._loading:
             return
 
         async def run() -> Entries:
             block = await load(key.first)
             self._keep(key, block)
+            following = key._replace(first=block[-1][0] + 1)
+            alone = self._loading.keys() == {key}
+            if more and alone and following.first <= end and not self._block_with(*following):
+                self._load_ahead(following, end, load, more - 1)
             return block
 
         def done(task: asyncio.Task[Entries]) -> None:

@@ -5,10 +5,13 @@ Imports pyarrow: never import it where a broker starts.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,24 +28,79 @@ from pulsark.storage.table.seal import FILE_FORMAT_VERSION, FORMAT_KEY, VALUES_K
 log = logging.getLogger(__name__)
 
 OPEN_FILES_MAX: Final = 32
-GROUPS_KEPT: Final = 4
+GROUPS_KEPT: Final = 8
+GROUPS_BYTES_MAX: Final = 64 << 20
 """Row groups that are kept as entries; readers one behind the other share them."""
+
+COMING_MAX: Final = 2
+"""Row groups of a table that are made entries before somebody asks for them."""
+
+PLACES_MAX: Final = 64
+"""Ledgers of a table of which it is known where their reader is."""
+
+READ_ERRORS: Final = (OSError, CorruptEntryError, pa.ArrowException)
 
 Entries = list[tuple[int, bytes]]
 
 
+class RowGroups:
+    """Row groups as entries, the newest ones of all tables that share this."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[str, int], Entries] = OrderedDict()
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._bytes = 0
+
+    def with_entry(self, path: str, entry_id: int) -> Entries | None:
+        """The group of a file that has an entry, if it is here."""
+        for key, kept in self._found.items():
+            if key[0] == path and kept[0][0] <= entry_id <= kept[-1][0]:
+                self._found.move_to_end(key)
+                return kept
+        return None
+
+    def keep(self, path: str, group: Entries) -> None:
+        """Keep a group, in place of older ones."""
+        key = path, group[0][0]
+        self._drop(key)
+        self._found[key] = group
+        self._sizes[key] = sum(len(entry) for _, entry in group)
+        self._bytes += self._sizes[key]
+        while len(self._found) > 1 and (
+            len(self._found) > GROUPS_KEPT or self._bytes > GROUPS_BYTES_MAX
+        ):
+            self._drop(next(iter(self._found)))
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        if self._found.pop(key, None) is not None:
+            self._bytes -= self._sizes.pop(key)
+
+
 class TableReader:
-    """Reads sealed ledgers from the directories of a table; blocks, and is not for several threads.
+    """Reads sealed ledgers from the directories of a table; blocks, and is for one thread.
 
     What is damaged or missing on one root is read from another one. If no root has it, that is
-    an error and never the end of a ledger.
+    an error and never the end of a ledger. With a thread of its own (``ahead``) it makes entries
+    of the next row group while who reads a ledger in order is busy with the one before.
     """
 
-    def __init__(self, directories: Sequence[str], disk: Disk) -> None:
+    def __init__(
+        self,
+        directories: Sequence[str],
+        disk: Disk,
+        ahead: Executor | None = None,
+        groups: RowGroups | None = None,
+    ) -> None:
         self._directories = list(directories)
         self._disk = disk
+        self._ahead = ahead
+        self._groups = groups or RowGroups()
+        self._opening = Lock()
         self._files: OrderedDict[tuple[str, str], _OpenFile] = OrderedDict()
-        self._groups: OrderedDict[tuple[str, int], Entries] = OrderedDict()
+        self._coming: OrderedDict[str, Future[Entries]] = OrderedDict()
+        """By file: the row group that is read ahead."""
+        self._places: OrderedDict[int, int] = OrderedDict()
+        """By ledger: the entry behind the last one that was asked for."""
 
     def read(self, ledger: SealedLedger, first: int, last: int, max_bytes: int) -> Entries:
         """Entries from ``first`` to ``last`` or the end of what is sealed, without gaps.
@@ -58,36 +116,64 @@ class TableReader:
         for directory in self._directories:
             try:
                 group = self._group(directory, file, first)
-            except (OSError, CorruptEntryError, pa.ArrowException) as e:
+            except READ_ERRORS as e:
                 log.warning("%s/%s: %s", directory, file.path, e)
                 self._close(directory, file)
                 errors.append(e)
                 continue
-            return _part(group, first, last, max_bytes)
+            found = _part(group, first, last, max_bytes)
+            self._look_ahead(ledger, first, found[-1][0] + 1, group[-1][0] + 1)
+            return found
         raise CorruptEntryError(
             f"entry {ledger.ledger_id}:{first} can be read from no storage root: {errors}"
         )
 
     def close(self) -> None:
         """Close all files."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-        self._groups.clear()
+        with self._opening:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
 
     def _group(self, directory: str, file: DataFile, entry_id: int) -> Entries:
         """The entries of the row group that has this one."""
-        for (path, number), kept in self._groups.items():
-            if path == file.path and kept[0][0] <= entry_id <= kept[-1][0]:
-                self._groups.move_to_end((path, number))
-                return kept
-        opened = self._open(directory, file)
-        number = opened.group_of(entry_id)
-        found = opened.entries(number)
-        self._groups[file.path, number] = found
-        while len(self._groups) > GROUPS_KEPT:
-            self._groups.popitem(last=False)
+        found = self._groups.with_entry(file.path, entry_id)
+        if found is None and file.path in self._coming:
+            # What fails is read once more: that says what is wrong, or another root has it.
+            with contextlib.suppress(*READ_ERRORS):
+                self._groups.keep(file.path, self._coming.pop(file.path).result())
+            found = self._groups.with_entry(file.path, entry_id)
+        if found is None:
+            found = self._load(directory, file, entry_id)
+            self._groups.keep(file.path, found)
         return found
+
+    def _load(self, directory: str, file: DataFile, entry_id: int) -> Entries:
+        """Read a row group; in any thread."""
+        with self._opening:
+            opened = self._open(directory, file)
+            number = opened.group_of(entry_id)
+            rows = opened.rows(number)
+        return opened.entries(number, rows)
+
+    def _look_ahead(self, ledger: SealedLedger, first: int, place: int, beyond: int) -> None:
+        """Have the row group that begins with ``beyond`` read, if the ledger is read in order."""
+        before = self._places.pop(ledger.ledger_id, 0)
+        self._places[ledger.ledger_id] = place
+        if len(self._places) > PLACES_MAX:
+            self._places.popitem(last=False)
+        if self._ahead is None or first != before:
+            return
+        file = ledger.file_of(beyond)
+        if (
+            file is None
+            or file.path in self._coming
+            or self._groups.with_entry(file.path, beyond) is not None
+        ):
+            return
+        if len(self._coming) == COMING_MAX:
+            self._coming.popitem(last=False)[1].cancel()
+        self._coming[file.path] = self._ahead.submit(self._load, self._directories[0], file, beyond)
 
     def _open(self, directory: str, file: DataFile) -> _OpenFile:
         key = directory, file.path
@@ -100,9 +186,10 @@ class TableReader:
         return found
 
     def _close(self, directory: str, file: DataFile) -> None:
-        found = self._files.pop((directory, file.path), None)
-        if found is not None:
-            found.close()
+        with self._opening:
+            found = self._files.pop((directory, file.path), None)
+            if found is not None:
+                found.close()
 
 
 def check_files(disk: Disk, directories: Sequence[str], files: Sequence[DataFile]) -> None:
@@ -197,9 +284,11 @@ class _OpenFile:
                 return number
         raise CorruptEntryError(f"no row group has entry {entry_id}")
 
-    def entries(self, number: int) -> Entries:
+    def rows(self, number: int) -> pa.Table:
         columns = [*COLUMNS, SCHEMA_VERSION]
-        rows = self._parquet.read_row_group(number, columns=columns, use_threads=False)
+        return self._parquet.read_row_group(number, columns=columns, use_threads=False)
+
+    def entries(self, number: int, rows: pa.Table) -> Entries:
         found = entries_of(rows, self._values)
         first, last = self._ranges[number]
         if [entry_id for entry_id, _ in found] != list(range(first, last + 1)):

@@ -39,6 +39,7 @@ from pulsark.storage.table.process import Entries, TableProcess
 from pulsark.storage.table.read_ahead import BLOCK_BYTES, ReadAhead
 from pulsark.storage.table.record import (
     FILES_PER_ATTACH_MAX,
+    TABLES_PATH,
     DataFile,
     SealedLedger,
     TableRecord,
@@ -473,6 +474,11 @@ class Tables:
         name = _topic_at(owner)
         found = None if name is None else await self.sealed(name, ledger_id)
         return -1 if found is None else found.through
+
+    async def get_ready(self) -> None:
+        """If there are tables, be quick to read them: consumers that come back may be behind."""
+        if await self._metadata.children(TABLES_PATH):
+            await self._reading.begin()
 
     async def delete(self, name: TopicName) -> None:
         """Delete the table of a topic that is deleted."""

@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pulsark.errors import PulsarkError, StorageError
@@ -36,6 +37,8 @@ class TableWorker:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._readers: dict[tuple[str, ...], Any] = {}
+        self._groups: Any = None
+        self._ahead = ThreadPoolExecutor(1, "read-ahead")
 
     def answer(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
         """The reply to a request; an error is one, too."""
@@ -43,6 +46,8 @@ class TableWorker:
             match request["op"]:
                 case "seal":
                     return self._seal(request, stream)
+                case "begin":
+                    return self._begin()
                 case "read":
                     return self._read(request)
                 case "check":
@@ -78,13 +83,23 @@ class TableWorker:
                 pass  # what is still on its way is not the next request
         return {"files": [file.to_json() for file in files]}, []
 
-    def _read(self, request: dict[str, Any]) -> Reply:
-        from pulsark.storage.table.reader import TableReader
+    def _begin(self) -> Reply:
+        """Load what reading takes, before somebody waits for it."""
+        import pulsark.storage.table.reader  # noqa: F401
 
+        return {}, []
+
+    def _read(self, request: dict[str, Any]) -> Reply:
+        from pulsark.storage.table.reader import RowGroups, TableReader
+
+        if self._groups is None:
+            self._groups = RowGroups()
         directories = tuple(request["directories"])
         reader = self._readers.get(directories)
         if reader is None:
-            reader = self._readers[directories] = TableReader(directories, self._disk)
+            reader = self._readers[directories] = TableReader(
+                directories, self._disk, self._ahead, self._groups
+            )
             while len(self._readers) > READERS_MAX:
                 self._readers.pop(next(iter(self._readers))).close()
         ledger = SealedLedger.decode("the request", request["ledger"].encode())

@@ -70,8 +70,21 @@ async def test_limits_of_a_read_do_not_cost_a_block() -> None:
     assert await ledger.read(ahead, 3, max_bytes=25) == [3, 4, 5]
     assert await ledger.read(ahead, 6, max_bytes=0) == [6]
     assert await ledger.read(ahead, 7) == [7, 8, 9]
-    await asyncio.sleep(2)
-    assert ledger.loads == [0, 10]
+    await asyncio.sleep(9)
+    assert ledger.loads == [0, 10, 20, 30]
+
+
+@simulated
+async def test_readers_of_two_ledgers_take_turns() -> None:
+    ahead, one, two = ReadAhead(), Ledger(), Ledger()
+
+    async def other(first: int) -> Entries:
+        return await ahead.read("/t", 6, first, END, 1 << 20, END, two.load)
+
+    await asyncio.gather(one.read(ahead, 0), other(0))
+    await asyncio.sleep(9)
+    assert one.loads[:2] == two.loads[:2] == [0, 10]
+    assert len(one.loads) + len(two.loads) <= 6, "only the one that was the last goes on alone"
 
 
 @simulated

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
@@ -75,6 +77,44 @@ def test_many_readers_share_groups_and_files(monkeypatch: pytest.MonkeyPatch) ->
     ledger, reader = sealed(disk, originals, target_bytes=10_000), TableReader(ROOTS, disk)
     for i in (0, 29, 10, 0, 29, 11):
         assert reader.read(ledger, i, i, 1)[0][0] == i
+
+
+class Ahead(Executor):
+    """What is to be done in another thread, done at once."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        self.done += 1
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*args, **named))
+        except Exception as e:
+            future.set_exception(e)
+        return future
+
+
+def test_who_reads_in_order_has_the_next_group_read_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(seal_module, "ROW_GROUP_BYTES", 4000)
+    disk, originals, ahead = SimDisk(), noise(30, 900), Ahead()
+    ledger = sealed(disk, originals, target_bytes=10_000)
+    damaged = f"{ROOTS[0]}/{ledger.files[1].path}"
+    disk.edit(damaged, disk.content(damaged)[:-1])
+    reader = TableReader(ROOTS, disk, ahead)
+    groups, place = 0, 0
+    while place < 30:
+        found = reader.read(ledger, place, 29, 1 << 20)
+        assert ahead.done == groups + (found[-1][0] < 29), "the group behind this one"
+        for i, entry_ in found:
+            assert client_view(entry_) == client_view(originals[i])
+        groups, place = ahead.done, found[-1][0] + 1
+    assert groups > len(ledger.files) > 2
+    reader.read(ledger, 13, 13, 1)
+    assert ahead.done == groups, "a look at one entry reads nothing ahead"
+    reader.close()
 
 
 def test_an_entry_that_fails_its_checksum_is_not_sealed() -> None:
