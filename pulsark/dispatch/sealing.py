@@ -55,8 +55,14 @@ TIDY_SECONDS = 600.0
 STAGED_MS = 24 * 3_600_000
 """Files that were staged so long ago, and that no attach names, are deleted."""
 
-READ_BYTES = 512 << 10
-"""Entries that are on their way to the table process at a time: the event loop copies them."""
+READ_BYTES = 16 << 10
+"""Entries that go to the table process at a time. What comes meanwhile waits for so many."""
+
+REST_SECONDS = 0.002
+"""Between two of them: the event loop is for clients."""
+
+UNHURRIED_BYTES = 32 << 20
+"""A range with more is what was left behind, and goes without rests."""
 
 READ_SECONDS = 3600.0
 """A table counts as read for so long after somebody asked where it is."""
@@ -399,6 +405,7 @@ class Sealing:
             [wanted for ranges in due.values() for wanted in ranges],
             self.entries,
             topics[0].policies.sealing.target_file_bytes,
+            patient=not everything,
         )
         for topic, ranges in due.items():
             for wanted in ranges:
@@ -446,8 +453,11 @@ class Sealing:
 
     async def entries(self, wanted: SealRange) -> AsyncIterator[Entries]:
         """``tables.EntriesOf``: from the journal, or from the table what is sealed already."""
+        rest = REST_SECONDS if wanted.size <= UNHURRIED_BYTES else 0.0
         first = wanted.first
         while first <= wanted.last:
+            if first > wanted.first:
+                await asyncio.sleep(rest)
             found = await self._broker.ledgers.read(
                 wanted.ledger_id, first, wanted.last, READ_BYTES, confirmed=wanted.last
             )

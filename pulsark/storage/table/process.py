@@ -8,7 +8,7 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pulsark import errors
 from pulsark.errors import StorageError
@@ -24,6 +24,10 @@ IDLE_SECONDS = 30.0
 REPLY_SECONDS = 120.0
 """One that does not answer for so long is killed."""
 
+Priority = Literal["patient", "normal", "urgent"]
+"""How a process shares the processors: it takes what nobody else wants, it goes behind the broker,
+or, because somebody waits for its answers, it gets its share."""
+
 Entries = list[tuple[int, bytes]]
 Reply = tuple[dict[str, Any], Entries]
 
@@ -32,8 +36,7 @@ class TableProcess:
     """Requests are answered one after the other. A process that dies fails what it was asked."""
 
     def __init__(self) -> None:
-        self.urgent = False
-        """Somebody waits for the answers: the process gets its share of the processor, too."""
+        self.priority: Priority = "normal"
         self._busy = asyncio.Lock()
         self._process: Process | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -154,11 +157,9 @@ class TableProcess:
             raise StorageError("the broker is closing")
         process = self._process
         if process is None or process.returncode is not None:
-            words = ["--urgent"] if self.urgent else []
-            # Its own session: an interrupt of the terminal is for the broker to handle.
             process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "pulsark.storage.table.worker", *words,
-                stdin=PIPE, stdout=PIPE, start_new_session=True,
+                sys.executable, "-m", "pulsark.storage.table.worker", self.priority,
+                stdin=PIPE, stdout=PIPE,
             )  # fmt: skip
         return process
 

@@ -54,6 +54,13 @@ from pulsark.wire.topic_name import TopicName
 log = logging.getLogger(__name__)
 
 LEDGERS_KNOWN_MAX = 4096
+PATIENCE_SECONDS = 5.0
+PATIENCE_RATE = 8 << 20
+"""A range that is sealed patiently may take so long, and a second for so many bytes."""
+
+HURRY_SECONDS = 300.0
+"""After one that took longer there is no patience for so long."""
+
 OWNERS_MAX = 1024
 """Tables that are kept open for further attaches."""
 
@@ -114,7 +121,11 @@ class Tables:
         self._schemas_of = schemas_of
         self._sealing = new_process()
         self._reading = new_process()
-        self._reading.urgent = True
+        self._reading.priority = "urgent"
+        self._patient = new_process()
+        self._patient.priority = "patient"
+        self._patience_from = 0.0
+        """Since the patient process got no processor, the other one seals until then."""
         self._ahead = ReadAhead()
         self._worker: Worker | None = None
         self.roots = TableRoots(
@@ -206,9 +217,12 @@ class Tables:
         ranges: Sequence[SealRange],
         entries_of: EntriesOf,
         target_bytes: int,
+        *,
+        patient: bool = False,
     ) -> None:
         """Seal entries of a topic's partitions, and attach them all at once.
 
+        What is ``patient`` is done while nobody else wants the processor, unless that takes long.
         When this returns, they are in the table on as many roots as are needed, and the journal
         may release them; of a range for which there is no room, its beginning. ``StorageError``
         or ``MetadataError``: not yet; it may be tried again.
@@ -218,7 +232,7 @@ class Tables:
         values = await self.values(name, owner.record)
         adds: list[DataFile] = []
         for wanted in ranges:
-            adds += await self._seal(owner, wanted, entries_of, target_bytes, values)
+            adds += await self._seal(owner, wanted, entries_of, target_bytes, values, patient)
             if len(adds) > FILES_PER_ATTACH_MAX // 2:
                 await self._attach(name, owner, adds, value=values.kind)
                 adds = []
@@ -493,6 +507,7 @@ class Tables:
         """End the processes. What was decided and is not done, the next owner does."""
         self._ahead.close()
         await self._sealing.close()
+        await self._patient.close()
         await self._reading.close()
         if self._worker is not None:
             self._worker.close()
@@ -514,24 +529,37 @@ class Tables:
         entries_of: EntriesOf,
         target_bytes: int,
         values: ValueSchemas,
+        patient: bool = False,
     ) -> list[DataFile]:
         roots, size = await self.roots.with_room(owner.record, wanted.size)
         wanted = wanted.within(size)
-        attempt = self.new_attempt()
-        try:
-            return await self._sealing.seal(
-                entries_of(wanted),
-                wanted.partition,
-                wanted.ledger_id,
-                roots,
-                attempt,
-                target_bytes,
-                self.roots.needed(owner.record),
-                values,
-            )
-        except StorageError:
-            await self._remove_attempt(roots, wanted, attempt)
-            raise
+
+        async def attempt(process: TableProcess, seconds: float | None) -> list[DataFile]:
+            name = self.new_attempt()
+            try:
+                async with asyncio.timeout(seconds):
+                    return await process.seal(
+                        entries_of(wanted),
+                        wanted.partition,
+                        wanted.ledger_id,
+                        roots,
+                        name,
+                        target_bytes,
+                        self.roots.needed(owner.record),
+                        values,
+                    )
+            except (StorageError, TimeoutError):
+                await self._remove_attempt(roots, wanted, name)
+                raise
+
+        now = self._runtime.clock.monotonic()
+        if patient and now >= self._patience_from:
+            try:
+                return await attempt(self._patient, PATIENCE_SECONDS + wanted.size / PATIENCE_RATE)
+            except TimeoutError:
+                log.info("sealing gets its share of the processors: nobody left it any")
+                self._patience_from = now + HURRY_SECONDS
+        return await attempt(self._sealing, None)
 
     async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
         """Delete what a process wrote that died; a root that cannot be reached keeps it."""

@@ -1,6 +1,6 @@
 """The table process: seals and reads for a broker, which has neither pyarrow nor the time.
 
-    python -m pulsark.storage.table.worker [--urgent]
+    python -m pulsark.storage.table.worker patient|normal|urgent
 
 Requests come on standard input and are answered on standard output, one after the other, as
 ``messages`` says. It ends when its input does.
@@ -8,6 +8,7 @@ Requests come on standard input and are answered on standard output, one after t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -26,7 +27,7 @@ from pulsark.storage.table.record import DataFile, SealedLedger
 log = logging.getLogger(__name__)
 
 NICENESS = 10
-"""Publishing goes before sealing. A process for consumers that wait is ``--urgent``."""
+"""Of a process that is not urgent: publishing goes before sealing."""
 
 Reply = tuple[dict[str, Any], list[tuple[int, bytes]]]
 
@@ -142,11 +143,22 @@ def _incoming(stream: BlockingReader) -> Iterator[tuple[int, bytes]]:
     raise StorageError("the broker is gone")
 
 
+def _take_place(priority: str) -> None:
+    if priority != "urgent":
+        os.nice(NICENESS)
+    if priority == "patient" and sys.platform == "linux":
+        # Others that wake up have the processor at once, and not after a few milliseconds.
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def main() -> None:
     """Serve standard input."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    if "--urgent" not in sys.argv[1:]:
-        os.nice(NICENESS)
+    # Its own process group: an interrupt of the terminal is for the broker to handle. Not its own
+    # session: Linux shares the processors among sessions first, whatever is nice or idle in them.
+    os.setpgid(0, 0)
+    _take_place(sys.argv[1])
     replies = sys.stdout.buffer
     sys.stdout = sys.stderr
     worker = TableWorker(OsDisk())

@@ -17,6 +17,7 @@ from pulsark.metadata.resources import InUseError, InvalidResourceError
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.record import DataFile, table_path
 from pulsark.storage.table.seal import seal
+from pulsark.storage.table.tables import HURRY_SECONDS, PATIENCE_SECONDS
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
 from tests.support.client_view import client_view
@@ -173,7 +174,7 @@ async def test_what_fails_stays_in_the_journal_and_is_tried_again(broker: Broker
     topic = await broker.broker.topic(NAME)
     sealing = broker.broker.sealing
     assert sealing is not None
-    process: Any = sealing._tables._sealing
+    process: Any = sealing._tables._patient
     process.failure = StorageError("the process died")
     first = topic.ledger.ledgers()[0].ledger_id
     await asyncio.sleep(1.5 * CHECK_SECONDS)
@@ -184,6 +185,39 @@ async def test_what_fails_stays_in_the_journal_and_is_tried_again(broker: Broker
     await asyncio.sleep(CHECK_SECONDS)
     assert in_journal(broker, first) == 0
     assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=1)
+async def test_without_a_processor_to_spare_sealing_takes_its_share(
+    broker: BrokerInMemory,
+) -> None:
+    originals = await appended(broker, 5)
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    patient: Any = sealing._tables._patient
+    asked = 0
+
+    async def starves(*_: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+
+    patient.seal = starves
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert rows_in(broker) == 0
+    await asyncio.sleep(PATIENCE_SECONDS)
+    assert rows_in(broker) > 0
+    originals += await appended(broker, 5, first=5)
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert asked == 1, "it is not asked again so soon"
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+    topic = await broker.broker.topic(NAME)
+    assert in_journal(broker, topic.ledger.ledgers()[0].ledger_id) == 0
+    await appended(broker, 5, first=10)
+    await asyncio.sleep(HURRY_SECONDS)
+    await appended(broker, 5, first=15)
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert asked == 2
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
@@ -322,7 +356,7 @@ async def test_what_a_failed_attempt_staged_is_deleted(broker: BrokerInMemory) -
     disk: Any = broker.broker.runtime.disk
     sealing = broker.broker.sealing
     assert sealing is not None
-    process: Any = sealing._tables._sealing
+    process: Any = sealing._tables._patient
     seal = process.seal
 
     async def dies(*arguments: Any) -> Any:
