@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsark.errors import CorruptEntryError, StorageError
-from pulsark.storage.table.process import Entries, TableProcess
+from pulsark.storage.table.process import Entries, Priority, TableProcess
 from pulsark.storage.table.record import DataFile, SealedLedger
 from tests.support.client_view import client_view
 from tests.support.tables import entries
@@ -77,17 +77,27 @@ def test_a_process_that_was_killed_fails_a_request_and_the_next_one_works(tmp_pa
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("urgent", "niceness"), [(False, 10), (True, 0)])
+@pytest.mark.parametrize(
+    ("priority", "niceness", "policy"),
+    [
+        ("patient", 10, os.SCHED_IDLE),
+        ("normal", 10, os.SCHED_OTHER),
+        ("urgent", 0, os.SCHED_OTHER),
+    ],
+)
 def test_sealing_waits_for_the_processor_and_readers_do_not(
-    tmp_path: Path, urgent: bool, niceness: int
+    tmp_path: Path, priority: Priority, niceness: int, policy: int
 ) -> None:
-    async def main() -> int:
+    async def main() -> None:
         process = TableProcess()
-        process.urgent = urgent
+        process.priority = priority
         await sealed(process, tmp_path, pieces(numbered(1)))
         assert process._process is not None
-        found = os.getpriority(os.PRIO_PROCESS, process._process.pid)
+        pid = process._process.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) == niceness + os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.sched_getscheduler(pid) == policy
+        assert os.getsid(pid) == os.getsid(0), "else these say nothing about this process and it"
+        assert os.getpgid(pid) == pid, "an interrupt of the terminal is not for it"
         await process.close()
-        return found
 
-    assert asyncio.run(main()) == niceness + os.getpriority(os.PRIO_PROCESS, 0)
+    asyncio.run(main())
