@@ -9,11 +9,11 @@ each.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final, NamedTuple
 
 from pulsark.errors import PulsarkError
+from pulsark.storage.table.blocks import Blocks, Entries
 
 BLOCK_BYTES: Final = 4 << 20
 """Entries that are asked for at a time."""
@@ -24,9 +24,6 @@ BLOCKS_BYTES_MAX: Final = 64 << 20
 BLOCKS_AHEAD: Final = 3
 """Blocks that are loaded before a reader asks for them, if nobody else asks for any."""
 
-ENTRY_OVERHEAD_BYTES: Final = 100
-
-Entries = list[tuple[int, bytes]]
 Load = Callable[[int], Awaitable[Entries]]
 """Reads a block that begins with an entry: consecutive ones, at least that one."""
 
@@ -43,10 +40,7 @@ class ReadAhead:
     """Everything runs on the event loop."""
 
     def __init__(self, max_bytes: int = BLOCKS_BYTES_MAX) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._blocks: OrderedDict[Key, Entries] = OrderedDict()
-        self._sizes: dict[Key, int] = {}
+        self._blocks = Blocks[tuple[str, int]](max_bytes, least=2)
         self._loading: dict[Key, asyncio.Task[Entries]] = {}
 
     async def read(
@@ -63,7 +57,7 @@ class ReadAhead:
 
         ``end`` is the last entry of the ledger that is sealed. What ``load`` raises is raised.
         """
-        found = self._block_with(table, ledger_id, first)
+        found = self._blocks.with_entry((table, ledger_id), first)
         in_order = found is not None
         if found is None:
             key = Key(table, ledger_id, first)
@@ -75,10 +69,10 @@ class ReadAhead:
 
     def forget(self, table: str, ledger_ids: Collection[int] | None = None) -> None:
         """Rows of these ledgers changed, or of all."""
-        gone = [k for k in (*self._blocks, *self._loading) if k.table == table]
-        for key in gone:
-            if ledger_ids is None or key.ledger_id in ledger_ids:
-                self._drop(key)
+        kept = [Key(*source, first) for source, first in self._blocks]
+        for key in (*kept, *self._loading.keys()):
+            if key.table == table and (ledger_ids is None or key.ledger_id in ledger_ids):
+                self._blocks.drop(key[:2], key.first)
                 task = self._loading.pop(key, None)
                 if task is not None:
                     task.cancel()
@@ -89,13 +83,6 @@ class ReadAhead:
             task.cancel()
         self._loading.clear()
         self._blocks.clear()
-
-    def _block_with(self, table: str, ledger_id: int, entry_id: int) -> Entries | None:
-        for key, block in self._blocks.items():
-            if key[:2] == (table, ledger_id) and key.first <= entry_id <= block[-1][0]:
-                self._blocks.move_to_end(key)
-                return block
-        return None
 
     async def _loaded(self, key: Key, load: Load) -> Entries:
         task = self._loading.get(key)
@@ -108,7 +95,7 @@ class ReadAhead:
                 if not task.cancelled():
                     raise
         block = await load(key.first)
-        self._keep(key, block)
+        self._blocks.keep(key[:2], block)
         return block
 
     def _look_ahead(self, block: Entries, key: Key, end: int, load: Load) -> None:
@@ -119,7 +106,7 @@ class ReadAhead:
             key = key._replace(first=found[-1][0] + 1)
             if key.first > end:
                 return
-            found = self._block_with(*key)
+            found = self._blocks.with_entry(key[:2], key.first)
             ahead -= 1
         if found is None:
             self._load_ahead(key, end, load, ahead)
@@ -130,10 +117,15 @@ class ReadAhead:
 
         async def run() -> Entries:
             block = await load(key.first)
-            self._keep(key, block)
+            self._blocks.keep(key[:2], block)
             following = key._replace(first=block[-1][0] + 1)
             alone = self._loading.keys() == {key}
-            if more and alone and following.first <= end and not self._block_with(*following):
+            if (
+                more
+                and alone
+                and following.first <= end
+                and not self._blocks.with_entry(following[:2], following.first)
+            ):
                 self._load_ahead(following, end, load, more - 1)
             return block
 
@@ -145,18 +137,6 @@ class ReadAhead:
 
         task = self._loading[key] = asyncio.get_running_loop().create_task(run())
         task.add_done_callback(done)
-
-    def _keep(self, key: Key, block: Entries) -> None:
-        self._drop(key)
-        self._blocks[key] = block
-        self._sizes[key] = sum(len(entry) + ENTRY_OVERHEAD_BYTES for _, entry in block)
-        self._bytes += self._sizes[key]
-        while self._bytes > self._max_bytes and len(self._blocks) > 2:
-            self._drop(next(iter(self._blocks)))
-
-    def _drop(self, key: Key) -> None:
-        if self._blocks.pop(key, None) is not None:
-            self._bytes -= self._sizes.pop(key)
 
 
 def _part(block: Entries, first: int, last: int, max_bytes: int) -> Entries:

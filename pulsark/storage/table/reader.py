@@ -22,6 +22,7 @@ from pulsark.runtime import Disk, ReadFile
 from pulsark.storage.rows import entries_of
 from pulsark.storage.rows.entries import COLUMNS, SCHEMA_VERSION
 from pulsark.storage.rows.values import ValueColumn
+from pulsark.storage.table.blocks import Blocks, Entries
 from pulsark.storage.table.record import DataFile, SealedLedger
 from pulsark.storage.table.seal import FILE_FORMAT_VERSION, FORMAT_KEY, VALUES_KEY
 
@@ -40,40 +41,10 @@ PLACES_MAX: Final = 64
 
 READ_ERRORS: Final = (OSError, CorruptEntryError, pa.ArrowException)
 
-Entries = list[tuple[int, bytes]]
 
-
-class RowGroups:
-    """Row groups as entries, the newest ones of all tables that share this."""
-
-    def __init__(self) -> None:
-        self._found: OrderedDict[tuple[str, int], Entries] = OrderedDict()
-        self._sizes: dict[tuple[str, int], int] = {}
-        self._bytes = 0
-
-    def with_entry(self, path: str, entry_id: int) -> Entries | None:
-        """The group of a file that has an entry, if it is here."""
-        for key, kept in self._found.items():
-            if key[0] == path and kept[0][0] <= entry_id <= kept[-1][0]:
-                self._found.move_to_end(key)
-                return kept
-        return None
-
-    def keep(self, path: str, group: Entries) -> None:
-        """Keep a group, in place of older ones."""
-        key = path, group[0][0]
-        self._drop(key)
-        self._found[key] = group
-        self._sizes[key] = sum(len(entry) for _, entry in group)
-        self._bytes += self._sizes[key]
-        while len(self._found) > 1 and (
-            len(self._found) > GROUPS_KEPT or self._bytes > GROUPS_BYTES_MAX
-        ):
-            self._drop(next(iter(self._found)))
-
-    def _drop(self, key: tuple[str, int]) -> None:
-        if self._found.pop(key, None) is not None:
-            self._bytes -= self._sizes.pop(key)
+def row_groups() -> Blocks[str]:
+    """Row groups as entries, by the path of their file: those of all readers that share this."""
+    return Blocks(GROUPS_BYTES_MAX, least=1, most=GROUPS_KEPT)
 
 
 class TableReader:
@@ -89,12 +60,12 @@ class TableReader:
         directories: Sequence[str],
         disk: Disk,
         ahead: Executor | None = None,
-        groups: RowGroups | None = None,
+        groups: Blocks[str] | None = None,
     ) -> None:
         self._directories = list(directories)
         self._disk = disk
         self._ahead = ahead
-        self._groups = groups or RowGroups()
+        self._groups = row_groups() if groups is None else groups
         self._opening = Lock()
         self._files: OrderedDict[tuple[str, str], _OpenFile] = OrderedDict()
         self._coming: OrderedDict[str, Future[Entries]] = OrderedDict()

@@ -21,6 +21,7 @@ from pulsark.errors import PulsarkError, StorageError
 from pulsark.runtime import Disk, OsDisk
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table import messages
+from pulsark.storage.table.blocks import Blocks
 from pulsark.storage.table.messages import BlockingReader
 from pulsark.storage.table.record import DataFile, SealedLedger
 
@@ -38,7 +39,7 @@ class TableWorker:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._readers: dict[tuple[str, ...], Any] = {}
-        self._groups: Any = None
+        self._groups: Blocks[str] | None = None
         self._ahead = ThreadPoolExecutor(1, "read-ahead")
 
     def answer(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
@@ -91,10 +92,10 @@ class TableWorker:
         return {}, []
 
     def _read(self, request: dict[str, Any]) -> Reply:
-        from pulsark.storage.table.reader import RowGroups, TableReader
+        from pulsark.storage.table.reader import TableReader, row_groups
 
         if self._groups is None:
-            self._groups = RowGroups()
+            self._groups = row_groups()
         directories = tuple(request["directories"])
         reader = self._readers.get(directories)
         if reader is None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pulsark.errors import StorageError
-from pulsark.storage.table.read_ahead import ENTRY_OVERHEAD_BYTES, Entries, ReadAhead
+from pulsark.storage.table.blocks import ENTRY_OVERHEAD_BYTES, Entries
+from pulsark.storage.table.read_ahead import ReadAhead
 from tests.sim.simulation import Simulation
 
 END = 99
