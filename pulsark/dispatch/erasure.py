@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topic import Topic
     from pulsark.storage.cursor import Ack
     from pulsark.storage.table.process import Entries
-    from pulsark.storage.table.tables import SealRange
+    from pulsark.storage.table.seal_range import SealRange
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.errors import PulsarkError, StorageError
 from pulsark.storage.managed_ledger import read_record
 from pulsark.storage.position import Position
-from pulsark.storage.table.tables import SealRange
+from pulsark.storage.table.seal_range import SealRange
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker

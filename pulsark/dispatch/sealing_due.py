@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 from pulsark.dispatch.policies import Sealing
 from pulsark.storage.ledger_list import LedgerInfo
-from pulsark.storage.table.tables import SealRange
+from pulsark.storage.table.seal_range import SealRange
 
 SMALL_BYTES: Final = 1 << 20
 """A table of which less is due waits until the round has time for it."""

@@ -18,7 +18,7 @@ from pulsark.schemas.columns import ColumnType
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.record import FILES_PER_ATTACH_MAX, DataFile
 from pulsark.storage.table.roots import storage_root_of
-from pulsark.storage.table.tables import SealRange
+from pulsark.storage.table.seal_range import SealRange
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker

@@ -22,7 +22,8 @@ from pulsark.runtime import Runtime
 from pulsark.storage.erasure import ErasedIds, Indexes, without
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.process import Entries
-from pulsark.storage.table.tables import SealRange, Tables
+from pulsark.storage.table.seal_range import SealRange
+from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.metadata import SteppingStore, copy_of

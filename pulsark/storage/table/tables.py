@@ -11,11 +11,10 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Iterator,
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from urllib.parse import unquote
 
@@ -47,6 +46,7 @@ from pulsark.storage.table.record import (
     table_path,
 )
 from pulsark.storage.table.roots import StorageRoots
+from pulsark.storage.table.seal_range import SealRange
 from pulsark.storage.table.staging import STAGING, StagedLedger
 from pulsark.storage.table.table_roots import TableRoots
 from pulsark.wire.topic_name import TopicName
@@ -63,36 +63,6 @@ HURRY_SECONDS = 300.0
 
 OWNERS_MAX = 1024
 """Tables that are kept open for further attaches."""
-
-
-@dataclass(frozen=True, slots=True)
-class SealRange:
-    """Entries of a ledger that are to be sealed, both ends included."""
-
-    partition: int
-    ledger_id: int
-    first: int
-    last: int
-    size: int = 0
-    """Bytes of the entries, about."""
-
-    def within(self, size: int) -> SealRange:
-        """As much from its beginning as has about so many bytes, one entry at least."""
-        if self.size <= size:
-            return self
-        count = max(1, (self.last - self.first + 1) * size // self.size)
-        return replace(self, last=self.first + count - 1, size=size)
-
-    def cut(self, size: int) -> Iterator[SealRange]:
-        """The same in pieces of about so many bytes."""
-        rest = self
-        while rest.size > size and rest.last > rest.first:
-            piece = rest.within(size)
-            yield piece
-            if piece.last == self.last:
-                return
-            rest = replace(rest, first=piece.last + 1, size=rest.size - piece.size)
-        yield rest
 
 
 SchemasOf = Callable[[TopicName], Awaitable[Sequence[tuple[bytes, SchemaData]]]]

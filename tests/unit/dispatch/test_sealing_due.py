@@ -18,7 +18,7 @@ from pulsark.dispatch.sealing_due import (
     may_wait,
 )
 from pulsark.storage.ledger_list import LedgerInfo
-from pulsark.storage.table.tables import SealRange
+from pulsark.storage.table.seal_range import SealRange
 
 POLICY = Sealing(enabled=True, target_file_bytes=1000, freshness_seconds=20)
 CLOSED = LedgerInfo(5, 10, 100, 0)

@@ -19,7 +19,8 @@ from pulsark.storage.table.process import Entries
 from pulsark.storage.table.record import table_directory
 from pulsark.storage.table.repair import placed
 from pulsark.storage.table.roots import MARKER, commission
-from pulsark.storage.table.tables import SealRange, Tables
+from pulsark.storage.table.seal_range import SealRange
+from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
