@@ -107,6 +107,10 @@ class CorruptEntryError(StorageError):
     """The stored bytes fail their checksum. This is *unknown*, never *absent*."""
 
 
+class UnreadableExcerptError(StorageError):
+    """Another process cannot read entries in the files of a journal. Its bookie may be able to."""
+
+
 class StorageFullError(StorageError):
     """The disk is at its reserve: nothing was written, and nothing is lost."""
 

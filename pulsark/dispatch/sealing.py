@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topic import Topic
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.ledger_list import LedgerInfo
-    from pulsark.storage.table.process import Entries
+    from pulsark.storage.table.process import Entries, Piece
     from pulsark.storage.table.record import SealedLedger
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
@@ -405,6 +405,7 @@ class Sealing:
             [wanted for ranges in due.values() for wanted in ranges],
             self.entries,
             topics[0].policies.sealing.target_file_bytes,
+            located=self.located,
             patient=not everything,
         )
         for topic, ranges in due.items():
@@ -465,6 +466,18 @@ class Sealing:
                 raise StorageError(f"entry {wanted.ledger_id}:{first} cannot be read")
             yield found
             first = found[-1][0] + 1
+
+    async def located(self, wanted: SealRange) -> AsyncIterator[Piece]:
+        """Likewise; what lies in a journal of this machine is left to be read there."""
+        first = wanted.first
+        while excerpt := await self._broker.ledgers.excerpt(wanted.ledger_id, first, wanted.last):
+            yield excerpt
+            first = excerpt.last + 1
+            if first > wanted.last:
+                return
+            await asyncio.sleep(REST_SECONDS)
+        async for entries in self.entries(replace(wanted, first=first)):
+            yield entries
 
     async def table_id(self, topic: Topic) -> str:
         """The id of the table of a topic, of which this is a partition or the whole."""

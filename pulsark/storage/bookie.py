@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pulsark.runtime import Done
+from pulsark.storage.journal_excerpt import JournalExcerpt
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,12 @@ class Bookie(Protocol):
         Ends early after ``max_bytes``, but returns at least one entry if any is held. Errors:
         ``NoSuchLedgerError``, ``NoSuchEntryError`` (none held), ``EntrySealedError`` (the first
         is below the release watermark), ``CorruptEntryError`` (the first cannot be trusted).
+        """
+
+    def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+        """Where some entries from ``first`` on lie in files of this machine.
+
+        ``None``: ``read`` them, or hear from it why that cannot be.
         """
 
     async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -33,6 +34,7 @@ from pulsark.storage.embedded_bookie_identity import (
     commission,
 )
 from pulsark.storage.journal import Journal, JournalRecord, WrittenGroup
+from pulsark.storage.journal_excerpt import EXCERPT_BYTES, JournalExcerpt
 from pulsark.storage.journal_format import Kind
 from pulsark.storage.journal_gc import SegmentCollector, collect_all
 from pulsark.storage.journal_recovery import RecoveredJournal, RecoveryReport, recover_journal
@@ -57,6 +59,7 @@ class EmbeddedBookie:
         recovered: RecoveredJournal,
     ) -> None:
         self._identity = identity
+        self._journal_dir = journal_dir
         self._runtime = runtime
         self._index: BookieIndex = recovered.index
         self.recovery: RecoveryReport = recovered.report
@@ -377,6 +380,22 @@ class EmbeddedBookie:
                 raise StorageError(f"ledger {ledger_id} cannot be read: {e}") from e
             return self._answer(ledger_id, first_entry_id, result)
         raise AssertionError("unreachable")
+
+    def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+        try:
+            found = self._look_up(ledger_id, first, last, EXCERPT_BYTES)
+        except StorageError:
+            return None
+        run: list[Stretch] = []
+        for stretch in found:
+            if stretch.first != first:
+                break
+            run.append(stretch)
+            first = stretch.last + 1
+        if not run:
+            return None
+        directory = os.path.abspath(self._journal_dir)
+        return JournalExcerpt(directory, ledger_id, self._index.epochs(run), run)
 
     def _look_up(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Stretch]:
         """The stretches to read, or the reason why there are none."""

@@ -17,6 +17,7 @@ from pulsark.errors import (
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.bookie import Bookie
+from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.ledger_bookies import LedgerBookies
 from pulsark.storage.ledger_metadata import (
     ID_COUNTER,
@@ -178,6 +179,25 @@ class LedgerManager:
                 return await self._read_sealed(metadata, first, last, max_bytes)
             except NoSuchEntryError:
                 raise e from None  # what is not sealed is as the bookies say
+
+    async def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+        """Where some of these entries lie, ``first`` among them, in a journal of this machine.
+
+        They have to be confirmed. ``None``: they can be ``read`` at most.
+        """
+        metadata, end = await self._readable(ledger_id, last)
+        config = metadata.config
+        if metadata.is_attached or config.ensemble_size > config.write_quorum or first > end:
+            return None
+        ensemble, ensemble_end = metadata.ensemble_at(first)
+        last = min(last, end, ensemble_end)
+        for bookie_id in self._in_order(metadata, ensemble, first):
+            if self._bookies.is_suspect(bookie_id):
+                continue
+            found = self._bookies.get(bookie_id).excerpt(ledger_id, first, last)
+            if found is not None:
+                return found
+        return None
 
     @property
     def has_tables(self) -> bool:

@@ -12,7 +12,7 @@ from pulsark.errors import StorageError
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Disk, Runtime
 from pulsark.storage.table import messages
-from pulsark.storage.table.process import Entries, Reply, TableProcess
+from pulsark.storage.table.process import Piece, Reply, TableProcess, encode_piece
 from pulsark.storage.table.roots import StorageRoots
 from pulsark.storage.table.tables import Tables
 from pulsark.storage.table.worker import TableWorker
@@ -28,11 +28,11 @@ class InlineTable(TableProcess):
         self.failure: StorageError | None = None
 
     async def _exchange(
-        self, request: dict[str, Any], entries: AsyncIterator[Entries] | None = None
+        self, request: dict[str, Any], entries: AsyncIterator[Piece] | None = None
     ) -> Reply:
         pieces = []
         if entries is not None:
-            pieces = [messages.encode({"op": "entries"}, piece) async for piece in entries]
+            pieces = [encode_piece(piece) async for piece in entries]
             pieces.append(messages.encode({"op": "end"}))
         await asyncio.sleep(0.001)
         self.requests.append(request)

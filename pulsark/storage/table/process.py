@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pulsark import errors
 from pulsark.errors import StorageError
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.table import messages
 from pulsark.storage.table.record import DataFile, SealedLedger
 
@@ -24,11 +26,24 @@ IDLE_SECONDS = 30.0
 REPLY_SECONDS = 120.0
 """One that does not answer for so long is killed."""
 
+KEEPS_MEMORY: Final = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+}
+"""The environment of a process that seals: what it frees it uses again. While the kernel makes new
+pages ready for it, many at a time, nobody else has that processor, however patient it is."""
+
 Priority = Literal["patient", "normal", "urgent"]
 """How a process shares the processors: it takes what nobody else wants, it goes behind the broker,
 or, because somebody waits for its answers, it gets its share."""
 
 Entries = list[tuple[int, bytes]]
+Piece = Entries | JournalExcerpt
+"""Entries, or where the process finds them."""
+
 Reply = tuple[dict[str, Any], Entries]
 
 
@@ -44,7 +59,7 @@ class TableProcess:
 
     async def seal(
         self,
-        entries: AsyncIterator[Entries],
+        entries: AsyncIterator[Piece],
         partition: int,
         ledger_id: int,
         directories: Sequence[str],
@@ -53,7 +68,10 @@ class TableProcess:
         roots_needed: int,
         values: ValueSchemas | None = None,
     ) -> list[DataFile]:
-        """``seal.seal`` of entries that come in pieces."""
+        """``seal.seal`` of entries that come in pieces.
+
+        ``UnreadableExcerptError``: with entries instead of excerpts it may succeed.
+        """
         request = {
             "op": "seal",
             "partition": partition,
@@ -122,15 +140,15 @@ class TableProcess:
             await process.wait()
 
     async def _exchange(
-        self, request: dict[str, Any], entries: AsyncIterator[Entries] | None = None
+        self, request: dict[str, Any], entries: AsyncIterator[Piece] | None = None
     ) -> Reply:
         """Send a request, and the entries that belong to it; returns the reply."""
         async with self._serving() as process:
-            await _send(process, request)
+            await _send(process, messages.encode(request))
             if entries is not None:
                 async for piece in entries:
-                    await _send(process, {"op": "entries"}, piece)
-                await _send(process, {"op": "end"})
+                    await _send(process, encode_piece(piece))
+                await _send(process, messages.encode({"op": "end"}))
             return await _reply(process)
 
     @contextlib.asynccontextmanager
@@ -160,6 +178,7 @@ class TableProcess:
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "pulsark.storage.table.worker", self.priority,
                 stdin=PIPE, stdout=PIPE,
+                env=None if self.priority == "urgent" else {**os.environ, **KEEPS_MEMORY},
             )  # fmt: skip
         return process
 
@@ -173,9 +192,16 @@ class TableProcess:
                 process.kill()
 
 
-async def _send(process: Process, document: dict[str, Any], entries: Entries | None = None) -> None:
+def encode_piece(piece: Piece) -> bytes:
+    """The message with entries, or with where they are."""
+    if isinstance(piece, JournalExcerpt):
+        return messages.encode({"op": "excerpt", **piece.to_json()})
+    return messages.encode({"op": "entries"}, piece)
+
+
+async def _send(process: Process, message: bytes) -> None:
     assert process.stdin is not None
-    process.stdin.write(messages.encode(document, entries or ()))
+    process.stdin.write(message)
     await process.stdin.drain()
 
 

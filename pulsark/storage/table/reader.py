@@ -6,23 +6,23 @@ Imports pyarrow: never import it where a broker starts.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsark.errors import CorruptEntryError, NoSuchEntryError
-from pulsark.runtime import Disk, ReadFile
+from pulsark.runtime import Disk
 from pulsark.storage.rows import entries_of
 from pulsark.storage.rows.entries import COLUMNS, SCHEMA_VERSION
 from pulsark.storage.rows.values import ValueColumn
 from pulsark.storage.table.blocks import Blocks, Entries
+from pulsark.storage.table.disk_source import DiskSource
 from pulsark.storage.table.record import DataFile, SealedLedger
 from pulsark.storage.table.seal import FILE_FORMAT_VERSION, FORMAT_KEY, VALUES_KEY
 
@@ -203,7 +203,7 @@ class _OpenFile:
         if size != file.size:
             raise CorruptEntryError(f"it has {size} bytes and not {file.size}")
         self._name = path
-        self._source = _Source(disk.open(path), size)
+        self._source = DiskSource(disk.open(path), size)
         try:
             self._parquet = pq.ParquetFile(
                 pa.PythonFile(self._source, mode="r"), page_checksum_verification=True
@@ -269,43 +269,3 @@ class _OpenFile:
     def close(self) -> None:
         self._parquet.close(force=True)
         self._source.close()
-
-
-class _Source(io.RawIOBase):
-    """A file of the injected disk, as pyarrow reads one."""
-
-    def __init__(self, file: ReadFile, size: int) -> None:
-        super().__init__()
-        self._file = file
-        self._size = size
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        wanted = self._size - self._position if size < 0 else size
-        found = self._file.read(self._position, wanted)
-        self._position += len(found)
-        return found
-
-    def readinto(self, buffer: Any) -> int:
-        found = self.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()

@@ -26,6 +26,7 @@ from pulsark.schemas.columns import BINARY
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.rows import FILE_SCHEMA, RowBuilder, file_schema
 from pulsark.storage.rows.values import ValueColumn
+from pulsark.storage.table.disk_source import DiskSource
 from pulsark.storage.table.record import DataFile
 from pulsark.wire.entry import checksum_ok
 
@@ -50,6 +51,9 @@ ROW_GROUP_VALUES_MAX: Final = 16 << 20
 COMPRESSION_LEVEL: Final = 6
 """Of zstd: flights as JSON take 13 % less than at level 3; sealing is never in a hurry."""
 
+VERIFIED_ROWS: Final = 8192
+"""At a time: few enough that their memory is used again."""
+
 PAGE_BYTES: Final = 32 << 20
 """More than a row group has: a column of a row group is one page, compressed as a whole."""
 
@@ -65,7 +69,8 @@ DIFFERENCES: Final = dict.fromkeys(
 )
 """Columns that rise, by little."""
 
-WRITE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 20
+"""Of a file that are written, or read to be verified, at a time."""
 
 STATISTICS: Final = (
     "entry_id", "batch_index", "batch_size", "sequence_id", "publish_time", "event_time",
@@ -265,7 +270,7 @@ class FileWriter(io.RawIOBase):
         # Pages come in small pieces: a column of a row group is at least three of them.
         self._pieces.append(piece)
         self._waiting += len(piece)
-        if self._waiting >= WRITE_BYTES:
+        if self._waiting >= PIECE_BYTES:
             self._push()
         return len(piece)
 
@@ -356,27 +361,41 @@ def verify(
 
     ``CorruptEntryError`` if they are not right.
     """
-    data = read_whole(disk, f"{directory}/{file.path}")
-    if len(data) != file.size or google_crc32c.value(data) != file.crc32c:
-        raise CorruptEntryError(f"{directory}/{file.path} reads differently than it was written")
+    path = f"{directory}/{file.path}"
+    size = disk.size(path)
+    with DiskSource(disk.open(path), size) as source:
+        if size != file.size or _checksum(source) != file.crc32c:
+            raise CorruptEntryError(f"{path} reads differently than it was written")
+        _verify_rows(source, path, file, columns)
+
+
+def _checksum(source: DiskSource) -> int:
+    """Of all bytes, read a few at a time: new memory for all of them is what takes longest."""
+    crc = 0
+    while piece := source.read(PIECE_BYTES):
+        crc = google_crc32c.extend(crc, piece)
+    return int(crc)
+
+
+def _verify_rows(
+    source: DiskSource, path: str, file: DataFile, columns: Sequence[str] | None
+) -> None:
     try:
-        parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        parquet = pq.ParquetFile(pa.PythonFile(source, mode="r"), page_checksum_verification=True)
         rows = first = 0
         last = file.first_entry_id - 1
-        for batch in parquet.iter_batches(use_threads=False, columns=columns):
+        for batch in parquet.iter_batches(VERIFIED_ROWS, use_threads=False, columns=columns):
             ids = batch.column("entry_id").to_numpy()
             steps = np.diff(np.concatenate(([last if rows else ids[0]], ids)))
             if ((steps != 0) & (steps != 1)).any():
-                raise CorruptEntryError(f"{directory}/{file.path} lacks entries")
+                raise CorruptEntryError(f"{path} lacks entries")
             first = first if rows else int(ids[0])
             last = int(ids[-1])
             rows += batch.num_rows
     except (pa.ArrowException, OSError) as e:
-        raise CorruptEntryError(f"{directory}/{file.path} cannot be read: {e}") from None
+        raise CorruptEntryError(f"{path} cannot be read: {e}") from None
     if (rows, first, last) != (file.rows, file.first_entry_id, file.last_entry_id):
-        raise CorruptEntryError(
-            f"{directory}/{file.path} has {rows} rows of the entries {first} to {last}"
-        )
+        raise CorruptEntryError(f"{path} has {rows} rows of the entries {first} to {last}")
 
 
 def read_whole(disk: Disk, path: str) -> bytes:

@@ -24,6 +24,7 @@ from pulsark.errors import (
     LedgerFencedError,
     NoSuchEntryError,
     StorageError,
+    UnreadableExcerptError,
 )
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
@@ -34,7 +35,7 @@ from pulsark.storage.managed_ledger import ManagedLedger
 from pulsark.storage.table import staged
 from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
 from pulsark.storage.table.bulk import BulkPublish, remove_never_attached, remove_old_staged
-from pulsark.storage.table.process import Entries, TableProcess
+from pulsark.storage.table.process import Entries, Piece, TableProcess
 from pulsark.storage.table.read_ahead import BLOCK_BYTES, ReadAhead
 from pulsark.storage.table.record import (
     FILES_PER_ATTACH_MAX,
@@ -70,6 +71,9 @@ SchemasOf = Callable[[TopicName], Awaitable[Sequence[tuple[bytes, SchemaData]]]]
 
 EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
 """Gives the entries of a range in pieces, in order and without gaps."""
+
+PiecesOf = Callable[[SealRange], AsyncIterator[Piece]]
+"""Likewise; some pieces may only say where entries are."""
 
 
 class Tables:
@@ -188,10 +192,12 @@ class Tables:
         entries_of: EntriesOf,
         target_bytes: int,
         *,
+        located: PiecesOf | None = None,
         patient: bool = False,
     ) -> None:
         """Seal entries of a topic's partitions, and attach them all at once.
 
+        ``located`` may give excerpts; where they cannot be read, ``entries_of`` gives entries.
         What is ``patient`` is done while nobody else wants the processor, unless that takes long.
         When this returns, they are in the table on as many roots as are needed, and the journal
         may release them; of a range for which there is no room, its beginning. ``StorageError``
@@ -202,7 +208,9 @@ class Tables:
         values = await self.values(name, owner.record)
         adds: list[DataFile] = []
         for wanted in ranges:
-            adds += await self._seal(owner, wanted, entries_of, target_bytes, values, patient)
+            adds += await self._seal(
+                owner, wanted, entries_of, target_bytes, values, located, patient
+            )
             if len(adds) > FILES_PER_ATTACH_MAX // 2:
                 await self._attach(name, owner, adds, value=values.kind)
                 adds = []
@@ -499,17 +507,20 @@ class Tables:
         entries_of: EntriesOf,
         target_bytes: int,
         values: ValueSchemas,
+        located: PiecesOf | None = None,
         patient: bool = False,
     ) -> list[DataFile]:
         roots, size = await self.roots.with_room(owner.record, wanted.size)
         wanted = wanted.within(size)
 
-        async def attempt(process: TableProcess, seconds: float | None) -> list[DataFile]:
+        async def attempt(
+            process: TableProcess, source: PiecesOf, seconds: float | None
+        ) -> list[DataFile]:
             name = self.new_attempt()
             try:
                 async with asyncio.timeout(seconds):
                     return await process.seal(
-                        entries_of(wanted),
+                        source(wanted),
                         wanted.partition,
                         wanted.ledger_id,
                         roots,
@@ -523,13 +534,20 @@ class Tables:
                 raise
 
         now = self._runtime.clock.monotonic()
+        source: PiecesOf = located or entries_of
+        process, seconds = self._sealing, None
         if patient and now >= self._patience_from:
+            process, seconds = self._patient, PATIENCE_SECONDS + wanted.size / PATIENCE_RATE
+        while True:
             try:
-                return await attempt(self._patient, PATIENCE_SECONDS + wanted.size / PATIENCE_RATE)
+                return await attempt(process, source, seconds)
             except TimeoutError:
                 log.info("sealing gets its share of the processors: nobody left it any")
                 self._patience_from = now + HURRY_SECONDS
-        return await attempt(self._sealing, None)
+                process, seconds = self._sealing, None
+            except UnreadableExcerptError as e:
+                log.info("the bookies read what is sealed: %s", e)
+                source = entries_of
 
     async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
         """Delete what a process wrote that died; a root that cannot be reached keeps it."""

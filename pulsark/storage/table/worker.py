@@ -13,13 +13,15 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 from pulsark.errors import PulsarkError, StorageError
 from pulsark.runtime import Disk, OsDisk
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.table import messages
 from pulsark.storage.table.blocks import Blocks
 from pulsark.storage.table.messages import BlockingReader
@@ -67,7 +69,8 @@ class TableWorker:
     def _seal(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
         from pulsark.storage.table.seal import seal
 
-        entries = _incoming(stream)
+        pieces = _pieces(stream)
+        entries = chain.from_iterable(_entries_of(*piece, self._disk) for piece in pieces)
         try:
             files = seal(
                 entries,
@@ -81,7 +84,7 @@ class TableWorker:
                 values=ValueSchemas.decode(request["values"]),
             )
         finally:
-            for _ in entries:
+            for _ in pieces:
                 pass  # what is still on its way is not the next request
         return {"files": [file.to_json() for file in files]}, []
 
@@ -134,14 +137,22 @@ READERS_MAX = 64
 """Tables that are kept open."""
 
 
-def _incoming(stream: BlockingReader) -> Iterator[tuple[int, bytes]]:
-    """Entries until the sender says that these were all; ``StorageError`` if it is gone."""
+def _pieces(stream: BlockingReader) -> Iterator[messages.Message]:
+    """Messages until the sender says that these were all; ``StorageError`` if it is gone."""
     while (message := messages.read(stream)) is not None:
-        document, entries = message
-        if document["op"] == "end":
+        if message[0]["op"] == "end":
             return
-        yield from entries
+        yield message
     raise StorageError("the broker is gone")
+
+
+def _entries_of(
+    document: dict[str, Any], entries: list[tuple[int, bytes]], disk: Disk
+) -> Iterable[tuple[int, bytes]]:
+    """What came with a message, or lies where it says."""
+    if document["op"] == "excerpt":
+        return JournalExcerpt.from_json(document).entries(disk)
+    return entries
 
 
 def _take_place(priority: str) -> None:

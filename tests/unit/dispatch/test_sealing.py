@@ -14,6 +14,8 @@ from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import StorageError
 from pulsark.metadata.resources import InUseError, InvalidResourceError
+from pulsark.storage.bookie_index import Stretch
+from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.record import DataFile, table_path
 from pulsark.storage.table.seal import seal
@@ -218,6 +220,26 @@ async def test_without_a_processor_to_spare_sealing_takes_its_share(
     await appended(broker, 5, first=15)
     await asyncio.sleep(3 * CHECK_SECONDS)
     assert asked == 2
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=1)
+async def test_what_cannot_be_read_where_the_journal_has_it_comes_from_the_bookie(
+    broker: BrokerInMemory,
+) -> None:
+    bookie: Any = broker.bookie
+    asked = list[int]()
+
+    def nowhere(ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+        asked.append(first)
+        stretch = Stretch(first, first + 1, 1, 64, 500, 500)
+        return JournalExcerpt("/gone", ledger_id, {1: 2}, [stretch]) if first < 4 else None
+
+    bookie.excerpt = nowhere
+    originals = await appended(broker, 9)
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert asked == [0, 2, 4]
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(9))
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)

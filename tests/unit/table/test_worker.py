@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.bookie_index import Stretch
+from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.table import messages
+from pulsark.storage.table.process import encode_piece
 from pulsark.storage.table.record import DataFile, SealedLedger
 from pulsark.storage.table.worker import TableWorker
 from tests.sim.disk import SimDisk
@@ -23,7 +26,7 @@ SEAL = {
 
 
 def sent(pieces: list[Any], *, end: bool = True) -> io.BytesIO:
-    encoded = [messages.encode({"op": "entries"}, piece) for piece in pieces]
+    encoded = [encode_piece(piece) for piece in pieces]
     return io.BytesIO(b"".join(encoded) + (messages.encode({"op": "end"}) if end else b""))
 
 
@@ -59,6 +62,10 @@ def test_errors_are_replies_and_the_rest_of_the_request_is_passed_over() -> None
     assert worker.answer(SEAL, stream)[0]["error"] == "CorruptEntryError"
     assert stream.read() == b""
     assert worker.answer(SEAL, sent([numbered(2)], end=False))[0]["error"] == "StorageError"
+    nowhere = JournalExcerpt("/journal", 5, {1: 2}, [Stretch(0, 3, 1, 64, 500, 500)])
+    stream = sent([nowhere, nowhere, numbered(5)])
+    assert worker.answer(SEAL, stream)[0]["error"] == "UnreadableExcerptError"
+    assert stream.read() == b""
     disk.capacity = disk.used() + 10
     assert worker.answer(SEAL, sent([numbered(2)]))[0]["error"] == "StorageFullError"
     assert worker.answer({"op": "dance"}, io.BytesIO())[0]["error"] == "StorageError"
