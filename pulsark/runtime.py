@@ -56,6 +56,9 @@ class ReadFile(Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes at ``offset``; shorter only at the end of the file."""
 
+    def uncache(self) -> None:
+        """Nobody reads it soon: what is on stable storage need not be in memory, too."""
+
     def close(self) -> None:
         """Release the descriptor."""
 
@@ -190,6 +193,10 @@ class _OsReadFile:
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._fd, size, offset)
+
+    def uncache(self) -> None:
+        if sys.platform == "linux":
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         os.close(self._fd)

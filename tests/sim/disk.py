@@ -393,6 +393,9 @@ class SimReadFile:
         self._disk._fail(self._disk.read_errno, self._path)
         return bytes(self._inode.data[offset : offset + size])
 
+    def uncache(self) -> None:
+        self._disk._check_alive()
+
     def close(self) -> None:
         self._open = False
 

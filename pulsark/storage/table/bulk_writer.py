@@ -144,7 +144,7 @@ class BulkWriter:
         self._values = self._values.fresh() if self._values is not None else None
         return FileWriter(
             name, first_entry, self._directories, self._disk, self._values,
-            COMPRESSION_LEVEL, COMPRESSED, VERIFIED,
+            COMPRESSION_LEVEL, COMPRESSED, VERIFIED, cached=False,
         )  # fmt: skip
 
     def takes_structs(self, kind: pa.DataType) -> bool:

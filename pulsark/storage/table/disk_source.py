@@ -42,6 +42,10 @@ class DiskSource(io.RawIOBase):
         buffer[: len(found)] = found
         return len(found)
 
+    def uncache(self) -> None:
+        """``ReadFile.uncache``."""
+        self._file.uncache()
+
     def close(self) -> None:
         if not self.closed:
             self._file.close()
