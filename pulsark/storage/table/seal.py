@@ -194,9 +194,9 @@ class FileWriter(io.RawIOBase):
 
     ``first`` is its first entry. Without ``compressed`` all columns are, else those and what is in
     them. ``verified`` are the columns of which every row is read again at the end, without it all;
-    that every byte is right is always seen. A file that is not ``cached`` leaves the kernel's memory to
-    the next one: new memory for gigabytes takes longer than to compress them. Directories that fail
-    are left out with a warning.
+    that every byte is right is always seen. A file that is not ``cached`` leaves its memory in the
+    kernel to the next one: new memory for gigabytes takes as long as compressing them. Directories
+    that fail are left out with a warning.
     """
 
     def __init__(
