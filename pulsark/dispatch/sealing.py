@@ -160,11 +160,12 @@ class Sealing:
         )
 
     def start(self) -> None:
-        """Begin. With ``sealByJobs`` this process only tidies."""
-        self._tasks = [asyncio.create_task(self._repeat())]
-        if not self._broker.settings.sealByJobs:
-            unloaded = UnloadedTopics(self._broker, self, self._tables)
-            self._tasks.append(asyncio.create_task(unloaded.repeat()))
+        """Begin. With ``sealByJobs`` this process tidies, and seals only what nobody has loaded."""
+        unloaded = UnloadedTopics(self._broker, self, self._tables)
+        self._tasks = [
+            asyncio.create_task(self._repeat()),
+            asyncio.create_task(unloaded.repeat()),
+        ]
 
     async def close(self) -> None:
         """End. What was decided is finished by the next owner of the table."""
@@ -335,6 +336,11 @@ class Sealing:
         if seconds > 0:
             self._lent[base] = Loan(runner, self._clock.monotonic() + seconds)
 
+    def is_lent(self, base: TopicName) -> bool:
+        """Whether a job has a table to itself."""
+        loan = self._lent.get(base)
+        return loan is not None and loan.until > self._clock.monotonic()
+
     async def due(
         self, topics: list[Topic] | None, runner: str, *, everything: bool
     ) -> list[tuple[TopicName, dict[Topic, list[SealRange]]]]:
@@ -350,8 +356,7 @@ class Sealing:
             work.sort(key=lambda table: -table.size)
         tables: dict[TopicName, dict[Topic, list[SealRange]]] = {}
         for table in work:
-            loan = self._lent.get(table.base)
-            if loan is not None and loan.until > now:
+            if self.is_lent(table.base):
                 continue
             for topic in table.topics:
                 if not topic.policies.sealing.enabled:

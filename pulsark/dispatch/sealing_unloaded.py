@@ -2,7 +2,7 @@
 
 Nothing comes to such a topic, so that one visit is enough: after the start of the broker, and now
 and then for those that were unloaded since. A topic with something to be sealed is loaded for as
-long as that takes.
+long as that takes. The broker does so by itself also where jobs seal: they plan what is loaded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class UnloadedTopics:
     async def _sweep(self) -> None:
         async for name in self._names():
             await asyncio.sleep(VISIT_SECONDS)
-            if self._broker.is_loading(name):
+            if self._broker.is_loading(name) or self._sealing.is_lent(name.base):
                 continue
             try:
                 if await self._has_something(name):

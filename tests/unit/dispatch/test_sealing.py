@@ -10,7 +10,7 @@ import pytest
 
 from pulsark.dispatch.sealing import CHECK_SECONDS, READ_SECONDS, STAGED_MS, TIDY_SECONDS
 from pulsark.dispatch.sealing_due import DEFERRED_SECONDS_MAX, SMALL_TABLES_A_ROUND
-from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS
+from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import StorageError
 from pulsark.metadata.resources import InUseError, InvalidResourceError
@@ -369,6 +369,23 @@ async def test_a_topic_that_nobody_loads_is_sealed_and_stays_unloaded(
     loaded = await broker.broker.topic(NAME)
     assert in_journal(broker, loaded.ledger.ledgers()[0].ledger_id) == 0
     assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
+@scenario(sealEnabled=True, sealByJobs=True)
+async def test_jobs_leave_what_nobody_loads_to_the_broker(broker: BrokerInMemory) -> None:
+    await appended(broker, 5)
+    await asyncio.sleep(FIRST_SWEEP_SECONDS + 5)
+    disk = broker.broker.runtime.disk
+    assert disk.list("/table/public") == [], "it is loaded"
+    broker.broker.forget(await broker.broker.topic(NAME))
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    sealing.lend(NAME, "job", 1.5 * SWEEP_SECONDS)
+    await asyncio.sleep(SWEEP_SECONDS + 5)
+    assert disk.list("/table/public") == [], "a job has it"
+    await asyncio.sleep(SWEEP_SECONDS)
+    assert rows_in(broker) == sum(max(i % 3, 1) for i in range(5))
+    assert broker.broker.loaded_topic(NAME) is None
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
