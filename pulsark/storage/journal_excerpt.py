@@ -36,6 +36,11 @@ class JournalExcerpt:
         """The last entry."""
         return self.stretches[-1].last
 
+    @property
+    def size(self) -> int:
+        """Bytes of the entries, about."""
+        return sum([stretch.size for stretch in self.stretches])
+
     def entries(self, disk: Disk) -> Iterator[tuple[int, bytes]]:
         """Read them; ``UnreadableExcerptError`` at the first that cannot be."""
         files = SegmentFiles(disk, self.directory)

@@ -24,7 +24,10 @@ IDLE_SECONDS = 30.0
 """A process that had nothing to do for so long ends; the next request starts another one."""
 
 REPLY_SECONDS = 120.0
-"""One that does not answer for so long is killed."""
+"""One that does not answer for so long is killed,"""
+
+REPLY_RATE = 1 << 20
+"""but it has a second more for so many bytes that it was told to read by itself."""
 
 KEEPS_MEMORY: Final = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -145,11 +148,14 @@ class TableProcess:
         """Send a request, and the entries that belong to it; returns the reply."""
         async with self._serving() as process:
             await _send(process, messages.encode(request))
+            seconds = REPLY_SECONDS
             if entries is not None:
                 async for piece in entries:
                     await _send(process, encode_piece(piece))
+                    if isinstance(piece, JournalExcerpt):
+                        seconds += piece.size / REPLY_RATE
                 await _send(process, messages.encode({"op": "end"}))
-            return await _reply(process)
+            return await _reply(process, seconds)
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[Process]:
@@ -205,9 +211,9 @@ async def _send(process: Process, message: bytes) -> None:
     await process.stdin.drain()
 
 
-async def _reply(process: Process) -> Reply:
+async def _reply(process: Process, seconds: float) -> Reply:
     assert process.stdout is not None
-    async with asyncio.timeout(REPLY_SECONDS):
+    async with asyncio.timeout(seconds):
         return await messages.receive(process.stdout)
 
 

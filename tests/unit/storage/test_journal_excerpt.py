@@ -58,6 +58,7 @@ def test_an_excerpt_is_bounded() -> None:
             excerpt = found(bookie, 7, 0, 11)
             size = sum(len(entry) for _, entry in excerpt.entries(disk))
             assert EXCERPT_BYTES <= size <= EXCERPT_BYTES + (2 << 20)
+            assert size <= excerpt.size < size + 1000
 
     with Simulation() as sim:
         sim.run(main())
