@@ -99,6 +99,12 @@ def test_long_logs_get_checkpoints_that_other_engines_use(
         table.attach(0, ledger_id, 0, 10)
     assert checkpoint.checkpoint_if_due(OsDisk(), table.directory) == 6
     table.attach(0, 13, 0, 10)
+    assert len(list(log.glob("*.checkpoint.parquet"))) == 2
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_COMMITS", 1)
+    monkeypatch.setattr(checkpoint, "CHECKPOINTS_KEPT", 2)
+    assert checkpoint.checkpoint_if_due(OsDisk(), table.directory) == 7
+    assert [path.name[18:20] for path in sorted(log.glob("*.checkpoint.parquet"))] == ["06", "07"]
+    assert pl.scan_delta(table.directory, version=2).select(pl.len()).collect().item() == 80
     for version in range(6):
         Path(log, f"{version:020d}.json").unlink()
     assert duckdb_count(table) == polars_count(table) == 100

@@ -18,6 +18,10 @@ from pulsark.storage.table.seal import read_whole
 CHECKPOINT_COMMITS: Final = 100
 """A log gets a checkpoint when it has so many commits after the last one."""
 
+CHECKPOINTS_KEPT: Final = 10
+"""Of the newest versions: somebody may be reading one that is no longer the last. Each names all
+files of the table, so that old ones would soon be a lot; commits stay."""
+
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 
 _name = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -26,18 +30,19 @@ _name = re.compile(r"(\d{20})\.checkpoint\.parquet")
 def checkpoint_if_due(disk: Disk, directory: str) -> int | None:
     """Write a checkpoint of the newest version if there should be one; returns that version.
 
-    Blocks. Raises ``OSError``, or what the library raises for a log that it cannot read; the
-    log is then as it was.
+    Old ones go. Blocks. Raises ``OSError``, or what the library raises for a log that it cannot
+    read; the log is then as it was.
     """
     log = f"{directory}/_delta_log"
     names = disk.list(log)
-    last = max((int(found[1]) for name in names if (found := _name.fullmatch(name))), default=-1)
+    before = sorted(int(found[1]) for name in names if (found := _name.fullmatch(name)))
+    last = before[-1] if before else -1
     versions = [version for version in DeltaLog(disk, directory).versions() if version > last]
     if len(versions) < CHECKPOINT_COMMITS:
         return None
     wanted = [f"{version:020d}.json" for version in versions]
     if last >= 0:
-        wanted += [f"{last:020d}.checkpoint.parquet", f"{last:020d}.json"]
+        wanted += [_checkpoint(last), f"{last:020d}.json"]
     from deltalake import DeltaTable
 
     with tempfile.TemporaryDirectory(prefix="pulsark-checkpoint-") as scratch:
@@ -50,7 +55,13 @@ def checkpoint_if_due(disk: Disk, directory: str) -> int | None:
             hint = read_whole(disk, f"{log}/{LAST_CHECKPOINT}")
             Path(copies, LAST_CHECKPOINT).write_bytes(hint)
         DeltaTable(scratch).create_checkpoint()
-        name = f"{versions[-1]:020d}.checkpoint.parquet"
+        name = _checkpoint(versions[-1])
         disk.write_new(f"{log}/{name}", Path(copies, name).read_bytes())
         disk.write_atomic(f"{log}/{LAST_CHECKPOINT}", Path(copies, LAST_CHECKPOINT).read_bytes())
+    for old in [*before, versions[-1]][:-CHECKPOINTS_KEPT]:
+        disk.remove(f"{log}/{_checkpoint(old)}")
     return versions[-1]
+
+
+def _checkpoint(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
