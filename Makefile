@@ -56,14 +56,7 @@ test-suite: $(STAMP) ## the official Python client's own tests; FOLDER= is their
 	$(BIN)/python -m tests.clients.official_suite $(or $(FOLDER),$(error FOLDER= is needed: a checkout of apache/pulsar-client-python)) $(SUITE_ARGS)
 
 bench: $(STAMP) ## ratios against Apache Pulsar; CHECK=1 exits 1 below a threshold
-	$(BIN)/python -m benchmarks.compare $(if $(CHECK),--check) $(BENCH_ARGS)
-	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.sealing $(if $(CHECK),--check))
-	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_write $(if $(CHECK),--check))
-	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_sealed $(if $(CHECK),--check))
-	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_read $(if $(CHECK),--check))
-	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_stream $(if $(CHECK),--check))
-	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.spark_freshness $(if $(CHECK),--check))
-	$(if $(BENCH_ARGS),,$(BIN)/python -m benchmarks.sealed_size $(if $(CHECK),--check))
+	$(BIN)/python -m benchmarks$(if $(BENCH_ARGS),.compare) $(if $(CHECK),--check) $(BENCH_ARGS)
 
 docs-test: $(STAMP) .cache/jars.ok ## run every command and snippet of the docs
 	$(BIN)/python -m pytest tests/docs -q $(PYTEST_ARGS)

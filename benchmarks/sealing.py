@@ -244,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("scenarios", nargs="*", choices=list(SCENARIOS), metavar="SCENARIO")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-up", type=float, default=25.0, help="seconds before a latency")
     parser.add_argument("--rate", type=float, default=1000.0, help="messages a second")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a message")
