@@ -1,8 +1,8 @@
 """Pulsark beside Apache Pulsar: the same client, the same settings, alternately.
 
-``python -m benchmarks.compare`` (the first part of ``make bench``) starts both brokers over empty directories,
-warms both, and takes every measure in alternation; the median counts. ``--check`` exits 1 when a
-ratio misses its threshold.
+``python -m benchmarks.compare`` (the first part of ``make bench``) starts both brokers over empty
+directories, warms both, and takes every measure in alternation; the median counts. ``--check``
+exits 1 when a ratio misses its threshold.
 """
 
 from __future__ import annotations
