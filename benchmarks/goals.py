@@ -46,5 +46,18 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal is missed")
 
 
+def add_scenarios(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """``scenarios``: those that are named, or all of them."""
+    known = list(names)
+
+    def scenario(name: str) -> str:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return name
+
+    # Not with ``choices``: to them the default of ``*`` would have to be one of them.
+    parser.add_argument("scenarios", nargs="*", type=scenario, default=known, metavar="SCENARIO")
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -27,7 +27,7 @@ import pulsar
 import pyarrow.parquet as pq
 
 from benchmarks.brokers import Broker, Pulsar, Pulsark
-from benchmarks.goals import Goal, add_check, exit_code
+from benchmarks.goals import Goal, add_check, add_scenarios, exit_code
 from benchmarks.load import LoadClient
 from pulsark.demo.flights import publish_flights, read_flights
 from pulsark.storage.table.delta_log import parse_commit
@@ -243,7 +243,7 @@ SCENARIOS = {"latency": latency, "freshness": freshness, "catch-up": catch_up}
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("scenarios", nargs="*", choices=list(SCENARIOS), metavar="SCENARIO")
+    add_scenarios(parser, SCENARIOS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-up", type=float, default=25.0, help="seconds before a latency")
     parser.add_argument("--rate", type=float, default=1000.0, help="messages a second")
@@ -254,8 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_check(parser)
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="pulsark-sealing-") as home:
-        names = chosen.scenarios or list(SCENARIOS)
-        goals = [SCENARIOS[name](chosen, Path(home)) for name in names]
+        goals = [SCENARIOS[name](chosen, Path(home)) for name in chosen.scenarios]
     return exit_code(goals, chosen.check)
 
 

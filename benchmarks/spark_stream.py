@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.goals import Goal, add_check, exit_code
+from benchmarks.goals import Goal, add_check, add_scenarios, exit_code
 from benchmarks.load import LoadClient
 from benchmarks.spark_read import VALUE_BYTES, local_session
 from benchmarks.stream_parts import ClockSink, IdleSource
@@ -212,7 +212,7 @@ SCENARIOS = {"micro-batches": micro_batches, "sustained": sustained}
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("scenarios", nargs="*", choices=list(SCENARIOS), metavar="SCENARIO")
+    add_scenarios(parser, SCENARIOS)
     parser.add_argument("--seconds", type=float, default=30.0, help="of micro-batches, a round")
     parser.add_argument("--rounds", type=int, default=4, help="of micro-batches; one to warm up")
     parser.add_argument("--sustained-seconds", type=float, default=60.0)
@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="pulsark-spark-stream-") as home:
         run = Run(chosen, Path(home))
         try:
-            for name in chosen.scenarios or SCENARIOS:
+            for name in chosen.scenarios:
                 goals += SCENARIOS[name](run)
         finally:
             run.close()

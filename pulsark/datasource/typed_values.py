@@ -31,6 +31,7 @@ from pulsark.schemas.of_columns import (
 from pulsark.storage.rows.schema import TIMESTAMP
 from pulsark.storage.rows.values.avro import avro_codec
 from pulsark.storage.rows.values.codec import Codec
+from pulsark.storage.rows.values.decimals import decimal_bytes
 from pulsark.storage.rows.values.json_form import JsonForm
 from pulsark.storage.rows.values.json_values import JsonCodec
 from pulsark.storage.rows.values.types import from_start, spread, valid
@@ -228,7 +229,7 @@ class _Fit:
                 found = pc.floor_temporal(found, unit="millisecond")
             return found
         if pa.types.is_decimal(have):
-            return column.cast(kind) if self._as_json else _decimal_bytes(column)
+            return decimal_bytes(column) if pa.types.is_binary(kind) else column.cast(kind)
         if pa.types.is_binary(have) and self._as_json:
             return pa.array([base64.b64encode(item).decode() for item in column.to_pylist()], kind)
         if pa.types.is_float32(have) and self._as_json:
@@ -265,21 +266,3 @@ def _checked_size(column: pa.Array, size: int, path: str) -> pa.Array:
         if any(each != size for each in sizes):
             raise ColumnError(f"column '{path}' has to have {size} bytes in each row")
     return column
-
-
-def _decimal_bytes(column: pa.Array) -> pa.Array:
-    """Unscaled numbers, big-endian, in as few bytes as each needs: Avro's decimals."""
-    numbers = column.cast(pa.decimal128(38, column.type.scale))
-    cells = np.frombuffer(numbers.buffers()[1], np.uint8)
-    cells = cells.reshape(-1, 16)[numbers.offset :][: len(numbers), ::-1]
-    negative = cells[:, 0] >= 0x80
-    # A leading byte says nothing if it only repeats the sign that the next one begins with.
-    sign = np.where(negative, 0xFF, 0).astype(np.uint8)
-    repeats = (cells[:, :-1] == sign[:, None]) & ((cells[:, 1:] >= 0x80) == negative[:, None])
-    spare = np.cumprod(repeats, axis=1).sum(axis=1)
-    used = np.arange(16)[None, :] >= spare[:, None]
-    ends = np.zeros(len(numbers) + 1, np.int32)
-    np.cumsum(16 - spare, out=ends[1:])
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(numbers), [None, pa.py_buffer(ends), pa.py_buffer(cells[used])]
-    )

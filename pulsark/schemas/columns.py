@@ -9,12 +9,15 @@ differ from an earlier one's only by upper and lower case, which engines do not 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from pulsark.limits import VALUE_FIELDS_MAX, VALUE_TYPE_BYTES_MAX
 from pulsark.schemas import key_value
 from pulsark.schemas.avro import (
+    PRIMITIVES,
     Array,
     AvroType,
     Enumeration,
@@ -32,6 +35,8 @@ from pulsark.schemas.protobuf import Field, Message, protobuf_of
 ColumnType: TypeAlias = str | dict[str, Any]
 
 BINARY: Final = "binary"
+DECIMAL_DIGITS_MAX: Final = 38
+"""Of Delta, and of the engines that read it."""
 
 _OF_AVRO: Final[Mapping[tuple[str, str], str]] = {
     ("boolean", ""): "boolean",
@@ -82,6 +87,8 @@ _OF_PROTOBUF: Final[Mapping[str, str]] = {
 
 _KEYS: Final = ("string", "boolean", "integer", "long")
 """What the key of a map may be."""
+
+_DECIMAL: Final = re.compile(r"decimal\(([1-9][0-9]?),([0-9][0-9]?)\)", re.ASCII)
 
 _SIMPLE: Final = {*_OF_AVRO.values(), *_OF_PRIMITIVES.values()}
 
@@ -166,7 +173,7 @@ def is_column_type(kind: Any) -> bool:
 
 def _is_column_type(kind: Any) -> bool:
     if isinstance(kind, str):
-        return kind in _SIMPLE
+        return kind in _SIMPLE or decimal_digits(kind) is not None
     match kind:
         case {"type": "array", "elementType": inner, "containsNull": True, **rest}:
             return not rest and _is_column_type(inner)
@@ -210,6 +217,48 @@ def branch_of(union: Union) -> AvroType | None:
     return branches[0] if len(branches) == 1 else None
 
 
+def is_decimal(avro: Primitive) -> bool:
+    """Whether bytes are shown as the numbers that they stand for."""
+    digits = 1 <= avro.precision <= DECIMAL_DIGITS_MAX and 0 <= avro.scale <= avro.precision
+    return digits and (avro.kind, avro.logical) == ("bytes", "decimal")
+
+
+def decimal_digits(kind: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal; ``None`` of other types."""
+    found = _DECIMAL.fullmatch(kind)
+    if found is None:
+        return None
+    precision, scale = int(found[1]), int(found[2])
+    return (precision, scale) if scale <= precision <= DECIMAL_DIGITS_MAX else None
+
+
+def as_held(avro: AvroType, column: ColumnType) -> AvroType:
+    """A type with bytes in place of decimals wherever a column holds bytes.
+
+    A table whose column was made from an earlier version of the schema keeps the column's type.
+    """
+    match avro, column:
+        case Primitive(), str() if column == BINARY and is_decimal(avro):
+            return PRIMITIVES["bytes"]
+        case Union(branches), _:
+            shown = branch_of(avro)
+            return Union(tuple(as_held(b, column) if b is shown else b for b in branches))
+        case Array(items), {"type": "array", "elementType": inner}:
+            return Array(as_held(items, inner))
+        case Map(values), {"type": "map", "valueType": inner}:
+            return Map(as_held(values, inner))
+        case Record(name, aliases, fields), {"type": "struct"}:
+            types = {field["name"]: field["type"] for field in fields_of(column)}
+            held = {
+                field.name: replace(field, type=as_held(field.type, types[field.name]))
+                if field.name in types
+                else field
+                for field in fields.values()
+            }
+            return Record(name, aliases, held)
+    return avro
+
+
 def shown_fields(record: Record) -> list[str]:
     """The fields with names that engines can tell apart."""
     names: dict[str, str] = {}
@@ -250,6 +299,8 @@ class _AvroColumns:
             case Primitive(kind, logical):
                 if self._as_json:
                     return _OF_JSON.get(kind) or _OF_AVRO.get((kind, ""))
+                if is_decimal(avro):
+                    return f"decimal({avro.precision},{avro.scale})"
                 return _OF_AVRO.get((kind, logical)) or _OF_AVRO.get((kind, ""))
             case Enumeration():
                 return "string"

@@ -26,11 +26,17 @@ from pulsark.schemas.avro import (
     Record,
     Union,
 )
-from pulsark.schemas.columns import ColumnType, avro_of, branch_of, fields_of, shown_fields
+from pulsark.schemas.columns import (
+    ColumnType,
+    avro_of,
+    branch_of,
+    decimal_digits,
+    fields_of,
+    shown_fields,
+)
 from pulsark.schemas.definition import SchemaData, SchemaType
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _TEXT: Final = re.compile(r"string.*|varchar\(\d+\)|char\(\d+\)")
 _NULL: Final = "null"
 
@@ -155,13 +161,13 @@ def _primitive_fits(avro: Primitive, kind: ColumnType, as_json: bool) -> bool:
         )
     if avro.kind == "string":
         return _is_text(kind)
-    decimal = _DECIMAL.fullmatch(kind) if isinstance(kind, str) else None
-    if decimal or avro.logical == "decimal":
+    digits = decimal_digits(kind) if isinstance(kind, str) else None
+    if digits or avro.logical == "decimal":
         return (
-            decimal is not None
+            digits is not None
             and (avro.kind, avro.logical) == ("bytes", "decimal")
-            and avro.precision >= int(decimal[1])
-            and avro.scale == int(decimal[2])
+            and avro.precision >= digits[0]
+            and avro.scale == digits[1]
         )
     return kind in _FITTING.get((avro.kind, avro.logical), _FITTING.get((avro.kind, ""), ()))
 
@@ -240,11 +246,11 @@ class _Definitions:
         return found
 
     def _simple(self, kind: str, path: str) -> Any:
-        decimal = _DECIMAL.fullmatch(kind)
-        if self._as_json and (decimal or kind in _AS_TEXT):
+        digits = decimal_digits(kind)
+        if self._as_json and (digits or kind in _AS_TEXT):
             return "string"
-        if decimal:
-            precision, scale = int(decimal[1]), int(decimal[2])
+        if digits:
+            precision, scale = digits
             return {
                 "type": "bytes",
                 "logicalType": "decimal",

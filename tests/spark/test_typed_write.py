@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pulsar
 import pytest
-from pulsar.schema import Array, AvroSchema, Boolean, Double, JsonSchema, Long, Map, Record, String
+from pulsar.schema import (
+    Array,
+    AvroSchema,
+    Boolean,
+    BytesSchema,
+    Double,
+    JsonSchema,
+    Long,
+    Map,
+    Record,
+    String,
+)
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, struct
 
@@ -172,6 +185,35 @@ def test_the_table_has_the_fields_and_no_payloads(
     assert table.where("value_raw IS NOT NULL").count() == 0
     assert table.where("value.number = 4 AND value.place.x = 4.5").count() == 1
     assert table.where("key = 'k3'").count() == 11
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_decimals_are_the_same_numbers_for_spark_and_for_clients(
+    spark: SparkSession,
+    client: pulsar.Client,
+    broker: Standalone,
+    writing: dict[str, Any],
+    topic: str,
+    delivery: str,
+) -> None:
+    prices = spark.range(-150, 150, 1, 2).selectExpr(
+        "id AS number",
+        "if(id % 7 = 0, null, cast(id * 12345678901.25 AS decimal(20, 2))) AS price",
+        "array(cast(id AS decimal(38, 0))) AS counts",
+    )
+    write(prices, writing, topic=topic, createTopic="true", valueFormat="avro", delivery=delivery)
+    read = spark.read.format("pulsark").options(**writing, topic=topic, valueFormat="auto").load()
+    assert dict(read.dtypes)["price"] == "decimal(20,2)"
+    sent = sorted(prices.collect())
+    assert sorted(read.select("number", "price", "counts").collect()) == sent
+    (registered,) = schemas(broker, topic)
+    definition = fastavro.parse_schema(json.loads(registered["data"]))
+    payloads = [m.data() for m in consumed(client, topic, BytesSchema(), len(sent))]
+    values = [fastavro.schemaless_reader(io.BytesIO(each), definition, None) for each in payloads]
+    assert sorted((v["number"], v["price"], v["counts"]) for v in values) == sent
+    if delivery == "exactly-once":
+        table = spark.read.format("delta").load(pulsark.table(topic, **writing))
+        assert sorted(table.select("value.*").collect()) == sent
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
+from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
@@ -451,6 +452,122 @@ def test_a_record_in_itself_ends_at_its_first_level() -> None:
     assert raw == texts(value, last)
 
 
+def decimal(precision: int, scale: int) -> Any:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+@pytest.mark.usefixtures("few")
+def test_decimals_are_numbers() -> None:
+    definition = record(
+        ("price", decimal(20, 3)),
+        ("rate", ["null", decimal(38, 38)]),
+        ("list", {"type": "array", "items": decimal(4, 0)}),
+        ("map", {"type": "map", "values": ["null", decimal(4, 2)]}),
+    )
+    numbers = [0, 1, -1, 127, 128, -127, -129, 32767, 32768, 10**20 - 1, 1 - 10**20]
+    values = [
+        {
+            "price": Decimal(number).scaleb(-3),
+            "rate": Decimal((number < 0, (9,) * 38, -38)) if number % 2 else None,
+            "list": [Decimal(number % 10_000), Decimal(-1)],
+            "map": {"a": None, "b": Decimal("-0.01")},
+        }
+        for number in numbers
+    ]
+    assert arrow_type_of(avro(definition)).field("price").type == pa.decimal128(20, 3)
+    shown = all_typed(avro(definition), *encoded(definition, *values))
+    assert [{**row, "map": dict(row["map"])} for row in shown] == values
+
+
+def test_decimals_in_a_record_in_itself() -> None:
+    definition = record(("net", decimal(9, 2)), ("next", ["null", "R"]))
+    value = {"net": Decimal("-12.50"), "next": None}
+    assert of(avro(definition), *encoded(definition, value))[0] == [{"net": Decimal("-12.50")}]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    "written",
+    [b"", b"\x03\xe8", b"\xfc\x18", b"\x00\x01", b"\xff\xff", bytes(16) + b"\x01", b"\x7f" * 16],
+    ids=["nothing", "1000", "-1000", "01", "-01", "17 bytes", "16 bytes"],
+)
+@pytest.mark.parametrize("more", [False, True])
+def test_a_decimal_that_cannot_be_shown_or_is_written_too_long_is_kept(
+    written: bytes, more: bool
+) -> None:
+    members = [("l", {"type": "array", "items": "string"})] if more else []
+    plain = record(("net", "bytes"), *members)
+    payloads = encoded(plain, {"net": written, "l": ["x"]}, {"net": b"\x03\xe7", "l": []})
+    values, raw = of(avro(record(("net", decimal(3, 1)), *members)), *payloads)
+    shown = Decimal(int.from_bytes(written, "big", signed=True)).scaleb(-1)
+    few_digits = written and len(written) <= 16 and abs(shown) < 100
+    assert [value["net"] for value in values] == [shown if few_digits else None, Decimal("99.9")]
+    assert raw == [payloads[0], None]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        decimal(39, 2),
+        decimal(2, 3),
+        decimal(0, 0),
+        decimal(3, -1),
+        {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 3},
+    ],
+)
+def test_decimals_that_no_column_holds_are_bytes(kind: Any) -> None:
+    plain = {"type": "fixed", "name": "F", "size": 2} if kind["type"] == "fixed" else "bytes"
+    payloads = encoded(record(("a", plain)), {"a": b"\x00\x07"})
+    assert all_typed(avro(record(("a", kind))), *payloads) == [{"a": b"\x00\x07"}]
+
+
+def test_bytes_that_became_decimals_stay_bytes_and_decimals_grow() -> None:
+    old = record(("id", "int"), ("net", "bytes"), ("tax", decimal(3, 1)), ("fee", decimal(3, 1)))
+    new = record(
+        ("id", "int"),
+        ("net", ["null", decimal(9, 2)]),
+        ("tax", decimal(9, 1)),
+        ("fee", decimal(9, 2)),
+    )
+    column = column_of(type_of_versions([avro(old), avro(new)]), avro(old), avro(new))
+    assert column.type.field("tax").type == pa.decimal128(3, 1)
+    tax, fee = Decimal("9.9"), Decimal("0.5")
+    before = encoded(old, {"id": 1, "net": b"\0\x01", "tax": tax, "fee": fee})
+    value = {"id": 2, "net": Decimal("1.27"), "tax": tax, "fee": fee}
+    after = encoded(new, value, {**value, "tax": Decimal("100.1")})
+    values, raw = through(column, [*before, *after], [V0, V1, V1])
+    assert values == [
+        {"id": 1, "net": b"\0\x01", "tax": tax, "fee": fee},
+        {"id": 2, "net": b"\x7f", "tax": tax, "fee": None},
+        {"id": 2, "net": b"\x7f", "tax": None, "fee": None},
+    ]
+    assert raw == [None, *after]
+
+
+def test_columns_that_hold_bytes_of_decimals_give_them_back_as_they_were() -> None:
+    """A table that was begun before its decimals had columns."""
+    inner = record(("net", decimal(9, 2)), name="Inner")
+    definition = record(
+        ("one", inner),
+        ("list", {"type": "array", "items": "Inner"}),
+        ("map", {"type": "map", "values": decimal(9, 2)}),
+    )
+    plain = json.loads(json.dumps(definition).replace('"logicalType"', '"other"'))
+    net = {"net": b"\0\0\x01"}
+    payloads = encoded(plain, {"one": net, "list": [net], "map": {"a": b""}})
+    column = column_of(value_type(avro(plain)), avro(definition))
+    assert through(column, payloads, [V0])[1] == [None]
+    both = b"\0\0\0\1k" + len(payloads[0] or b"").to_bytes(4, "big") + (payloads[0] or b"")
+    inside = column_of(value_type(pair_with(plain)), pair_with(definition))
+    assert through(inside, [both], [V0])[1] == [None]
+
+
+def pair_with(value: Any) -> SchemaData:
+    types = {"key.schema.type": "STRING", "value.schema.type": "AVRO", "kv.encoding.type": "INLINE"}
+    data = from_text(json.dumps({"key": "", "value": value}))
+    return SchemaData(SchemaType.KEY_VALUE, data, types)
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -519,7 +636,7 @@ names = st.sampled_from(["a", "b", "c", "dd", "é"])
 
 @st.composite
 def types(draw: Any, depth: int = 2) -> Any:
-    kinds = ["scalar", "scalar", "null or", "enum", "fixed", "time", "union"]
+    kinds = ["scalar", "scalar", "null or", "enum", "fixed", "time", "decimal", "union"]
     kind = draw(st.sampled_from([*kinds, "record", "array", "map"] if depth else kinds))
     match kind:
         case "null or":
@@ -533,6 +650,8 @@ def types(draw: Any, depth: int = 2) -> Any:
             return {"type": "fixed", "name": _name(), "size": 3}
         case "time":
             return {"type": "long", "logicalType": "timestamp-millis"}
+        case "decimal":
+            return decimal(draw(st.integers(1, 38)), 1)
         case "union":
             return ["int", "string"]
         case "record":
@@ -572,7 +691,8 @@ def values_of(kind: Any, as_text: bool) -> st.SearchStrategy[Any]:
         case "string":
             return st.text(max_size=5)
         case "bytes":
-            return st.text(max_size=5) if as_text else st.binary(max_size=5)
+            longest = 18 if "precision" in kind else 5
+            return st.text(max_size=5) if as_text else st.binary(max_size=longest)
         case "enum":
             return st.sampled_from(kind["symbols"])
         case "fixed":
@@ -635,5 +755,9 @@ def check_shown(sent: Any, found: Any) -> None:
     elif isinstance(found, datetime):
         assert isinstance(sent, int)
         assert math.floor(found.timestamp() * 1000 + 0.5) == sent
+    elif isinstance(found, Decimal):
+        assert found == Decimal(int.from_bytes(sent, "big", signed=True)).scaleb(
+            -1, Context(prec=50)
+        )
     elif found is not None:
         assert found == sent

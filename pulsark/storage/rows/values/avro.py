@@ -27,7 +27,7 @@ from pulsark.schemas.avro import (
     Record,
     Union,
 )
-from pulsark.schemas.columns import branch_of, of_avro
+from pulsark.schemas.columns import branch_of, is_decimal, of_avro
 from pulsark.storage.rows.arrays import (
     Bools,
     Ints,
@@ -46,6 +46,7 @@ from pulsark.storage.rows.arrays import (
 from pulsark.storage.rows.fields import varints as read_varints
 from pulsark.storage.rows.schema import TIMESTAMP
 from pulsark.storage.rows.values.avro_one_by_one import TIME_UNITS, AvroOneByOne, is_empty
+from pulsark.storage.rows.values.decimals import decimal_bytes, decimals
 from pulsark.storage.rows.values.primitives import as_cells, dates, timestamps
 from pulsark.storage.rows.values.types import (
     arrow_type,
@@ -199,7 +200,7 @@ class _Reader:
             return self._of_cells(avro, starts, rows)
         found = slices(self._buffer, *self._take(rows, self._longs(rows)))
         if avro.kind == "bytes":
-            return found
+            return decimals(found, avro) if is_decimal(avro) else found
         shown = text(found)
         if shown is None:
             broken = not_text(found)
@@ -495,6 +496,8 @@ def _primitive_pieces(avro: Primitive, values: pa.Array) -> list[pa.Array]:
             code = "<f4" if avro.kind == "float" else "<f8"
             numbers = pc.fill_null(values, 0).to_numpy().astype(code)
             return [cells_of(as_cells(numbers))]
+    if pa.types.is_decimal(values.type):
+        values = decimal_bytes(values)
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy()
     return [_longs(sizes), values.cast(pa.binary())]
 

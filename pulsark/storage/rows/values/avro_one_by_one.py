@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pulsark.schemas.avro import Array, AvroType, Fixed, Map, Primitive, Record, Union
-from pulsark.schemas.columns import branch_of
+from pulsark.schemas.columns import branch_of, is_decimal
+from pulsark.storage.rows.values.decimals import bytes_of, decimal_of
 from pulsark.storage.rows.values.primitives import (
     FIRST_DAY,
     FIRST_MICROSECOND,
@@ -139,6 +140,9 @@ def _conversion(avro: AvroType, kind: pa.DataType, back: bool) -> _Convert | Non
             return _conversion_of_times(TIME_UNITS[logical], back)
         case Primitive("int", "date") if not back:
             return lambda value: value if FIRST_DAY <= value <= LAST_DAY else None
+        case Primitive("bytes") if is_decimal(avro):
+            one = bytes_of if back else decimal_of
+            return lambda value: one(value, avro)
         case Union():
             branch = branch_of(avro)
             assert branch is not None

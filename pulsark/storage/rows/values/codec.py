@@ -11,7 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.schemas.avro import Record
-from pulsark.schemas.columns import BINARY, avro_of, pair_of, value_type
+from pulsark.schemas.columns import (
+    BINARY,
+    ColumnType,
+    as_held,
+    avro_of,
+    fields_of,
+    pair_of,
+    value_type,
+)
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.protobuf import protobuf_of
 from pulsark.storage.rows.arrays import Ints, cells_of, slices
@@ -52,8 +60,15 @@ def decode_values(schema: SchemaData, payloads: pa.Array) -> pa.Array:
     return codec_of(schema).decode(payloads)
 
 
-def codec_of(schema: SchemaData, form: Mapping[str, Any] | None = None) -> Codec:
-    """The codec of a schema; ``form`` is what ``form_of`` gave, to encode in that form."""
+def codec_of(
+    schema: SchemaData,
+    form: Mapping[str, Any] | None = None,
+    column: ColumnType | None = None,
+) -> Codec:
+    """The codec of a schema; ``form`` is what ``form_of`` gave, to encode in that form.
+
+    ``column`` has the type in which the values are to be held, if that is known.
+    """
     if value_type(schema) == BINARY:
         return BytesCodec()
     avro = avro_of(schema)
@@ -61,17 +76,22 @@ def codec_of(schema: SchemaData, form: Mapping[str, Any] | None = None) -> Codec
         if schema.type is SchemaType.JSON:
             assert isinstance(avro, Record)
             return JsonCodec(avro, None if form is None else JsonForm.from_json(form))
-        return avro_codec(avro, json.loads(schema.data)) or BytesCodec()
+        held = avro if column is None else as_held(avro, column)
+        return avro_codec(held, json.loads(schema.data)) or BytesCodec()
     message = protobuf_of(schema)
     if message is not None:
         return ProtobufCodec(message, None if form is None else bool(form["packed"]))
     pair = pair_of(schema)
     if isinstance(pair, SchemaData):
-        return codec_of(pair, form)
+        return codec_of(pair, form, column)
     if pair is not None:
         forms = form or {}
-        key, value = pair
-        return PairCodec(codec_of(key, forms.get("key")), codec_of(value, forms.get("value")))
+        held_as = {field["name"]: field["type"] for field in fields_of(column or BINARY)}
+        key, value = (
+            codec_of(each, forms.get(name), held_as.get(name))
+            for name, each in zip(("key", "value"), pair, strict=True)
+        )
+        return PairCodec(key, value)
     return primitive_codec(schema)
 
 

@@ -96,7 +96,7 @@ class ValueColumn:
         codec = self._codecs.get(version)
         if codec is None:
             found = self._by_version[version]
-            codec = self._codecs[version] = codec_of(found.schema, found.form)
+            codec = self._codecs[version] = codec_of(found.schema, found.form, self._schemas.kind)
         return codec
 
     def _decoded(self, codec: Codec, payloads: pa.Array) -> pa.Array:

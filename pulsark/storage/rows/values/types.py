@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsark.schemas.columns import ColumnType
+from pulsark.schemas.columns import ColumnType, decimal_digits
 from pulsark.storage.rows.arrays import Bools
 from pulsark.storage.rows.schema import TIMESTAMP
 
@@ -34,7 +35,8 @@ _NOT_OF_THE_TYPE: Final = (pa.ArrowException, OverflowError, TypeError, ValueErr
 def arrow_type(kind: ColumnType) -> pa.DataType:
     """The Arrow type of a column."""
     if isinstance(kind, str):
-        return _SIMPLE[kind]
+        digits = decimal_digits(kind)
+        return _SIMPLE[kind] if digits is None else pa.decimal128(*digits)
     match kind["type"]:
         case "array":
             return pa.list_(pa.field("element", arrow_type(kind["elementType"])))
@@ -120,6 +122,8 @@ def fit(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return _fit_integers(column, kind)
     if pa.types.is_floating(have) and pa.types.is_floating(kind):
         return column.cast(kind, safe=False)
+    if pa.types.is_decimal(have) and pa.types.is_decimal(kind) and have.scale == kind.scale:
+        return with_nulls(column, too_long(column, kind.precision)).cast(kind)
     return pa.nulls(len(column), kind)
 
 
@@ -135,6 +139,18 @@ def holds(kind: pa.DataType, other: pa.DataType) -> bool:
     if pa.types.is_list(kind) and pa.types.is_list(other):
         return holds(kind.value_type, other.value_type)
     return bool(kind.equals(other))
+
+
+def too_long(numbers: pa.Array, precision: int) -> Bools:
+    """Where decimals have more digits than ``precision``; not where they are null."""
+    kind = numbers.type
+    if kind.precision < precision:
+        return np.zeros(len(numbers), np.bool_)
+    digits = (9,) * precision
+    most, least = (pa.scalar(Decimal((sign, digits, -kind.scale)), kind) for sign in (0, 1))
+    found = pc.or_(pc.greater(numbers, most), pc.less(numbers, least))
+    long: Bools = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    return long
 
 
 def from_start(column: Any) -> Any:
