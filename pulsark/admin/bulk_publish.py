@@ -16,7 +16,16 @@ from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
 from pulsark.admin.paths import TOPICS
-from pulsark.admin.requests import BrokerOf, TopicOf, integer, json_object, number, unquoted, value
+from pulsark.admin.requests import (
+    BrokerOf,
+    TopicOf,
+    flag,
+    integer,
+    json_object,
+    number,
+    unquoted,
+    value,
+)
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.bulk_publishing import BulkPublishing
 from pulsark.schemas.columns import BINARY
@@ -29,14 +38,17 @@ _ident = re.compile(r"[-.\w:]{1,128}", re.ASCII)
 
 
 @router.get("/{topic}/bulkPublish")
-async def get_staging(topic: TopicOf, broker: BrokerOf) -> Response:
+async def get_staging(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Where the files are written, and for which topic and partitions.
+
+    With ``schema=true`` they will have a version of the topic's schema, as some topics demand.
 
     ``{"topic", "topicId", "partitions", "directories", "directoriesNeeded", "values", "filesMax",
     "timeMs"}``: each file goes to all directories, and has to be in as many as are needed. Its name
     is ``timeMs-nonce-number.parquet``.
     """
-    found = await BulkPublishing(broker).staging(topic)
+    with_schema = flag(request, "schema")
+    found = await BulkPublishing(broker).staging(topic, with_schema=with_schema)
     return value(
         {
             "topic": str(topic),

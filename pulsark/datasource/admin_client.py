@@ -337,13 +337,22 @@ class AdminClient:
         if status != 409:
             self._expect(status, body, f"topic {topic}")
 
-    def staging(self, topic: TopicName) -> dict[str, Any]:
-        """Where files for a bulk publish are written; ``TopicNotFoundError``."""
-        status, body = self._call("GET", f"{_path(topic)}/bulkPublish")
+    def staging(self, topic: TopicName, *, with_schema: bool) -> dict[str, Any]:
+        """Where files for a bulk publish are written; ``TopicNotFoundError``.
+
+        ``with_schema``: they will have a version of the topic's schema.
+        """
+        query = f"?schema={str(with_schema).lower()}"
+        status, body = self._call("GET", f"{_path(topic)}/bulkPublish{query}")
         if status == 404:
             raise TopicNotFoundError(
                 f"topic {topic} does not exist at {self._url}; create it, or set option "
                 "createTopic to true"
+            )
+        if status == 409:
+            raise DataSourceError(
+                f"topic {topic} has a schema, and takes nothing without one: set option "
+                f"valueFormat to avro or json ({_reason(body)})"
             )
         found: dict[str, Any] = self._expect(status, body, f"a write to {topic}")
         return found

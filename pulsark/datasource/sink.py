@@ -83,7 +83,7 @@ class Sink:
             if self.options.create_topic:
                 admin.create_topic(name, self.options.num_partitions)
             if self.options.exactly_once:
-                admin.staging(name)
+                admin.staging(name, with_schema=self.form is not None)
             else:
                 admin.partitions(name)
             if self.form is None:

@@ -83,9 +83,10 @@ class TopicWriters:
         if options.create_topic and options.topic is None:
             self._admin.create_topic(name, options.num_partitions)
         if options.topic is None:
-            self._admin.staging(name)  # no schema for a topic that does not exist
+            # No schema for a topic that does not exist.
+            self._admin.staging(name, with_schema=True)
         values = self._values_of(self._admin, name)
-        staging = self._admin.staging(name)
+        staging = self._admin.staging(name, with_schema=values is not None)
         if batch.again and self._admin.is_published(name, batch.ident, batch.number):
             return None
         return _TopicWriter(str(name), staging, options, self._columns, values, batch)

@@ -42,12 +42,17 @@ class BulkPublishing:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def staging(self, topic: TopicName) -> Staging:
-        """Where files for a topic are staged; ``ClientError`` if it cannot be written to now."""
+    async def staging(self, topic: TopicName, *, with_schema: bool = False) -> Staging:
+        """Where files for a topic are staged; ``ClientError`` if it cannot be written to now.
+
+        ``with_schema``: what is to be written has a version of the topic's schema.
+        """
         sealing = self._sealing()
         topic_id, partitions = await self._identity(topic)
         for leaf in await self._leaves(topic, partitions):
             await self._check_writable(leaf)
+            if not with_schema:
+                await self._broker.schema_admission.of_producer(leaf.name, leaf.policies, None)
         directories, needed, values = await sealing.staging(topic, topic_id)
         now_ms = self._broker.clock.now_ms()
         return Staging(topic, topic_id, partitions, directories, needed, values, now_ms)

@@ -216,6 +216,24 @@ def test_decimals_are_the_same_numbers_for_spark_and_for_clients(
         assert sorted(table.select("value.*").collect()) == sent
 
 
+def test_where_schemas_are_enforced_rows_without_one_are_refused(
+    spark: SparkSession, broker: Standalone, writing: dict[str, Any], topic: str
+) -> None:
+    typed = {"topic": topic, "createTopic": "true", "valueFormat": "avro"}
+    write(sales(spark, 0, 10), writing, **typed)
+    url = f"{broker.web_url}/admin/v2/persistent/public/default/{topic}/schemaValidationEnforced"
+    headers = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(url, b"true", headers, method="POST")).close()
+    plain_rows = spark.range(5).selectExpr("cast(id AS string) AS value")
+    with pytest.raises(PySparkException, match="valueFormat to avro or json"):
+        write(plain_rows, writing, topic=topic)
+    by_row = plain_rows.selectExpr("value", f"'{topic}' AS topic")
+    with pytest.raises(PySparkException, match="valueFormat to avro or json"):
+        write(by_row, writing)
+    write(sales(spark, 10, 20), writing, **typed)
+    assert spark.read.format("pulsark").options(**writing, topic=topic).load().count() == 20
+
+
 @pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("value_format", ["avro", "json"])
 def test_a_dataframe_with_one_more_field_makes_a_version_that_both_read(

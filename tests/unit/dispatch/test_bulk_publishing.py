@@ -13,6 +13,8 @@ from pulsark.dispatch.deduplication import BULK_PREFIX
 from pulsark.dispatch.sealing import STAGED_MS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import ClientError
+from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
+from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.storage.position import EARLIEST
 from pulsark.storage.table.staging import STAGING, StagedLedger
 from pulsark.wire import pulsar_pb2 as pb
@@ -187,6 +189,18 @@ async def test_files_that_nobody_publishes_are_deleted_after_a_day(broker: Broke
     assert len(disk.list(directory)) == 1
     await asyncio.sleep(STAGED_MS / 1000)
     assert disk.list(directory) == []
+
+
+@scenario(sealEnabled=True, isSchemaValidationEnforced=True)
+async def test_where_schemas_are_enforced_files_have_one(broker: BrokerInMemory) -> None:
+    await append(broker, 0)
+    publishing = BulkPublishing(broker.broker)
+    await publishing.staging(NAME)
+    schema = SchemaData(SchemaType.STRING, b"")
+    await broker.broker.schemas.register(NAME, schema, SchemaCompatibilityStrategy.FULL)
+    with pytest.raises(IncompatibleSchemaError, match="without a schema"):
+        await publishing.staging(NAME)
+    assert await publishing.staging(NAME, with_schema=True)
 
 
 @scenario()
