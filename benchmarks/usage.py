@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+LOOK_SECONDS = 1.0
+"""How often processes are looked at that may be gone in the end."""
 BUSY = 0.85
 """A thread, or the disk, that is busy for this share of a run is taken for its limit."""
 
@@ -110,18 +113,34 @@ def _disk_seconds(device: str) -> float:
 
 
 class Spent:
-    """Processor time of this process and all below it, from now on."""
+    """Processor time of this process and all below it, from now on.
+
+    It is looked at again and again: Spark's Python daemon does not wait for its workers, so that
+    what they used is gone with them.
+    """
 
     def __init__(self) -> None:
-        self._before = _tree_seconds(os.getpid())
+        self._first = _tree_ticks(os.getpid())
+        self._last = dict(self._first)
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
 
     def seconds(self) -> float:
-        """Since it was made; of processes that have ended as far as their parents know."""
-        return _tree_seconds(os.getpid()) - self._before
+        """Since it was made, which ends here."""
+        self._ended.set()
+        self._watcher.join()
+        self._last |= _tree_ticks(os.getpid())
+        used = sum(ticks - self._first.get(pid, 0) for pid, ticks in self._last.items())
+        return used / _TICKS
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            self._last |= _tree_ticks(os.getpid())
 
 
-def _tree_seconds(root: int) -> float:
-    """User and system time, with that of children that were waited for."""
+def _tree_ticks(root: int) -> dict[int, int]:
+    """User and system time of a process and of all below it that are there."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -133,10 +152,11 @@ def _tree_seconds(root: int) -> float:
             continue  # it ended meanwhile
         pid = int(entry.name)
         children.setdefault(int(fields[1]), []).append(pid)
-        ticks[pid] = sum(map(int, fields[11:15]))
-    todo, found = [root], 0
+        ticks[pid] = int(fields[11]) + int(fields[12])
+    todo = [root]
+    found: dict[int, int] = {}
     while todo:
         pid = todo.pop()
-        found += ticks.get(pid, 0)
+        found[pid] = ticks.get(pid, 0)
         todo += children.get(pid, [])
-    return found / _TICKS
+    return found
