@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import duckdb
+import fastavro
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from pulsark.runtime import OsDisk
+from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.storage.rows import TABLE_SCHEMA
 from pulsark.storage.table import checkpoint
 from pulsark.storage.table.delta_log import COLUMN_TYPES
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.batch import build_batch
 from tests.support.tables import NOW, GrowingTable
 
 
@@ -50,6 +57,29 @@ def test_duckdb_and_polars_count_while_ledgers_come_and_go(table: GrowingTable) 
     assert duckdb_count(table) == polars_count(table) == 40
     table.attach(0, 9, 0, 1)
     assert duckdb_count(table) == polars_count(table) == 42
+
+
+def test_decimals_are_numbers_for_every_engine(tmp_path: Path) -> None:
+    net = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
+    fields = [{"name": "net", "type": ["null", net]}]
+    definition = {"type": "record", "name": "Sale", "fields": fields}
+    version = bytes(8)
+    head = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=NOW)
+    head.schema_version = version
+    payloads = []
+    for number in (Decimal("1234567890.12"), Decimal("-0.05"), None):
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, definition, {"net": number})
+        payloads.append((pb.SingleMessageMetadata(payload_size=0), stream.getvalue()))
+    table = GrowingTable(tmp_path)
+    schema = SchemaData(SchemaType.AVRO, json.dumps(definition).encode())
+    table.attach_entries([build_batch(head, payloads)], 0, [(version, schema)])
+    total = Decimal("1234567890.07")
+    files = DeltaTable(table.directory).file_uris()
+    by_duckdb = duckdb.execute("SELECT sum(value.net) FROM read_parquet(?)", [files]).fetchone()
+    assert by_duckdb == (total,)
+    column = pl.col("value").struct.field("net")
+    assert pl.scan_delta(table.directory).select(column.sum()).collect().item() == total
 
 
 def test_times_are_found_by_statistics(table: GrowingTable) -> None:
