@@ -32,6 +32,7 @@ from pulsark.storage.table.tables import Tables
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, entry_metadata
 from pulsark.wire.topic_name import TopicName
+from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.metadata import SteppingStore, copy_of
 from tests.sim.simulation import Simulation
@@ -291,15 +292,10 @@ def recovered(seed: int, moment: Moment, to_the_end: bool = True) -> None:
 
 
 def explore(seed: int, every: int = 1) -> int:
-    print(f"SEED={seed}")
-    found = moments(seed)
-    for number, moment in enumerate(found[::every]):
-        try:
-            recovered(seed, moment, to_the_end=number % TO_THE_END_EVERY == 0)
-        except BaseException:
-            print(f"crash before {moment.step}, {moment.survival} of the unsynced survived")
-            raise
-    return len(found)
+    def one(number: int, moment: Moment) -> None:
+        recovered(seed, moment, to_the_end=number % TO_THE_END_EVERY == 0)
+
+    return recover_each(seed, moments(seed), one, every)
 
 
 def test_a_crash_before_any_step_leaves_a_publish_in_all_partitions_or_in_none() -> None:

@@ -30,6 +30,7 @@ from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire.ack_set import words_of_mask
+from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.metadata import SteppingStore, copy_of
 from tests.sim.simulation import Simulation
@@ -277,15 +278,7 @@ def recovered(seed: int, moment: Moment, rounds: int = 4) -> None:
 
 def explore(seed: int, every: int = 1) -> int:
     """Recover from every moment, or each ``every``-th; the number of moments."""
-    print(f"SEED={seed}")
-    found = moments(seed)
-    for moment in found[::every]:
-        try:
-            recovered(seed, moment)
-        except BaseException:
-            print(f"crash before {moment.step}, {moment.survival} of the unsynced survived")
-            raise
-    return len(found)
+    return recover_each(seed, moments(seed), lambda _, moment: recovered(seed, moment), every)
 
 
 @pytest.mark.feature("F72")

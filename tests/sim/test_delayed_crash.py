@@ -20,6 +20,7 @@ from pulsark.storage.delayed_segment import KEY, info_of, segments_of
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerConfig, LedgerManager
+from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.metadata import SteppingStore, copy_of
 from tests.sim.simulation import Simulation
@@ -164,15 +165,9 @@ def recovered(seed: int, moment: Moment) -> None:
 
 
 def explore(seed: int, every: int = 1) -> int:
-    print(f"SEED={seed}")
-    found = moments(seed, rounds=8)
-    for moment in found[::every]:
-        try:
-            recovered(seed, moment)
-        except BaseException:
-            print(f"crash before {moment.step}, {moment.survival} of the unsynced survived")
-            raise
-    return len(found)
+    return recover_each(
+        seed, moments(seed, rounds=8), lambda _, moment: recovered(seed, moment), every
+    )
 
 
 @pytest.mark.feature("F57", "F72")

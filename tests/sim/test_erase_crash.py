@@ -25,6 +25,7 @@ from pulsark.storage.table.process import Entries
 from pulsark.storage.table.seal_range import SealRange
 from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
+from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.metadata import SteppingStore, copy_of
 from tests.sim.simulation import Simulation
@@ -209,15 +210,11 @@ def recovered(seed: int, moment: Moment, *, to_the_end: bool) -> None:
 
 def explore(seed: int) -> int:
     """Recover from every moment; go on to the end from some of them."""
-    print(f"SEED={seed}")
-    found = moments(seed)
-    for number, moment in enumerate(found):
-        try:
-            recovered(seed, moment, to_the_end=number % TO_THE_END_EVERY == 0)
-        except BaseException:
-            print(f"crash before {moment.step}, {moment.survival} of the unsynced survived")
-            raise
-    return len(found)
+
+    def one(number: int, moment: Moment) -> None:
+        recovered(seed, moment, to_the_end=number % TO_THE_END_EVERY == 0)
+
+    return recover_each(seed, moments(seed), one)
 
 
 def test_a_crash_before_any_step_leaves_erasures_whole_or_undone() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,21 +34,7 @@ from tests.support.protobuf_messages import (
     native,
     one,
 )
-
-V0, V1 = (bytes(7) + bytes([n]) for n in range(2))
-
-
-def through(
-    column: ValueColumn, payloads: Sequence[bytes | None], versions: Sequence[bytes | None]
-) -> tuple[list[Any], list[bytes | None]]:
-    """Values and what is kept as it was sent; asserts that all payloads come back."""
-    given, carried = pa.array(payloads, pa.binary()), pa.array(versions, pa.binary())
-    values, raw = column.split(given, carried)
-    values.validate(full=True)
-    assert values.type == column.type
-    again = ValueColumn.from_metadata(column.to_metadata())
-    assert again.join(values, raw, carried).to_pylist() == list(payloads)
-    return values.to_pylist(), raw.to_pylist()
+from tests.support.typed_values import V0, V1, through
 
 
 def of(schema: SchemaData, *payloads: bytes | None) -> tuple[list[Any], list[bytes | None]]:

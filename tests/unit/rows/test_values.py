@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from typing import Any
@@ -23,15 +22,13 @@ from pulsark.schemas.key_value import from_text
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows.values import ValueColumn, arrow_type_of, decode_values
 from pulsark.storage.rows.values import avro as avro_module
+from tests.support.typed_values import V0, V1, through
 
 
 @pytest.fixture(params=[1, 16], ids=["together", "as it comes"])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """From how many messages on the elements of arrays and maps are read together."""
     monkeypatch.setattr(avro_module, "FEW", request.param)
-
-
-V0, V1 = (bytes(7) + bytes([n]) for n in range(2))
 
 
 def record(*fields: tuple[str, Any], name: str = "R") -> dict[str, Any]:
@@ -67,19 +64,6 @@ def encoded(definition: Any, *values: Any) -> list[bytes | None]:
 
 def texts(*values: Any, **form: Any) -> list[bytes | None]:
     return [json.dumps(value, **form).encode() for value in values]
-
-
-def through(
-    column: ValueColumn, payloads: Sequence[bytes | None], versions: Sequence[bytes | None]
-) -> tuple[list[Any], list[bytes | None]]:
-    """Values and what is kept as it was sent; asserts that all payloads come back."""
-    given, carried = pa.array(payloads, pa.binary()), pa.array(versions, pa.binary())
-    values, raw = column.split(given, carried)
-    values.validate(full=True)
-    assert values.type == column.type
-    again = ValueColumn.from_metadata(column.to_metadata())
-    assert again.join(values, raw, carried).to_pylist() == list(payloads)
-    return values.to_pylist(), raw.to_pylist()
 
 
 def column_of(kind: ColumnType, *versions: SchemaData) -> ValueColumn:
