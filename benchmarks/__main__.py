@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from benchmarks.goals import add_check
+
 PARTS = (
     "compare",
     "sealing",
@@ -44,7 +46,7 @@ def run(part: str, check: bool) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="All benchmarks.")
-    parser.add_argument("--check", action="store_true", help="exit 1 if a goal is missed")
+    add_check(parser)
     chosen = parser.parse_args(arguments)
     outcomes = []
     for number, part in enumerate(PARTS, 1):

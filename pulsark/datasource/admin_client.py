@@ -342,7 +342,7 @@ class AdminClient:
 
         ``with_schema``: they will have a version of the topic's schema.
         """
-        query = f"?schema={str(with_schema).lower()}"
+        query = "?schema=true" if with_schema else ""
         status, body = self._call("GET", f"{_path(topic)}/bulkPublish{query}")
         if status == 404:
             raise TopicNotFoundError(

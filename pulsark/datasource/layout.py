@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pulsark.datasource.columns import COLUMNS, PAYLOAD_META, unknown_column
 from pulsark.datasource.errors import OptionError
 from pulsark.datasource.options import Options
-from pulsark.schemas.columns import BINARY, ColumnType, fields_of, type_of_versions
+from pulsark.schemas.columns import BINARY, ColumnType, type_of_versions, types_of
 from pulsark.schemas.definition import SchemaData
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def spark_type(kind: ColumnType) -> DataType:
 
 
 def _of_payload(options: Options, payload: ColumnType) -> Layout:
-    fields = {field["name"]: field["type"] for field in fields_of(payload)}
+    fields = types_of(payload)
     columns: dict[str, ColumnType] = dict(fields) or {"value": payload}
     stored = {}
     types = {each.name: _type(each.type) for each in COLUMNS}

@@ -49,10 +49,11 @@ class BulkPublishing:
         """
         sealing = self._sealing()
         topic_id, partitions = await self._identity(topic)
-        for leaf in await self._leaves(topic, partitions):
+        leaves = await self._leaves(topic, partitions)
+        for leaf in leaves:
             await self._check_writable(leaf)
-            if not with_schema:
-                await self._broker.schema_admission.of_producer(leaf.name, leaf.policies, None)
+        if not with_schema:
+            await self._broker.schema_admission.of_producer(topic, leaves[0].policies, None)
         directories, needed, values = await sealing.staging(topic, topic_id)
         now_ms = self._broker.clock.now_ms()
         return Staging(topic, topic_id, partitions, directories, needed, values, now_ms)

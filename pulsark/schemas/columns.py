@@ -153,6 +153,11 @@ def fields_of(kind: ColumnType) -> list[dict[str, Any]]:
     return list(kind["fields"]) if isinstance(kind, dict) and kind["type"] == "struct" else []
 
 
+def types_of(kind: ColumnType) -> dict[str, ColumnType]:
+    """The types of a struct's fields by their names; of anything else there are none."""
+    return {field["name"]: field["type"] for field in fields_of(kind)}
+
+
 def struct(fields: Iterable[tuple[str, ColumnType]]) -> ColumnType:
     """A struct; all of its fields may be null."""
     return {
@@ -219,8 +224,8 @@ def branch_of(union: Union) -> AvroType | None:
 
 def is_decimal(avro: Primitive) -> bool:
     """Whether bytes are shown as the numbers that they stand for."""
-    digits = 1 <= avro.precision <= DECIMAL_DIGITS_MAX and 0 <= avro.scale <= avro.precision
-    return digits and (avro.kind, avro.logical) == ("bytes", "decimal")
+    is_one = (avro.kind, avro.logical) == ("bytes", "decimal")
+    return is_one and _are_digits(avro.precision, avro.scale)
 
 
 def decimal_digits(kind: str) -> tuple[int, int] | None:
@@ -229,7 +234,11 @@ def decimal_digits(kind: str) -> tuple[int, int] | None:
     if found is None:
         return None
     precision, scale = int(found[1]), int(found[2])
-    return (precision, scale) if scale <= precision <= DECIMAL_DIGITS_MAX else None
+    return (precision, scale) if _are_digits(precision, scale) else None
+
+
+def _are_digits(precision: int, scale: int) -> bool:
+    return 1 <= precision <= DECIMAL_DIGITS_MAX and 0 <= scale <= precision
 
 
 def as_held(avro: AvroType, column: ColumnType) -> AvroType:
@@ -248,7 +257,7 @@ def as_held(avro: AvroType, column: ColumnType) -> AvroType:
         case Map(values), {"type": "map", "valueType": inner}:
             return Map(as_held(values, inner))
         case Record(name, aliases, fields), {"type": "struct"}:
-            types = {field["name"]: field["type"] for field in fields_of(column)}
+            types = types_of(column)
             held = {
                 field.name: replace(field, type=as_held(field.type, types[field.name]))
                 if field.name in types

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import duckdb
-import fastavro
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +21,7 @@ from pulsark.storage.table.delta_log import COLUMN_TYPES
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from tests.support.tables import NOW, GrowingTable
+from tests.support.typed_values import encoded
 
 
 @pytest.fixture
@@ -66,14 +65,12 @@ def test_decimals_are_numbers_for_every_engine(tmp_path: Path) -> None:
     version = bytes(8)
     head = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=NOW)
     head.schema_version = version
-    payloads = []
-    for number in (Decimal("1234567890.12"), Decimal("-0.05"), None):
-        stream = io.BytesIO()
-        fastavro.schemaless_writer(stream, definition, {"net": number})
-        payloads.append((pb.SingleMessageMetadata(payload_size=0), stream.getvalue()))
+    sales = [{"net": number} for number in (Decimal("1234567890.12"), Decimal("-0.05"), None)]
+    payloads = encoded(definition, *sales)
+    messages = [(pb.SingleMessageMetadata(payload_size=0), payload) for payload in payloads]
     table = GrowingTable(tmp_path)
     schema = SchemaData(SchemaType.AVRO, json.dumps(definition).encode())
-    table.attach_entries([build_batch(head, payloads)], 0, [(version, schema)])
+    table.attach_entries([build_batch(head, messages)], 0, [(version, schema)])
     total = Decimal("1234567890.07")
     files = DeltaTable(table.directory).file_uris()
     by_duckdb = duckdb.execute("SELECT sum(value.net) FROM read_parquet(?)", [files]).fetchone()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fastavro
 import pytest
 from google.protobuf import descriptor_pb2
 
@@ -26,6 +24,7 @@ from tests.support.protobuf_messages import (
     one,
 )
 from tests.support.tables import NOW, GrowingTable
+from tests.support.typed_values import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +64,7 @@ def value(n: int, version: int) -> dict[str, Any]:
     return found | ({"place": {"x": n / 2}, "tags": ["a", "b"]} if version else {})
 
 
-def encoded(kind: SchemaType, n: int, version: int) -> bytes:
+def payload(kind: SchemaType, n: int, version: int) -> bytes:
     if kind is SchemaType.JSON:
         return json.dumps(value(n, version)).encode()
     if kind is SchemaType.PROTOBUF_NATIVE:
@@ -74,9 +73,7 @@ def encoded(kind: SchemaType, n: int, version: int) -> bytes:
             found.place.x = n / 2
             found.tags.extend(["a", "b"])
         return bytes(found.SerializeToString())
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, definition(version), value(n, version))
-    return stream.getvalue()
+    return encoded(definition(version), value(n, version))[0]
 
 
 def batch(kind: SchemaType, number: int, version: int) -> bytes:
@@ -86,7 +83,7 @@ def batch(kind: SchemaType, number: int, version: int) -> bytes:
     return build_batch(
         head,
         [
-            (pb.SingleMessageMetadata(payload_size=0), encoded(kind, n, version))
+            (pb.SingleMessageMetadata(payload_size=0), payload(kind, n, version))
             for n in range(first, first + MESSAGES)
         ],
     )

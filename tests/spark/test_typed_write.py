@@ -26,6 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, struct
 
 import pulsark
+from pulsark.cli.admin_client import AdminClient
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
@@ -221,9 +222,8 @@ def test_where_schemas_are_enforced_rows_without_one_are_refused(
 ) -> None:
     typed = {"topic": topic, "createTopic": "true", "valueFormat": "avro"}
     write(sales(spark, 0, 10), writing, **typed)
-    url = f"{broker.web_url}/admin/v2/persistent/public/default/{topic}/schemaValidationEnforced"
-    headers = {"Content-Type": "application/json"}
-    urllib.request.urlopen(urllib.request.Request(url, b"true", headers, method="POST")).close()
+    path = f"/persistent/public/default/{topic}/schemaValidationEnforced"
+    AdminClient(broker.web_url).call("POST", path, True)
     plain_rows = spark.range(5).selectExpr("cast(id AS string) AS value")
     with pytest.raises(PySparkException, match="valueFormat to avro or json"):
         write(plain_rows, writing, topic=topic)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo
@@ -25,6 +23,7 @@ from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry
 from tests.support.fake_broker import FakeBroker
+from tests.support.typed_values import encoded
 
 FIRST = {
     "type": "record",
@@ -53,9 +52,7 @@ def schema(definition: Any, kind: SchemaType = SchemaType.AVRO) -> SchemaData:
 
 
 def avro(definition: Any, value: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, definition, value)
-    return out.getvalue()
+    return encoded(definition, value)[0]
 
 
 def message(payload: bytes, version: int | None, key: str = "k") -> bytes:

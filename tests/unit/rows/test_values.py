@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -10,7 +9,6 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -22,7 +20,7 @@ from pulsark.schemas.key_value import from_text
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows.values import ValueColumn, arrow_type_of, decode_values
 from pulsark.storage.rows.values import avro as avro_module
-from tests.support.typed_values import V0, V1, through
+from tests.support.typed_values import V0, V1, encoded, through
 
 
 @pytest.fixture(params=[1, 16], ids=["together", "as it comes"])
@@ -50,16 +48,6 @@ def avro(definition: Any) -> SchemaData:
 
 def as_json(definition: Any) -> SchemaData:
     return schema(SchemaType.JSON, definition)
-
-
-def encoded(definition: Any, *values: Any) -> list[bytes | None]:
-    parsed = fastavro.parse_schema(json.loads(json.dumps(definition)))
-    payloads: list[bytes | None] = []
-    for value in values:
-        stream = io.BytesIO()
-        fastavro.schemaless_writer(stream, parsed, value)
-        payloads.append(stream.getvalue())
-    return payloads
 
 
 def texts(*values: Any, **form: Any) -> list[bytes | None]:

@@ -198,9 +198,12 @@ class _Reader:
             size = _FIXED_SIZES[avro.kind]
             starts, _ = self._take(rows, np.full(len(rows), size, np.int64))
             return self._of_cells(avro, starts, rows)
-        found = slices(self._buffer, *self._take(rows, self._longs(rows)))
+        starts, ends = self._take(rows, self._longs(rows))
+        if is_decimal(avro):
+            return decimals(self._data, starts, ends, avro)
+        found = slices(self._buffer, starts, ends)
         if avro.kind == "bytes":
-            return decimals(found, avro) if is_decimal(avro) else found
+            return found
         shown = text(found)
         if shown is None:
             broken = not_text(found)

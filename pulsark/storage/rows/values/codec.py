@@ -16,8 +16,8 @@ from pulsark.schemas.columns import (
     ColumnType,
     as_held,
     avro_of,
-    fields_of,
     pair_of,
+    types_of,
     value_type,
 )
 from pulsark.schemas.definition import SchemaData, SchemaType
@@ -86,7 +86,7 @@ def codec_of(
         return codec_of(pair, form, column)
     if pair is not None:
         forms = form or {}
-        held_as = {field["name"]: field["type"] for field in fields_of(column or BINARY)}
+        held_as = types_of(column or BINARY)
         key, value = (
             codec_of(each, forms.get(name), held_as.get(name))
             for name, each in zip(("key", "value"), pair, strict=True)

@@ -6,38 +6,34 @@ from decimal import Context, Decimal
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pulsark.schemas.avro import Primitive
 from pulsark.schemas.columns import DECIMAL_DIGITS_MAX
+from pulsark.storage.rows.arrays import Ints
 from pulsark.storage.rows.values.types import too_long, with_nulls
 
 _CELL: Final = 16
 _EXACT: Final = Context(prec=2 * DECIMAL_DIGITS_MAX)
 
 
-def decimals(written: pa.Array, avro: Primitive) -> pa.Array:
-    """Bytes, none of them null, as numbers; null where they are none, or have too many digits."""
-    kind = pa.decimal128(avro.precision, avro.scale)
-    if not len(written):
-        return pa.nulls(0, kind)
-    offsets = np.frombuffer(written.buffers()[1], np.int32)[written.offset :][: len(written) + 1]
-    starts, ends = offsets[:-1, None].astype(np.int64), offsets[1:, None].astype(np.int64)
-    held = written.buffers()[2]
-    data = np.frombuffer(held, np.uint8) if held is not None and held.size else np.zeros(1, "u1")
+def decimals(data: npt.NDArray[np.uint8], starts: Ints, ends: Ints, avro: Primitive) -> pa.Array:
+    """What stands in ``data``, which is not empty, from ``starts`` to ``ends``, as numbers.
+
+    Null where it is none, or has too many digits.
+    """
     sizes = ends - starts
-    places = ends - _CELL + np.arange(_CELL)
-    cells = data[np.clip(places, 0, len(data) - 1)]
-    first = data[np.minimum(starts, len(data) - 1)]
-    sign = np.where(first >= 0x80, 0xFF, 0).astype(np.uint8)
-    cells = np.where(places >= starts, cells, sign)
+    places = ends[:, None] - _CELL + np.arange(_CELL)
+    sign = np.where(data[np.minimum(starts, len(data) - 1)] >= 0x80, 0xFF, 0).astype(np.uint8)
+    cells = np.where(places >= starts[:, None], data[np.maximum(places, 0)], sign[:, None])
     numbers = pa.Array.from_buffers(
         pa.decimal128(DECIMAL_DIGITS_MAX, avro.scale),
-        len(written),
+        len(cells),
         [None, pa.py_buffer(np.ascontiguousarray(cells[:, ::-1]))],
     )
-    wrong = (sizes[:, 0] == 0) | (sizes[:, 0] > _CELL) | too_long(numbers, avro.precision)
-    return with_nulls(numbers, wrong).cast(kind)
+    wrong = (sizes == 0) | (sizes > _CELL) | too_long(numbers, avro.precision)
+    return with_nulls(numbers, wrong).cast(pa.decimal128(avro.precision, avro.scale))
 
 
 def decimal_bytes(column: pa.Array) -> pa.Array:
