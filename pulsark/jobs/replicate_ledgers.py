@@ -18,9 +18,9 @@ from pulsark.datasource.errors import DataSourceError
 from pulsark.errors import PulsarkError
 from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated
 from pulsark.runtime import OsDisk
-from pulsark.storage.table.attach import copy_file
 from pulsark.storage.table.record import DataFile
 from pulsark.storage.table.repair import copy_state
+from pulsark.storage.table.root_files import copy_file
 from pulsark.storage.table.roots import storage_root_of
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from pulsark.errors import LedgerFencedError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
 from pulsark.storage.table import attach as attach_module
-from pulsark.storage.table.attach import TableOwner, commit_on_root
+from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.delta_log import DeltaLog
 from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord, table_path
+from pulsark.storage.table.root_log import commit_on_root
 from pulsark.storage.table.seal import seal
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each

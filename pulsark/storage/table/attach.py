@@ -17,30 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-
-import google_crc32c
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 from pulsark.errors import (
     BadVersionError,
-    CorruptEntryError,
     LedgerFencedError,
     MetadataError,
     StorageError,
 )
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.runtime import Disk, Runtime, Worker, run_in_worker
+from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.columns import ColumnType
-from pulsark.storage.table.delta_log import (
-    Action,
-    CorruptCommitError,
-    DeltaLog,
-    attach_number,
-    commit_of,
-    files_of,
-    first_commit,
-)
 from pulsark.storage.table.record import (
     FILES_PER_ATTACH_MAX,
     FILES_PER_PUBLISH_MAX,
@@ -52,11 +41,10 @@ from pulsark.storage.table.record import (
     ledgers_of,
     sealed_ledger_path,
 )
-from pulsark.storage.table.room import check_room
+from pulsark.storage.table.root_files import remove_files, remove_tree
+from pulsark.storage.table.root_log import commit_on_root
 
 log = logging.getLogger(__name__)
-
-COPY_BYTES = 4 << 20
 
 DOUBT_SECONDS = 1.0
 DOUBT_ATTEMPTS = 10
@@ -228,10 +216,7 @@ class TableOwner:
                 await self._save(self._record)
             for root in self._record.roots:
                 try:
-                    await run_in_worker(
-                        self._worker,
-                        lambda root=root: _remove_files(self._disk, root, old),  # type: ignore[misc]
-                    )
+                    await run_in_worker(self._worker, partial(remove_files, self._disk, root, old))
                 except OSError as e:
                     log.warning("%s: files that left the table stay: %s", root, e)
             if old:
@@ -280,10 +265,8 @@ class TableOwner:
         reached = 0
         for root in record.roots:
             try:
-                await run_in_worker(
-                    self._worker,
-                    lambda root=root: self._commit_on_root(record, root, clean=clean),  # type: ignore[misc]
-                )
+                commit = partial(self._commit_on_root, record, root, clean=clean)
+                await run_in_worker(self._worker, commit)
             except (OSError, StorageError) as e:
                 log.warning("table %s: root %s stays behind: %s", record.table_id, root, e)
             else:
@@ -367,7 +350,7 @@ async def delete_table(
         return
     record = TableRecord.decode(path, found.value).relocated(where)
     for root in record.roots:
-        await run_in_worker(worker, lambda root=root: remove_tree(runtime.disk, root))  # type: ignore[misc]
+        await run_in_worker(worker, partial(remove_tree, runtime.disk, root))
     for name in await metadata.children(path):
         await _delete(metadata, f"{path}/{name}")
     await _delete(metadata, path)
@@ -378,23 +361,6 @@ async def _delete(metadata: MetadataStore, path: str) -> None:
         await metadata.delete(path)
     except BadVersionError:
         return  # gone already
-
-
-def _remove_files(disk: Disk, root: str, paths: Iterable[str]) -> None:
-    for path in paths:
-        disk.remove(f"{root}/{path}")
-
-
-def remove_tree(disk: Disk, directory: str) -> None:
-    """Remove the files of a table. The log goes last, newest commit first: until then, what is
-    left of the table says of itself that it lacks files."""
-    for partition in disk.list(directory):
-        if "=" in partition:
-            for ledger in disk.list(f"{directory}/{partition}"):
-                for name in disk.list(f"{directory}/{partition}/{ledger}"):
-                    disk.remove(f"{directory}/{partition}/{ledger}/{name}")
-    for name in reversed(disk.list(f"{directory}/_delta_log")):
-        disk.remove(f"{directory}/_delta_log/{name}")
 
 
 async def _load_or_create(
@@ -412,148 +378,3 @@ async def _load_or_create(
             return record, await metadata.put(path, record.encode(), version)
         except BadVersionError:
             continue
-
-
-# -- one root ----------------------------------------------------------------------------------
-
-
-def commit_on_root(disk: Disk, record: TableRecord, directory: str, *, clean: bool = False) -> None:
-    """Bring one root's log and files up to the record's intent. Blocks; may be repeated.
-
-    Raises ``OSError`` or ``StorageError`` if that cannot be done now.
-    """
-    intent = record.intent
-    assert intent is not None
-    table_log = DeltaLog(disk, directory)
-    if clean:
-        table_log.clean()
-    peers = [root for root in record.roots if root != directory]
-    while True:
-        table_log.create(record)
-        versions = table_log.versions()
-        attached, bad = _last_attach(table_log, versions)
-        if bad == 0:
-            table_log.replace(0, first_commit(record))
-            continue
-        if attached >= intent.number and bad is None:
-            return
-        if attached + 1 < intent.number:
-            number, commit, adds = _next_of_peer(disk, peers, attached)
-        else:
-            number, commit, adds = intent.number, commit_of(record), list(intent.adds)
-        for file in adds:
-            _ensure_file(disk, directory, peers, file)
-        version = bad if bad is not None else versions[-1] + 1
-        try:
-            if bad is not None:
-                log.warning("%s: commit %d is damaged, made again", directory, bad)
-                table_log.replace(version, commit)
-            else:
-                table_log.write(version, commit)
-        except FileExistsError:
-            continue
-        if table_log.read_bytes(version) != commit:
-            raise CorruptCommitError(f"{directory}: commit {version} reads differently")
-        log.debug("%s: attach %d is commit %d", directory, number, version)
-
-
-def _last_attach(table_log: DeltaLog, versions: list[int]) -> tuple[int, int | None]:
-    """The last attach in a log, and the newest commit if that one is damaged."""
-    try:
-        table_log.read(versions[-1])
-    except CorruptCommitError:
-        return table_log.attached(versions[:-1]), versions[-1]
-    return table_log.attached(versions), None
-
-
-@dataclass(frozen=True, slots=True)
-class _PeerCommit:
-    commit: bytes
-    actions: list[Action]
-
-
-def _next_of_peer(
-    disk: Disk, peers: Iterable[str], attached: int
-) -> tuple[int, bytes, list[DataFile]]:
-    """The commit after attach ``attached``, from a root that has it, and the files it needs.
-
-    Files that a later commit removed may be gone already, and are not needed.
-    """
-    for peer in peers:
-        try:
-            found = _commits_after(DeltaLog(disk, peer), attached)
-        except (OSError, StorageError) as e:
-            log.warning("%s: cannot be copied from: %s", peer, e)
-            continue
-        if attached + 1 in found:
-            wanted = found[attached + 1]
-            removed = {
-                action["remove"]["path"]
-                for commit in found.values()
-                for action in commit.actions
-                if "remove" in action
-            }
-            adds = [file for file in files_of(wanted.actions) if file.path not in removed]
-            return attached + 1, wanted.commit, adds
-    raise StorageError(f"no root has attach {attached + 1}")
-
-
-def _commits_after(table_log: DeltaLog, attached: int) -> dict[int, _PeerCommit]:
-    found: dict[int, _PeerCommit] = {}
-    for version in reversed(table_log.versions()):
-        actions = table_log.read(version)
-        number = attach_number(actions)
-        if number is not None:
-            if number <= attached:
-                break
-            found[number] = _PeerCommit(table_log.read_bytes(version), actions)
-    return found
-
-
-def _ensure_file(disk: Disk, directory: str, peers: Iterable[str], file: DataFile) -> None:
-    """A file is on this root with its size; copied from another root if it is not."""
-    if _has(disk, directory, file):
-        return
-    for peer in peers:
-        try:
-            if _has(disk, peer, file):
-                copy_file(disk, peer, directory, file)
-                return
-        except (OSError, StorageError) as e:
-            log.warning("%s: %s cannot be copied: %s", peer, file.path, e)
-    raise StorageError(f"no root has {file.path} with {file.size} bytes")
-
-
-def _has(disk: Disk, directory: str, file: DataFile) -> bool:
-    try:
-        return disk.size(f"{directory}/{file.path}") == file.size
-    except FileNotFoundError:
-        return False
-
-
-def copy_file(disk: Disk, source: str, target: str, file: DataFile) -> None:
-    """Copy a file from one root to another, durably, and only if its checksum is right."""
-    check_room(disk, target, file.size)
-    path = f"{target}/{file.path}"
-    disk.make_dirs(path.rpartition("/")[0])
-    disk.remove(path)
-    reading = disk.open(f"{source}/{file.path}")
-    try:
-        writing = disk.create(path)
-        try:
-            crc = 0
-            for offset in range(0, file.size, COPY_BYTES):
-                piece = reading.read(offset, min(COPY_BYTES, file.size - offset))
-                crc = google_crc32c.extend(crc, piece)
-                writing.writev([piece])
-            writing.sync()
-        except OSError:
-            disk.remove(path)  # the rest of it may be what the disk had room for
-            raise
-        finally:
-            writing.close()
-    finally:
-        reading.close()
-    if crc != file.crc32c:
-        disk.remove(path)
-        raise CorruptEntryError(f"{source}/{file.path} is damaged")

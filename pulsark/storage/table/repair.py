@@ -16,9 +16,9 @@ import google_crc32c
 
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.runtime import Disk
-from pulsark.storage.table.attach import commit_on_root
 from pulsark.storage.table.delta_log import CorruptCommitError, DeltaLog
 from pulsark.storage.table.record import DataFile, TableRecord
+from pulsark.storage.table.root_log import commit_on_root
 from pulsark.storage.table.roots import storage_root_of
 
 log = logging.getLogger(__name__)

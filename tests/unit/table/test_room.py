@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pulsark.storage.table.attach import copy_file
 from pulsark.storage.table.record import DataFile
 from pulsark.storage.table.room import room_of
+from pulsark.storage.table.root_files import copy_file
 from tests.sim.disk import SimDisk
 
 MIB = 1 << 20
