@@ -49,18 +49,12 @@ async def unsubscribe(
     wanted = unquoted(subscription)
     if is_system_subscription(wanted):
         raise fail(412, f"{wanted} is one of the broker's own subscriptions")
-    await _each(broker, name, bundle, wanted, _delete)
+    await _each(broker, name, bundle, wanted, Subscription.delete)
     return done()
 
 
 async def _clear(subscription: Subscription) -> None:
     await pass_over(subscription, subscription.topic.ledger.last_confirmed)
-
-
-async def _delete(subscription: Subscription) -> None:
-    if subscription.consumers:
-        raise fail(412, "Subscription has active connected consumers")
-    await subscription.delete()
 
 
 async def _each(

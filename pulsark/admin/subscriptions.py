@@ -97,10 +97,12 @@ async def delete_subscription(
     found = [one.subscriptions[name] for one in served if name in one.subscriptions]
     if not found:
         raise fail(404, "Subscription not found")
-    if not flag(request, "force") and any(subscription.consumers for subscription in found):
-        raise fail(412, "Subscription has active connected consumers")
+    force = flag(request, "force")
+    if not force:
+        for subscription in found:
+            subscription.check_unused()  # of none, or of all
     for subscription in found:
-        await subscription.delete()
+        await subscription.delete(force=force)
     return done()
 
 

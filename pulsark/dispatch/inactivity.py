@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.policies import TopicPolicies
 from pulsark.dispatch.topic_admin import is_system
+from pulsark.errors import ClientError
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -71,4 +73,5 @@ async def expire_subscriptions(topic: Topic) -> None:
     for subscription in topic.backlog.subscriptions:
         if not subscription.consumers and subscription.last_used_ms <= oldest_ms:
             log.info("%s: subscription %s expired", topic.name, subscription.name)
-            await subscription.delete()
+            with suppress(ClientError):  # somebody came meanwhile
+                await subscription.delete()

@@ -61,6 +61,7 @@ class NonPersistentSubscription(Subscribers):
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
+        self.check_admits()
         before = self.type.active
         self.type.add(consumer)
         if self.type.active is not before:
@@ -80,10 +81,18 @@ class NonPersistentSubscription(Subscribers):
     def drop_if_abandoned(self) -> None:
         """Without consumers there is nothing to keep."""
         if not self.consumers and not self.changing.locked():
-            self.topic.forget_subscription(self)
+            self.close()
 
-    async def delete(self) -> None:
-        """Delete the subscription; its consumers connect anew."""
+    async def delete(self, *, force: bool = False) -> None:
+        """Delete it, unless it has consumers. By ``force`` they connect anew."""
+        async with self.changing:
+            if not force:
+                self.check_unused()
+            self.close()
+
+    def close(self) -> None:
+        """It is not there any more; its consumers connect anew."""
+        self.closed = True
         self.close_consumers()
         self.topic.forget_subscription(self)
 

@@ -189,7 +189,7 @@ class NonPersistentTopic:
         self.closed = True
         self._admission.disconnect()
         for subscription in list(self.subscriptions.values()):
-            await subscription.delete()
+            subscription.close()
 
     async def delete(self) -> None:
         """There is nothing to delete but the topic itself."""

@@ -6,8 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.exclusive import Exclusive
-from pulsark.dispatch.subscription_type import SubscriptionType, SubType, TypeSpec
+from pulsark.dispatch.subscription_type import (
+    SubscriptionClosedError,
+    SubscriptionType,
+    SubType,
+    TypeSpec,
+)
 from pulsark.dispatch.subscription_types import check_change, new_type
+from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -27,7 +33,9 @@ class Subscribers:
         self.spec: TypeSpec | None = None
         """What the last consumers asked for; ``None`` before the first."""
         self.changing = asyncio.Lock()
-        """Held while consumers are admitted and while a seek moves the cursor."""
+        """Held while consumers are admitted, while a seek moves the cursor, and by its deletion."""
+        self.closed = False
+        """Whether it is not there any more: it admits nobody, and another may have its name."""
         self.messages_out = 0
         self.entries_out = 0
         self.bytes_out = 0
@@ -54,6 +62,19 @@ class Subscribers:
         self.type = new_type(spec, topic, settings)
         self.spec = spec
         return True
+
+    def check_admits(self) -> None:
+        """Raise ``SubscriptionClosedError`` if it is not there any more."""
+        if self.closed:
+            raise SubscriptionClosedError(self.name)
+
+    def check_unused(self) -> None:
+        """Raise ``ClientError`` if consumers are connected."""
+        if self.consumers:
+            raise ClientError(
+                ServerError.ConsumerBusy,
+                f"Subscription {self.name} has active connected consumers",
+            )
 
     def announce_active(self, newcomer: Consumer) -> None:
         """Tell a new Failover consumer whether it is the active one."""

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.message_ids import position_of
 from pulsark.dispatch.schemas import from_wire
-from pulsark.dispatch.subscription_type import PlaceTakenError, SubType, TypeSpec
+from pulsark.dispatch.subscription_type import (
+    PlaceTakenError,
+    SubscriptionClosedError,
+    SubType,
+    TypeSpec,
+)
 from pulsark.dispatch.topic_kinds import is_system_subscription
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
@@ -66,9 +71,9 @@ class Subscribing:
                 subscription.check_joinable(durable=request.durable)
             try:
                 async with subscription.changing:
-                    # It may have been deleted while others were admitted.
-                    if topic.subscriptions.get(subscription.name) is subscription:
-                        return await self._join(connection, request, subscription, spec)
+                    return await self._join(connection, request, subscription, spec)
+            except SubscriptionClosedError:
+                continue  # it was deleted while this one waited
             except BaseException:
                 subscription.drop_if_abandoned()
                 raise
@@ -98,7 +103,11 @@ class Subscribing:
         subscription: AnySubscription,
         spec: TypeSpec,
     ) -> Consumer:
-        """Add a consumer, all or nothing. The caller holds ``subscription.changing``."""
+        """Add a consumer, all or nothing. The caller holds ``subscription.changing``.
+
+        ``SubscriptionClosedError``: whatever was awaited, the subscription is not there any more.
+        """
+        subscription.check_admits()
         if request.replicate_subscription_state and subscription.durable:
             await subscription.set_replicated(True)
         _check_room(subscription)
@@ -109,6 +118,7 @@ class Subscribing:
                 back_ms = request.start_message_rollback_duration_sec * 1000
                 await subscription.rollback(self._clock.now_ms() - back_ms)
             subscription.topic.check_open()
+            subscription.check_admits()
         except BaseException:
             subscription.remove_consumer(consumer)
             raise

@@ -158,6 +158,7 @@ class Subscription(Subscribers):
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
+        self.check_admits()
         before = self.type.active
         self.type.add(consumer)
         if not self.type.tracks_pending and self.type.active is not before:
@@ -448,9 +449,13 @@ class Subscription(Subscribers):
         with self.dispatcher.hold():
             await self._move_cursor(position, None)
 
-    async def delete(self) -> None:
-        """Delete the subscription, durably; its consumers connect anew."""
-        await self.topic.delete_subscription(self)
+    async def delete(self, *, force: bool = False) -> None:
+        """Delete it, durably, unless it has consumers. By ``force`` they connect anew."""
+        async with self.changing:
+            if not force:
+                self.check_unused()
+            if not self.closed:
+                await self.topic.delete_subscription(self)
 
     def trimmed(self, through: Position) -> None:
         """Entries up to there are gone. Whoever was to get them, a reader, goes on behind."""
@@ -508,7 +513,8 @@ class Subscription(Subscribers):
         consumer.connection.send_message(consumer, entry, redeliveries, ack_set)
 
     def close(self) -> None:
-        """Stop all activity of the subscription."""
+        """It is not there any more: stop all its activity."""
+        self.closed = True
         self.dispatcher.close()
         if self._takeover is not None:
             self._takeover.cancel()

@@ -57,6 +57,13 @@ class TypeSpec:
         return "STICKY" if self.sticky else "AUTO_SPLIT"
 
 
+class SubscriptionClosedError(ClientError):
+    """The subscription was deleted meanwhile. Whoever wants one of that name begins again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(ServerError.ServiceNotReady, f"Subscription {name} was deleted")
+
+
 class PlaceTakenError(ClientError):
     """A consumer cannot be admitted as long as ``holder`` is there."""
 

@@ -396,12 +396,12 @@ class Topic:
         return Position(place.ledger_id, place.entry_id - 1)
 
     async def delete_subscription(self, subscription: Subscription) -> None:
-        """Delete a subscription, durably."""
+        """Delete a subscription, durably. The caller holds its ``changing``."""
         self.touch()
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
-        subscription.close_consumers()
         subscription.close()
+        subscription.close_consumers()
         if subscription.cursor.durable:
             await self._cursors.delete(self.ledger.topic_id, subscription.name)
 

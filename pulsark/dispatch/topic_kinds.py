@@ -176,7 +176,9 @@ class AnySubscription(Protocol):
     spec: TypeSpec | None
     """What the last consumers asked for; ``None`` before the first."""
     changing: asyncio.Lock
-    """Held while consumers are admitted and while a seek moves the cursor."""
+    """Held while consumers are admitted, while a seek moves the cursor, and by its deletion."""
+    closed: bool
+    """Whether it is not there any more: it admits nobody, and another may have its name."""
     messages_out: int
     entries_out: int
     bytes_out: int
@@ -255,11 +257,17 @@ class AnySubscription(Protocol):
     def check_joinable(self, *, durable: bool) -> None:
         """Raise ``ClientError`` if a consumer of this durability may not join."""
 
+    def check_admits(self) -> None:
+        """Raise ``SubscriptionClosedError`` if it is not there any more."""
+
+    def check_unused(self) -> None:
+        """Raise ``ClientError`` if consumers are connected."""
+
     def use_type(self, spec: TypeSpec) -> None:
         """Adopt a type; with consumers connected it must be theirs."""
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Admit a consumer, or raise ``ClientError``."""
+        """Admit a consumer, or raise ``ClientError``, or ``SubscriptionClosedError``."""
 
     def announce_active(self, newcomer: Consumer) -> None:
         """Tell a new Failover consumer whether it is the active one."""
@@ -309,5 +317,5 @@ class AnySubscription(Protocol):
     def wake(self, consumer: Consumer) -> None:
         """The consumer's socket drained: something may go out now."""
 
-    async def delete(self) -> None:
-        """Delete the subscription; its consumers connect anew."""
+    async def delete(self, *, force: bool = False) -> None:
+        """Delete it, unless it has consumers: ``ClientError``. By ``force`` they connect anew."""

@@ -225,7 +225,7 @@ def unsubscribe(connection: Connection, command: Command) -> None:
         if connection.consumers.get(request.consumer_id) is consumer:
             del connection.consumers[request.consumer_id]
         subscription.remove_consumer(consumer)
-        await subscription.delete()
+        await subscription.delete(force=request.force)
         connection.send_success(request.request_id)
 
     connection.requests.run(answer(), request.request_id)

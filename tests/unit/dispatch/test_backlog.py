@@ -298,7 +298,7 @@ async def test_the_slowest_subscription_decides(broker) -> None:
     consumer.send(consumer.ack_command(ids[-1], cumulative=True))
     await asyncio.sleep(0.1)
     assert await Publisher(broker).open(2) == ServerError.ProducerBlockedQuotaExceededException
-    await subscription(broker, "slow").delete()
+    await subscription(broker, "slow").delete(force=True)
     assert await Publisher(broker).open(2) == 0
 
 
@@ -356,7 +356,7 @@ async def test_the_brokers_own_subscriptions_keep_messages_and_count_for_nothing
     assert (own.backlog, topic.ledger.entries) == (7, 7)
     assert not client.has(Command.CLOSE_PRODUCER)
     assert await Client(broker).subscribe(TOPIC) == 0
-    await topic.subscriptions["s"].delete()
+    await topic.subscriptions["s"].delete(force=True)
     own.cursor.ack_cumulative(Position(*ids[-1]))
     await asyncio.sleep(121)
     assert topic.ledger.entries <= 1

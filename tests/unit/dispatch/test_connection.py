@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.errors import MetadataError, ServerError, StorageError
+from pulsark.errors import ClientError, MetadataError, ServerError, StorageError
 from pulsark.limits import PROBE_TIMEOUT_SECONDS, READER_GRACE_SECONDS
 from pulsark.metadata.resources import Tenant
 from pulsark.storage.ledger_record import TopicState, decode_record
@@ -139,7 +139,7 @@ async def test_a_lost_connection_leaves_no_consumer_that_was_being_rolled_back(b
 
 
 @scenario()
-async def test_a_subscriber_that_waited_for_a_deleted_subscription_gets_a_new_one(broker) -> None:
+async def test_of_a_subscriber_and_an_unsubscribe_the_first_one_wins(broker) -> None:
     client, other = Client(broker), Client(broker)
     await client.produce(TOPIC, 2)
     assert await client.subscribe(TOPIC) == 0
@@ -151,10 +151,107 @@ async def test_a_subscriber_that_waited_for_a_deleted_subscription_gets_a_new_on
         leave = Command(type=Command.UNSUBSCRIBE)
         leave.unsubscribe.consumer_id, leave.unsubscribe.request_id = 1, 77
         client.send(leave)
-        assert await client.outcome() == 0
+    # The deletion waits for its turn as well, and finds somebody there.
     assert await other.outcome() == 0
+    assert await client.outcome() == ServerError.ConsumerBusy
     other.flow(10)
     await other.received(2)
+
+
+async def turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def is_served_or_told(broker: BrokerInMemory, client: Client, topic: str) -> None:
+    """A subscriber gets messages, or hears that it has to come again."""
+    if await client.outcome(seconds=8) or client.has(Command.CLOSE_CONSUMER):
+        assert await client.subscribe(topic, kind=SHARED) == 0
+    client.flow(1000)
+    await Client(broker).produce(topic, 1)
+    await client.received(1)
+
+
+@pytest.mark.parametrize(
+    ("joining", "way"),
+    [
+        ("replicated", "delete"),
+        ("replicated", "unsubscribe"),
+        ("back in time", "delete"),
+        ("back in time", "unsubscribe"),
+        ("in place of the dead", "delete"),
+    ],
+)
+@scenario()
+async def test_nobody_is_admitted_to_a_subscription_that_is_deleted_meanwhile(
+    broker: BrokerInMemory, joining: str, way: str
+) -> None:
+    for number in range(40):  # the deletion comes at each step of the admission
+        topic = f"{TOPIC}-{number}"
+        first, other = Client(broker), Client(broker)
+        kind = pb.CommandSubscribe.Exclusive if joining == "in place of the dead" else SHARED
+        assert await first.subscribe(topic, kind=kind) == 0
+        fields: dict[str, Any] = {"kind": kind}
+        if joining == "replicated":
+            fields["replicate_subscription_state"] = True
+        elif joining == "back in time":
+            fields["start_message_rollback_duration_sec"] = 9
+        elif joining == "in place of the dead":
+            first.mute = True
+        other.send(other.subscribe_command(topic, **fields))
+        await turns(number)
+        subscription = broker.broker.loaded_topic(TopicName.parse(topic)).subscriptions["s"]
+        if way == "delete":
+            await subscription.delete(force=True)
+        else:
+            leave = Command(type=Command.UNSUBSCRIBE)
+            leave.unsubscribe.consumer_id, leave.unsubscribe.request_id = 1, 77
+            leave.unsubscribe.force = True
+            first.send(leave)
+            assert await first.outcome() == 0
+        await is_served_or_told(broker, other, topic)
+        assert not subscription.consumers
+        first.hang_up()
+        other.hang_up()
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@scenario()
+async def test_who_comes_while_a_subscription_is_deleted_gets_a_new_one(
+    broker: BrokerInMemory, domain: str
+) -> None:
+    for number in range(20):
+        topic = f"{domain}://public/default/t-{number}"
+        first, other = Client(broker), Client(broker)
+        assert await first.subscribe(topic, kind=SHARED) == 0
+        found = await broker.broker.topic_for_clients(TopicName.parse(topic))
+        subscription = found.subscriptions["s"]
+        task = asyncio.create_task(subscription.delete(force=True))
+        await turns(number)
+        other.send(other.subscribe_command(topic, kind=SHARED))
+        assert await other.outcome() == 0
+        await task
+        assert not subscription.consumers
+        assert other.connection.consumers[1] in found.subscriptions["s"].consumers
+        assert found.subscriptions["s"] is not subscription
+
+
+@scenario()
+async def test_a_subscription_that_somebody_joins_is_not_deleted_as_unused(broker) -> None:
+    client, other = Client(broker), Client(broker)
+    assert await client.subscribe(TOPIC) == 0
+    await client.close()
+    subscription = broker.broker.loaded_topic(NAME).subscriptions["s"]
+    await subscription.changing.acquire()
+    other.send(other.subscribe_command(TOPIC))
+    await asyncio.sleep(0.01)
+    deletion = asyncio.create_task(subscription.delete())
+    await asyncio.sleep(0)
+    subscription.changing.release()
+    assert await other.outcome() == 0
+    with pytest.raises(ClientError, match="has active connected consumers"):
+        await deletion
+    assert subscription.consumers
 
 
 @scenario()
