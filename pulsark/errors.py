@@ -64,6 +64,11 @@ class ClientError(PulsarkError):
         self.code = code
 
 
+def internal_error(bug: Exception) -> ClientError:
+    """What a client is told of a bug; the log has the rest."""
+    return ClientError(ServerError.UnknownError, f"Internal error: {type(bug).__name__}")
+
+
 class ConfigError(PulsarkError):
     """A setting, a flag or the environment is wrong; names the key and the cure."""
 
@@ -113,6 +118,11 @@ class UnreadableExcerptError(StorageError):
 
 class StorageFullError(StorageError):
     """The disk is at its reserve: nothing was written, and nothing is lost."""
+
+
+def trace_of(error: BaseException) -> BaseException | None:
+    """What a line in the log shows of an error besides its text: where it was, if it is a bug."""
+    return None if isinstance(error, PulsarkError) else error
 
 
 def near_miss(word: str, known: Iterable[str], prefix: str = "") -> str:

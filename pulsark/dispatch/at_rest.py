@@ -19,7 +19,7 @@ from pulsark.dispatch.inactivity import CAUGHT_UP, delete_if_unused, expire_subs
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_kinds import is_system_subscription
-from pulsark.errors import PulsarkError
+from pulsark.errors import trace_of
 from pulsark.limits import LOOKS_AT_REST_PER_SECOND, VISITS_AT_REST_PER_SECOND
 from pulsark.storage.managed_ledger import ManagedLedgerRecord, read_record
 from pulsark.storage.position import Position
@@ -117,8 +117,8 @@ class TopicsAtRest:
                 if await self._has_work(name, policies):
                     await self._visit(name)
                     await asyncio.sleep(1 / VISITS_AT_REST_PER_SECOND)
-            except PulsarkError as error:
-                log.warning("%s stays as it is for now: %s", name, error)
+            except Exception as error:
+                log.warning("%s stays as it is for now: %s", name, error, exc_info=trace_of(error))
 
     async def _topics(self) -> AsyncIterator[tuple[TopicName, TopicPolicies]]:
         """Topics of which something may become due, and what holds for them."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.entry import Entry, stored_entry
 from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION, CompactionStats, LastMessage
-from pulsark.errors import ProtocolError, PulsarkError, StorageError
+from pulsark.errors import ProtocolError, StorageError, trace_of
 from pulsark.limits import DECOMPRESSED_BYTES_MAX
 from pulsark.runtime import Runtime, run_in_worker
 from pulsark.storage.compacted_to import CompactedTo
@@ -79,9 +79,11 @@ class Compactor:
         started = self._runtime.clock.now_ms()
         try:
             removed = await self._compact(any_number)
-        except PulsarkError as error:
-            log.warning("%s is not compacted: %s", self._topic.name, error)
-            self.status, self.last_error = "ERROR", str(error)
+        except Exception as error:
+            log.warning(
+                "%s is not compacted: %s", self._topic.name, error, exc_info=trace_of(error)
+            )
+            self.status, self.last_error = "ERROR", str(error) or type(error).__name__
             self.stats = replace(self.stats, failed_ms=self._runtime.clock.now_ms())
         else:
             now = self._runtime.clock.now_ms()

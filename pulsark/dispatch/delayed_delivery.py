@@ -19,8 +19,8 @@ from pulsark.errors import (
     MetadataError,
     NoSuchEntryError,
     NoSuchLedgerError,
-    PulsarkError,
     StorageError,
+    trace_of,
 )
 from pulsark.storage.position_set import PositionSet
 
@@ -171,8 +171,13 @@ class DelayedDelivery:
         except (NoSuchLedgerError, NoSuchEntryError, CorruptEntryError) as error:
             log.warning("%s: bucket %d is lost: %s", self._topic.name, bucket.bucket_id, error)
             self._release(self.tracker.lost(bucket))
-        except (StorageError, MetadataError) as error:
-            log.warning("%s: delayed messages are late: %s", self._topic.name, error)
+        except Exception as error:
+            log.warning(
+                "%s: delayed messages are late: %s",
+                self._topic.name,
+                error,
+                exc_info=trace_of(error),
+            )
             return False
         self._hand_out()
         return True
@@ -190,8 +195,13 @@ class DelayedDelivery:
             if self._finished and self._buckets is not None:
                 finished, self._finished = self._finished, []
                 await self._buckets.remove(finished)
-        except PulsarkError as error:
-            log.warning("%s: delayed messages are not stored: %s", self._topic.name, error)
+        except Exception as error:
+            log.warning(
+                "%s: delayed messages are not stored: %s",
+                self._topic.name,
+                error,
+                exc_info=trace_of(error),
+            )
             if not self._closed:
                 await asyncio.sleep(RETRY_SECONDS)
         finally:

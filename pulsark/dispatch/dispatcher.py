@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pulsark.dispatch.delayed import NEVER_MS
 from pulsark.dispatch.erased_entries import ack_of
 from pulsark.dispatch.held_back import HeldBack
-from pulsark.errors import PulsarkError
+from pulsark.errors import trace_of
 from pulsark.limits import PUT_ASIDE_BYTES_MAX
 from pulsark.storage.position import Position
 from pulsark.storage.position_set import PositionSet
@@ -59,6 +59,8 @@ class Dispatcher:
         """Waiting entries whose content is at hand; those not in here have to be fetched."""
         self._aside_bytes = 0
         self._reading: asyncio.Task[None] | None = None
+        self._complaint = ""
+        """Why nothing could be read last, which is said once."""
         self._held = 0
         self._pump_scheduled = False
 
@@ -367,10 +369,11 @@ class Dispatcher:
     async def _fill_ahead(self) -> None:
         try:
             self._ahead = await self._source.read(self.read_position, READ_ENTRIES, READ_BYTES)
-        except PulsarkError as error:
+        except Exception as error:
             self._read_failed(error)
             return
         self._reading = None
+        self._complaint = ""
         if self._ahead:
             self.pump()
 
@@ -378,10 +381,11 @@ class Dispatcher:
         """Fetch a waiting entry, and those behind it that wait as well."""
         try:
             entries = await self._topic.read(position, READ_ENTRIES, READ_BYTES)
-        except PulsarkError as error:
+        except Exception as error:
             self._read_failed(error)
             return
         self._reading = None
+        self._complaint = ""
         if not entries or entries[0].position != position:
             self.forget(position)  # trimmed away since it was delivered
         waits = self._subscription.type.waits
@@ -390,9 +394,20 @@ class Dispatcher:
                 self._keep(entry)
         self.pump()
 
-    def _read_failed(self, error: PulsarkError) -> None:
-        name = self._subscription.name
-        log.warning("%s: subscription %s cannot read: %s", self._topic.name, name, error)
+    def _read_failed(self, error: Exception) -> None:
+        """Whatever it was: without another attempt the subscription would stand still for ever."""
+        complaint = f"{type(error).__name__}: {error}"
+        if complaint != self._complaint:
+            self._complaint = complaint
+            log.warning(
+                "%s: subscription %s cannot read from %s on, and tries it every %g s: %s",
+                self._topic.name,
+                self._subscription.name,
+                self.read_position,
+                READ_RETRY_SECONDS,
+                complaint,
+                exc_info=trace_of(error),
+            )
         self._read(self._retry_later())
 
     async def _retry_later(self) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
@@ -55,10 +55,7 @@ class Requests:
         except Exception as error:
             # A bug: the client gets an answer, the log gets the trace.
             log.exception("%s: request %d failed", self._connection.address, request_id)
-            self._connection.send_request_error(
-                request_id,
-                ClientError(ServerError.UnknownError, f"Internal error: {type(error).__name__}"),
-            )
+            self._connection.send_request_error(request_id, internal_error(error))
 
     def open(
         self, kind: str, client_id: int, request_id: int, work: Coroutine[Any, Any, None]

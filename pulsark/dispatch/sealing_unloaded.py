@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pulsark.dispatch.topic_admin import ledger_path
-from pulsark.errors import PulsarkError
+from pulsark.errors import PulsarkError, trace_of
 from pulsark.storage.managed_ledger import read_record
 from pulsark.wire.topic_name import TopicName
 
@@ -64,8 +64,8 @@ class UnloadedTopics:
             try:
                 if await self._has_something(name):
                     await self._visit(name)
-            except PulsarkError as error:
-                log.warning("%s is not sealed yet: %s", name, error)
+            except Exception as error:
+                log.warning("%s is not sealed yet: %s", name, error, exc_info=trace_of(error))
 
     async def _names(self) -> AsyncIterator[TopicName]:
         resources = self._broker.resources

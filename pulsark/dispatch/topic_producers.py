@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from pulsark.dispatch.producer_access import Access, AccessMode, access, check_epoch, next_epoch
-from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
 
 if TYPE_CHECKING:
     from pulsark.dispatch.policies import TopicPolicies
@@ -216,9 +216,12 @@ class TopicProducers:
     async def _promote(self, producer: Producer) -> None:
         try:
             await self._grant(producer)
-        except PulsarkError as error:
-            if not producer.closed:
-                producer.decide(error)
+        except Exception as error:
+            # Whatever it was, the client waits for an answer; ``_grant`` gave the turn to the next.
+            if not isinstance(error, PulsarkError):
+                log.exception("%s: producer %s is not admitted", self._topic.name, producer.name)
+                error = internal_error(error)
+            producer.decide(error)
         else:
             producer.decide(None)
 

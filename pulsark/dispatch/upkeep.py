@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.at_rest import TopicsAtRest
 from pulsark.dispatch.inactivity import delete_if_unused, expire_subscriptions
-from pulsark.errors import PulsarkError
+from pulsark.errors import trace_of
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
 
 if TYPE_CHECKING:
@@ -138,9 +138,9 @@ async def each_topic(broker: Broker, visit: Visit) -> None:
             continue
         try:
             await visit(topic)
-        except PulsarkError as error:
+        except Exception as error:
             if not topic.closed:
-                log.warning("%s: %s", topic.name, error)
+                log.warning("%s: %s", topic.name, error, exc_info=trace_of(error))
 
 
 async def _look_after_deduplication(topic: Topic) -> None:

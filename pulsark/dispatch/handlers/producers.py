@@ -85,7 +85,9 @@ def _decided(
     connection: Connection, producer: Producer, request_id: int, error: Exception | None
 ) -> None:
     """A producer that had to wait is the only one now, or never will be."""
-    connection.waiting_producers.pop(producer.producer_id, None)
+    if connection.waiting_producers.get(producer.producer_id) is not producer:
+        return  # the client gave it up meanwhile
+    del connection.waiting_producers[producer.producer_id]
     if error is not None:
         connection.send_request_error(request_id, error)
     else:

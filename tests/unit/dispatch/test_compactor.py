@@ -185,8 +185,11 @@ async def test_a_run_with_nothing_new_does_nothing(broker) -> None:
     assert topic.ledger.compacted_to == before
 
 
+@pytest.mark.parametrize("error", [StorageError("no"), ValueError("no")])
 @scenario()
-async def test_a_run_that_fails_leaves_what_there_was(broker) -> None:
+async def test_a_run_that_fails_leaves_what_there_was(
+    broker: BrokerInMemory, error: Exception
+) -> None:
     client = await producer(broker)
     await send(client, "a", "a")
     await compact(broker)
@@ -195,7 +198,7 @@ async def test_a_run_that_fails_leaves_what_there_was(broker) -> None:
     await send(client, "a")
 
     async def refuse(*_: object) -> None:
-        raise StorageError("no")
+        raise error
 
     topic.ledger.set_compacted = refuse
     ledgers = set(broker.bookie.ledger_ids())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -589,13 +590,23 @@ async def test_two_unloads_at_once_forget_the_topic_once(broker) -> None:
     assert broker.broker.loaded_topic(NAME) is loaded
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("error", [MetadataError("not now"), OSError("not now"), ValueError()])
 @scenario()
-async def test_a_read_that_fails_for_the_metadata_is_tried_again(broker) -> None:
+async def test_a_read_that_fails_is_tried_again_and_said_once(
+    broker: BrokerInMemory, error: Exception, again: bool
+) -> None:
     client = Client(broker)
     ids = await client.produce(TOPIC, 1)
     topic = broker.broker.loaded_topic(NAME)
+    if again:  # what waits to be delivered again is read by itself
+        assert await client.subscribe(TOPIC, kind=SHARED) == 0
+        await client.received(1)
     topic._cache.clear()
-    read, failures = topic.ledger.read, [MetadataError("not now")]
+    read, failures = topic.ledger.read, [error] * 3
+    said: list[str] = []
+    dispatch_log = logging.getLogger("pulsark.dispatch.dispatcher")
+    dispatch_log.addFilter(told := lambda record: said.append(record.getMessage()))
 
     async def sometimes(*args: Any) -> Any:
         if failures:
@@ -603,9 +614,15 @@ async def test_a_read_that_fails_for_the_metadata_is_tried_again(broker) -> None
         return await read(*args)
 
     topic.ledger.read = sometimes
-    assert await client.subscribe(TOPIC) == 0
-    message = await client.take(Command.MESSAGE, seconds=3)
+    if again:
+        client.redeliver()
+    else:
+        assert await client.subscribe(TOPIC) == 0
+    message = await client.take(Command.MESSAGE, seconds=4)
+    dispatch_log.removeFilter(told)
     assert (message.message.message_id.ledgerId, message.message.message_id.entryId) == ids[0]
+    assert len(said) == 1
+    assert said[0].startswith(f"{TOPIC}: subscription s cannot read")
 
 
 @scenario()

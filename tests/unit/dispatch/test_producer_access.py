@@ -297,6 +297,31 @@ async def test_a_holder_whose_epoch_cannot_be_kept_is_none(broker) -> None:
     assert (await client.open_producer(TOPIC, "p", **fencing)).topic_epoch == 0
 
 
+@pytest.mark.parametrize("error", [OSError("a bug"), MetadataError("down")])
+@pytest.mark.parametrize("step", ["set_topic_epoch", "producer_joined"])
+@scenario()
+async def test_whatever_fails_when_its_turn_comes_a_waiting_producer_is_told_and_the_next_comes(
+    broker: BrokerInMemory, step: str, error: Exception
+) -> None:
+    holder, first, second = (Client(broker) for _ in range(3))
+    await holder.open_producer(TOPIC, "h", producer_access_mode=EXCLUSIVE)
+    for client, name in ((first, "1"), (second, "2")):
+        await client.open_producer(TOPIC, name, producer_access_mode=WAIT)
+    works = getattr(loaded(broker), step)
+
+    async def fails(_: object) -> None:
+        setattr(loaded(broker), step, works)
+        raise error
+
+    setattr(loaded(broker), step, fails)
+    holder.hang_up()
+    expected = {OSError: ServerError.UnknownError, MetadataError: ServerError.MetadataError}
+    assert await first.outcome() == expected[type(error)]
+    assert not first.connection.waiting_producers
+    assert (await second.take(Command.PRODUCER_SUCCESS)).producer_success.producer_ready
+    assert list(loaded(broker).producers) == ["2"]
+
+
 @pytest.mark.parametrize("how", ["close", "hang up"])
 def test_a_holder_that_gives_up_in_creation_leaves_the_topic_free(how: str) -> None:
     @scenario()

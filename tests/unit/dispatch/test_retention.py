@@ -46,6 +46,24 @@ async def acknowledge(client: Client, position: tuple[int, int]) -> None:
     await asyncio.sleep(1.1)  # until it is durable
 
 
+@scenario(**ROLLS)
+async def test_a_chore_that_fails_for_one_topic_is_done_for_the_others(broker) -> None:
+    client = await client_of(broker)
+    names = [TopicName.parse(f"{TOPIC}{n}") for n in range(3)]
+    trimmed = []
+    for producer_id, name in enumerate(names, 1):
+        await client.produce(str(name), 1, producer_id)
+        retention = broker.broker.loaded_topic(name).retention
+
+        async def trim(name: TopicName = name) -> None:
+            trimmed.append(name)
+            raise ValueError("a bug")
+
+        retention.trim = trim
+    await asyncio.sleep(CHECK)
+    assert trimmed == names
+
+
 @pytest.mark.feature("F17", "F51", "F75")
 @scenario(**ROLLS)
 async def test_a_ledger_goes_when_all_subscriptions_have_acknowledged_it(broker) -> None:
