@@ -330,7 +330,11 @@ class Broker:
         delayed = DelayedBuckets(
             buckets_path(name), ledger.topic_id, self.ledgers, self.metadata, topic.ledger_config
         )
-        await topic.attach(ledger, cursors, delayed, self.runtime)
+        try:
+            await topic.attach(ledger, cursors, delayed, self.runtime)
+        except BaseException:
+            await ledger.close()
+            raise
         try:
             topic.set_policies(await self.policy_source.current(name))
             while not topic.deduplication_switch.follows:

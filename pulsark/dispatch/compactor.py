@@ -115,16 +115,12 @@ class Compactor:
                 async for stored in self._entries(horizon):
                     await run_in_worker(worker, partial(_note, compaction, stored))
                 another = await run_in_worker(worker, compaction.another_pass)
-            writer = await ledger.write_compacted()
-            try:
+            async with ledger.write_compacted() as writer:
                 async for stored in self._entries(horizon):
                     kept = await run_in_worker(worker, partial(_remains, compaction, stored))
                     await writer.append(kept)
                 await writer.close()
                 await ledger.set_compacted(CompactedTo(writer.ledger_id, horizon))
-            except BaseException:
-                await writer.discard()
-                raise
         finally:
             worker.close()
         topic.show_compacted()
@@ -155,8 +151,7 @@ class Compactor:
         if not any(ledger_id <= compacted_to.horizon.ledger_id for ledger_id in ids):
             return set()
         changed: set[Position] = set()
-        writer = await ledger.write_compacted()
-        try:
+        async with ledger.write_compacted() as writer:
             position = Position(-1, 0)
             while stored := await compacted.read(position, READ_ENTRIES, READ_BYTES):
                 left = [(place, _without(place, data, ids)) for place, data in stored]
@@ -169,14 +164,10 @@ class Compactor:
                 last = stored[-1][0]
                 position = Position(last.ledger_id, last.entry_id + 1)
             if not changed:
-                await writer.discard()
                 return changed
             await writer.close()
             compacted_to = CompactedTo(writer.ledger_id, compacted_to.horizon)
             await ledger.set_compacted(compacted_to, at_once=True)
-        except BaseException:
-            await writer.discard()
-            raise
         self._topic.show_compacted()
         return changed
 

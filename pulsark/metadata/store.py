@@ -48,9 +48,13 @@ class MetadataStore(Protocol):
         """Store a value durably and return its new version.
 
         Raises ``BadVersionError`` when the path is not at ``expected_version`` (``ABSENT``:
-        must not exist). An ephemeral value goes away with the session that created it; that
-        it is one is decided at its creation, so a put of the other kind over an existing
-        value is a ``MetadataError``.
+        must not exist). That alone is a refusal: after any other error, and for a caller that was
+        cancelled, the value may be stored or not. So what it names is undone only after a
+        refusal; else the stored value says what holds.
+
+        An ephemeral value goes away with the session that created it; that it is one is decided
+        at its creation, so a put of the other kind over an existing value is a
+        ``MetadataError``.
         """
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:

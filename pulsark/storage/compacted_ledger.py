@@ -15,7 +15,6 @@ import asyncio
 from pulsark.errors import StorageError
 from pulsark.storage.compacted_entry import pack, unpack
 from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.ledger_deletion import delete_ledgers
 from pulsark.storage.ledger_list import LedgerInfo, LedgerList
 from pulsark.storage.ledger_metadata import LedgerConfig
 from pulsark.storage.ledger_search import find_by_publish_time
@@ -24,19 +23,20 @@ from pulsark.storage.position import Position
 
 
 class CompactedLedgerWriter:
-    """Writes one compacted ledger; nobody knows of it before ``close`` has returned."""
+    """Writes one compacted ledger. See ``ManagedLedger.write_compacted``."""
 
-    def __init__(self, manager: LedgerManager) -> None:
-        self._manager = manager
+    def __init__(self) -> None:
         self._writer: LedgerWriter
         self._failure: StorageError | None = None
         self._waiting: asyncio.Future[None] | None = None
 
     @classmethod
-    async def open(cls, manager: LedgerManager, config: LedgerConfig) -> CompactedLedgerWriter:
-        """Begin a ledger."""
-        made = cls(manager)
-        made._writer = await manager.create(config, made)
+    async def open(
+        cls, manager: LedgerManager, config: LedgerConfig, ledger_id: int
+    ) -> CompactedLedgerWriter:
+        """Begin a ledger, with an id from ``LedgerManager.new_ids``."""
+        made = cls()
+        made._writer = await manager.create(config, made, ledger_id=ledger_id)
         return made
 
     @property
@@ -60,10 +60,9 @@ class CompactedLedgerWriter:
         """Close the ledger at its end."""
         await self._writer.close()
 
-    async def discard(self) -> None:
-        """Remove what was written: it is not to become part of the topic."""
+    def abandon(self) -> None:
+        """Write no more."""
         self._writer.abandon()
-        await delete_ledgers([self.ledger_id], self._manager)
 
     def ledger_confirmed(self, ledger_id: int, last_confirmed: int) -> None:
         """The writer's report."""

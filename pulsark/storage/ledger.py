@@ -93,14 +93,18 @@ class LedgerManager:
         """What was appended so far need not wait for more of this turn of the loop."""
         self._bookies.flush()
 
-    async def create(self, config: LedgerConfig, listener: LedgerListener) -> LedgerWriter:
+    async def create(
+        self, config: LedgerConfig, listener: LedgerListener, *, ledger_id: int | None = None
+    ) -> LedgerWriter:
         """A new ledger with an id that was never used, open for the returned writer.
 
-        With fewer bookies than the ensemble needs it has fewer copies, but an ack quorum.
+        ``ledger_id`` is one from ``new_ids``, for a ledger that is listed before it exists. With
+        fewer bookies than the ensemble needs it has fewer copies, but an ack quorum.
         """
         config = self._bookies.attainable(config)
         ensemble = self._bookies.choose(config.ensemble_size)
-        ledger_id = await self._store.next_id(ID_COUNTER)
+        if ledger_id is None:
+            ledger_id = await self._store.next_id(ID_COUNTER)
         metadata = LedgerMetadata(
             ledger_id,
             config,

@@ -82,6 +82,17 @@ class ManagedLedgerRecord:
             removing=tuple(sorted({*self.removing, *ledger_ids})),
         )
 
+    def with_removing(self, ledger_ids: Collection[int]) -> ManagedLedgerRecord:
+        """With ledgers to be removed that are no part of it."""
+        return replace(self, removing=tuple(sorted({*self.removing, *ledger_ids})))
+
+    def with_compacted(self, compacted: CompactedTo) -> ManagedLedgerRecord:
+        """With another compacted form; that of before is to be removed."""
+        removing = set(self.removing) - {compacted.ledger_id}
+        if self.compacted is not None:
+            removing.add(self.compacted.ledger_id)
+        return replace(self, compacted=compacted, removing=tuple(sorted(removing)))
+
     def with_pending(self, infos: Sequence[LedgerInfo]) -> ManagedLedgerRecord:
         """With reserved ledgers."""
         return replace(self, pending=(*self.pending, *infos))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -90,6 +90,9 @@ class ManagedLedger(LedgerView):
         self.topic_id = record.topic_id
         self._record = record
         self._version = version
+        self._sure = False
+        """The stored record is ``_record``, written by this owner. Only then may something be
+        deleted because it does not need it: another owner, or a write of unknown outcome, may."""
         self._metadata = metadata
         self._config = config
         self._clock = runtime.clock
@@ -117,6 +120,8 @@ class ManagedLedger(LedgerView):
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._held_ledgers = HeldLedgers(runtime.clock)
+        self._unfinished: set[int] = set()
+        """Of the ledgers to be removed, those that are being written."""
         self._show_record()
         if record.state is TopicState.TERMINATED:
             self._refusal = _terminated(path)
@@ -404,13 +409,19 @@ class ManagedLedger(LedgerView):
         await self._close_unclosed()
 
     async def _save(self, record: ManagedLedgerRecord, open_entries: int | None = None) -> None:
-        """Make a record true. ``open_entries``: of the ledger that is open from now on."""
+        """Make a record true. ``open_entries``: of the ledger that is open from now on.
+
+        ``LedgerFencedError``: it certainly is not. After any other error it may be, and until the
+        next one is saved nothing is deleted.
+        """
+        self._sure = False
         try:
             self._version = await self._metadata.put(self.path, record.encode(), self._version)
         except BadVersionError as e:
             error = LedgerFencedError(f"{self.path} has another owner")
             self._stop(error)
             raise error from e
+        self._sure = True
         self._record = record
         if open_entries is not None:
             self._open_entries = open_entries
@@ -494,26 +505,47 @@ class ManagedLedger(LedgerView):
         """The last entry of one of its ledgers that lives in the topic's table, -1 without one."""
         return await self._manager.sealed_through(ledger_id)
 
+    @asynccontextmanager
+    async def write_compacted(self) -> AsyncIterator[CompactedLedgerWriter]:
+        """A ledger for the topic's compacted form. It goes, unless ``set_compacted`` names it.
+
+        The record has it as one to be removed before anything is in it. So whatever happens to
+        the writer, to ``set_compacted`` or to its answer, the record alone says what it is.
+        """
+        (ledger_id,) = await self._manager.new_ids(1)
+        self._unfinished.add(ledger_id)
+        try:
+            writer = await self._order(lambda: self._begin_compacted(ledger_id))
+            try:
+                yield writer
+            finally:
+                writer.abandon()
+        finally:
+            # Refused, it is swept by whoever has the topic next.
+            with suppress(PulsarkError):
+                await self._order(lambda: self._end_compacted(ledger_id), terminated=True)
+
+    async def _begin_compacted(self, ledger_id: int) -> CompactedLedgerWriter:
+        await self._save(self._record.with_removing({ledger_id}))
+        config = self._config.ledger_config(self.path)
+        return await CompactedLedgerWriter.open(self._manager, config, ledger_id)
+
+    async def _end_compacted(self, ledger_id: int) -> None:
+        """Behind ``set_compacted``, if that was called. What is to be removed is swept now."""
+        self._unfinished.discard(ledger_id)
+
     async def set_compacted(self, compacted: CompactedTo, *, at_once: bool = False) -> None:
         """From now on this is the topic's compacted form, durably; the one before is removed.
 
-        ``at_once``: even if it is held, and so are earlier ones.
+        Its ledger comes from ``write_compacted``. ``at_once``: the one before goes even if it is
+        held, and so do earlier ones.
         """
         await self._order(lambda: self._set_compacted(compacted, at_once))
 
     async def _set_compacted(self, compacted: CompactedTo, at_once: bool) -> None:
-        before = self._record.compacted
-        removing = set(self._record.removing) | ({before.ledger_id} if before else set())
-        await self._save(
-            replace(self._record, compacted=compacted, removing=tuple(sorted(removing)))
-        )
+        await self._save(self._record.with_compacted(compacted))
         if at_once:
             self._held_ledgers.drop_all()
-
-    async def write_compacted(self) -> CompactedLedgerWriter:
-        """A ledger for the topic's compacted form; nobody knows of it yet."""
-        config = self._config.ledger_config(self.path)
-        return await CompactedLedgerWriter.open(self._manager, config)
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the properties, durably."""
@@ -579,10 +611,21 @@ class ManagedLedger(LedgerView):
 
     async def _sweep(self) -> None:
         """Remove the ledgers that are no longer part of the topic."""
-        removing = [i for i in self._record.removing if i not in self._held_ledgers]
+        if not self._sure and self._record.removing:
+            await self._order(self._claim, terminated=True)
+        removing = [
+            i
+            for i in self._record.removing
+            if i not in self._held_ledgers and i not in self._unfinished
+        ]
         gone = await delete_ledgers(removing, self._manager)
         if gone and (self._refusal is None or self._ended):
             await self._order(lambda: self._forget_removed(gone), terminated=True)
+
+    async def _claim(self) -> None:
+        """Be the one whose record it is."""
+        if not self._sure:
+            await self._save(self._record)
 
     async def _forget_removed(self, gone: set[int]) -> None:
         rest = tuple(i for i in self._record.removing if i not in gone)

@@ -1,0 +1,34 @@
+"""A metadata store that does what it is told and does not say so, or says that it failed."""
+
+from __future__ import annotations
+
+from pulsark.errors import MetadataError
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.store import ANY_VERSION
+
+
+class ForgetfulStore(MemoryMetadataStore):
+    """Answers the write number ``loses`` (from 1) below ``prefix`` with an error of unknown
+    outcome; ``done`` says whether it was carried out."""
+
+    def __init__(self, tree: MemoryTree, prefix: str) -> None:
+        super().__init__(tree)
+        self._prefix = prefix
+        self.writes = 0
+        self.loses = 0
+        self.done = True
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        self.writes += path.startswith(self._prefix)
+        if not path.startswith(self._prefix) or self.writes != self.loses:
+            return await super().put(path, value, expected_version, ephemeral=ephemeral)
+        if self.done:
+            await super().put(path, value, expected_version, ephemeral=ephemeral)
+        raise MetadataError("the store did not answer")
