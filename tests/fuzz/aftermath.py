@@ -1,0 +1,152 @@
+"""What must be true of a broker when all hostile clients have gone.
+
+Each function returns sentences, one for each thing that is not as it must be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pyarrow.flight as fl
+
+from pulsark.cli.admin_client import AdminClient, segment
+from pulsark.cli.errors import CommandError
+from tests.fuzz.script import NAMESPACES, TOPICS, VOLATILE_TOPICS, Position
+from tests.support.client_view import client_view
+
+LEFT_SECONDS = 30.0
+"""By then a connection that is gone has left nothing behind."""
+
+SHOWN = 5
+Entries = dict[Position, bytes]
+
+
+def admin_path(topic: str) -> str:
+    """Where the admin API has a topic."""
+    domain, _, rest = topic.partition("://")
+    tenant, namespace, name = rest.split("/", 2)
+    return f"/{domain}/{tenant}/{namespace}/{segment(name)}"
+
+
+def left_behind(admin: AdminClient) -> list[str]:
+    """Producers, consumers and readers of connections that are gone, and topics nobody named."""
+    deadline = time.monotonic() + LEFT_SECONDS
+    while (found := list(_left(admin))) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found + list(_unknown_topics(admin))
+
+
+def _left(admin: AdminClient) -> Iterable[str]:
+    for topic in (*TOPICS, *VOLATILE_TOPICS):
+        stats = _stats(admin, topic)
+        if stats is None:
+            continue
+        if stats["publishers"]:
+            yield f"{topic} still has {len(stats['publishers'])} producers"
+        for name, subscription in stats["subscriptions"].items():
+            if subscription["consumers"]:
+                yield f"{topic} {name} still has {len(subscription['consumers'])} consumers"
+            elif name.startswith("reader-") and not subscription.get("isDurable", True):
+                yield f"{topic} still has the reader {name}"
+
+
+def _unknown_topics(admin: AdminClient) -> Iterable[str]:
+    for namespace in NAMESPACES:
+        for domain in ("persistent", "non-persistent"):
+            for topic in admin.get(f"/{domain}/{namespace}"):
+                if topic not in TOPICS and topic not in VOLATILE_TOPICS:
+                    yield f"{topic} exists, which nobody may have made"
+
+
+def _stats(admin: AdminClient, topic: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = admin.get(f"{admin_path(topic)}/stats")
+        return found
+    except CommandError as error:
+        if "404" in str(error):
+            return None
+        raise
+
+
+def log_lines(log: Path) -> list[str]:
+    """Stack traces and errors in the log."""
+    lines = log.read_text(errors="replace").splitlines()
+    bad = [line for line in lines if line.startswith("Traceback") or " ERROR " in line]
+    shown = [f"the log says: {line[:300]}" for line in dict.fromkeys(bad)]
+    return shown[:SHOWN] + ([f"and {len(shown) - SHOWN} more lines"] if len(shown) > SHOWN else [])
+
+
+def read_all(flight_url: str, topics: Iterable[str] = TOPICS) -> Entries:
+    """Every entry of the topics, by message id."""
+    entries: Entries = {}
+    with fl.connect(flight_url) as client:
+        for topic in topics:
+            try:
+                info = client.get_flight_info(fl.FlightDescriptor.for_path(topic))
+            except KeyError:
+                continue
+            for chunk in client.do_get(info.endpoints[0].ticket):
+                columns = [chunk.data.column(i).to_pylist() for i in range(3)]
+                for ledger_id, entry_id, data in zip(*columns, strict=True):
+                    entries[ledger_id, entry_id] = data
+    return entries
+
+
+def lost(confirmed: Mapping[Position, set[int]], entries: Entries) -> list[str]:
+    """Entries that were confirmed, and are not there or are other ones. ``confirmed`` has the
+    CRC-32 of each."""
+    missing = [position for position in confirmed if position not in entries]
+    other = [
+        position
+        for position, sums in confirmed.items()
+        if position in entries and crc32(entries[position]) not in sums
+    ]
+    found = []
+    if missing:
+        found.append(f"{len(missing)} confirmed entries are gone, such as {missing[:SHOWN]}")
+    if other:
+        found.append(f"{len(other)} confirmed entries are other ones, such as {other[:SHOWN]}")
+    return found
+
+
+def not_sealed(admin: AdminClient, topics: Iterable[str] = TOPICS) -> list[str]:
+    """Topics that cannot be sealed."""
+    found = []
+    for topic in topics:
+        if _stats(admin, topic) is None:
+            continue
+        try:
+            admin.call("POST", f"{admin_path(topic)}/seal")
+        except CommandError as error:
+            found.append(f"{topic} cannot be sealed: {error}")
+    return found
+
+
+def changed(before: Entries, after: Entries) -> list[str]:
+    """Entries that a client can tell from what they were before they were sealed."""
+    gone = [position for position in before if position not in after]
+    other = [
+        position
+        for position, data in before.items()
+        if position in after
+        and after[position] != data
+        and client_view(after[position]) != client_view(data)
+    ]
+    found = []
+    if gone:
+        found.append(f"{len(gone)} entries are gone after sealing, such as {gone[:SHOWN]}")
+    if other:
+        found.append(f"{len(other)} entries changed by sealing, such as {other[:SHOWN]}")
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is not shared with files."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"process {pid} has no RssAnon")

@@ -1,0 +1,172 @@
+"""Hostile clients against a live broker, and what must be true when they have gone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from zlib import crc32
+
+from pulsark.cli.admin_client import AdminClient
+from tests.fuzz import aftermath
+from tests.fuzz.connection import HostileConnection, turn
+from tests.fuzz.flight_tickets import FlightFuzz
+from tests.fuzz.http_requests import WILD, HttpFuzz
+from tests.fuzz.script import Position
+from tests.fuzz.witness import Witness
+from tests.support.standalone import Standalone
+
+CONNECTIONS = 6
+"""Hostile connections at a time."""
+
+FRAMES_A_CONNECTION = (1, 5, 50, 200, 1000)
+FRAMES_A_REQUEST = 100
+"""After so many frames there is one request over HTTP and one over Flight."""
+
+WARM_UP_FRAMES = 3000
+GROWTH_BYTES_MAX = 64 << 20
+SETTLE_SECONDS = 60.0
+SETTINGS = (
+    "acknowledgmentAtBatchIndexLevelEnabled=true",
+    "brokerDeleteInactiveTopicsEnabled=false",
+    "managedLedgerCacheSizeMB=16",
+)  # fmt: skip
+
+
+@dataclass
+class Findings:
+    """What a run found. ``problems`` is empty when all is well."""
+
+    seed: int
+    frames: int = 0
+    connections: int = 0
+    requests: int = 0
+    calls: int = 0
+    confirmed: int = 0
+    seconds: float = 0.0
+    grown_bytes: int = 0
+    ping_ms: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(vars(self))
+
+
+class LiveFuzz:
+    """A standalone of its own below ``folder``, and hostile clients made from ``seed``."""
+
+    def __init__(
+        self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._folder = folder
+        self._seed = seed
+        self._say = say
+        self._rng = Random(seed)
+        self._confirmed: dict[Position, set[int]] = {}
+        self.findings = Findings(seed)
+
+    def run(
+        self, frames: int, seconds: float = float("inf"), ping_p99_ms: float = 50.0
+    ) -> Findings:
+        """Send so many frames, or for so long, whichever ends first."""
+        found = self.findings
+        settings = [word for item in SETTINGS for word in ("--set", item)]
+        with Standalone(self._folder / "data", *settings) as broker:
+            admin = AdminClient(broker.web_url)
+            self._prepare(admin)
+            http = HttpFuzz(broker.web_url, self._rng)
+            flight = FlightFuzz(broker.flight_url, self._rng)
+            self._flood(broker, http, flight, WARM_UP_FRAMES, float("inf"))
+            start = self._settled(broker.pid)
+            begun = time.monotonic()
+            with Witness(broker.broker_port) as witness:
+                self._flood(broker, http, flight, frames, begun + seconds)
+            found.seconds = round(time.monotonic() - begun, 1)
+            found.ping_ms = witness.found
+            if witness.found["p99"] > ping_p99_ms:
+                found.problems.append(
+                    f"others waited {witness.found['p99']:.0f} ms for a PING (p99), "
+                    f"{ping_p99_ms:.0f} are allowed"
+                )
+            found.grown_bytes = self._settled(broker.pid, start + GROWTH_BYTES_MAX) - start
+            if found.grown_bytes > GROWTH_BYTES_MAX:
+                found.problems.append(f"the process has grown by {found.grown_bytes >> 20} MiB")
+            found.requests, found.calls = http.requests, flight.calls
+            found.problems += http.problems[: aftermath.SHOWN]
+            found.problems += flight.problems[: aftermath.SHOWN]
+            flight.close()
+            self._look_at_what_is_left(broker, admin)
+        found.problems += aftermath.log_lines(broker.log_path)
+        return found
+
+    def _prepare(self, admin: AdminClient) -> None:
+        admin.call("PUT", "/namespaces/public/deduplicated", {
+            "deduplicationEnabled": True,
+            "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        })  # fmt: skip
+        admin.call("PUT", f"/namespaces/public/{WILD}")
+        for namespace in ("default", "deduplicated"):
+            admin.call("PUT", f"/persistent/public/{namespace}/parts/partitions", 2)
+
+    def _flood(
+        self, broker: Standalone, http: HttpFuzz, flight: FlightFuzz, frames: int, until: float
+    ) -> None:
+        found = self.findings
+        connections: list[HostileConnection] = []
+        made = asked = told = 0
+        while made < frames and time.monotonic() < until:
+            connections = [c for c in connections if not self._ended(c)]
+            while len(connections) < CONNECTIONS:
+                wanted = self._rng.choice(FRAMES_A_CONNECTION)
+                own = Random(self._rng.random())
+                connections.append(HostileConnection(broker.broker_port, own, wanted))
+                found.connections += 1
+            more, confirmed = turn(connections, 0.05)
+            made += more
+            for position, data in confirmed:
+                self._confirmed.setdefault(position, set()).add(crc32(data))
+            while asked < made // FRAMES_A_REQUEST:
+                asked += 1
+                http.one()
+                flight.one()
+            if made - told >= 100_000:
+                told = made
+                self._say(f"{made:,} frames, {len(self._confirmed):,} entries confirmed")
+        for connection in connections:
+            connection.hang_up()
+        found.frames += made
+
+    def _ended(self, connection: HostileConnection) -> bool:
+        """Hang up when everything is written, and most often before everything is answered."""
+        if connection.closed or (not connection.wants_to_write and self._rng.random() < 0.3):
+            connection.hang_up()
+        return connection.closed
+
+    def _settled(self, pid: int, enough: int = 0) -> int:
+        """The memory of the process when it does not shrink any more, or is small enough."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        lowest = aftermath.resident_bytes(pid)
+        since = time.monotonic()
+        while lowest > enough and time.monotonic() < min(deadline, since + 5):
+            time.sleep(0.25)
+            now = aftermath.resident_bytes(pid)
+            if now < lowest - (1 << 20):
+                lowest, since = now, time.monotonic()
+        return lowest
+
+    def _look_at_what_is_left(self, broker: Standalone, admin: AdminClient) -> None:
+        problems = self.findings.problems
+        self.findings.confirmed = len(self._confirmed)
+        problems += aftermath.left_behind(admin)
+        before = aftermath.read_all(broker.flight_url)
+        problems += aftermath.lost(self._confirmed, before)
+        self._say(f"{len(before):,} entries are there; they are being sealed")
+        problems += aftermath.not_sealed(admin)
+        problems += aftermath.changed(before, aftermath.read_all(broker.flight_url))
+        broker.kill()
+        broker.start()
+        problems += aftermath.changed(before, aftermath.read_all(broker.flight_url))
