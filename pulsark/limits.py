@@ -6,6 +6,11 @@ the process or follows from the protocol, and changing it is a change of the pro
 
 from __future__ import annotations
 
+# -- the event loop --------------------------------------------------------------------------
+
+TURN_SECONDS = 0.005
+"""What waits in the broker's run queue gets so much of a turn of the event loop."""
+
 # -- the binary protocol ---------------------------------------------------------------------
 
 FRAME_OVERHEAD_BYTES = 10 * 1024
@@ -31,6 +36,9 @@ HANDSHAKE_SECONDS = 10.0
 
 REQUESTS_UNDER_WAY_MAX = 1000
 """Requests of one connection that wait for storage; above it, its socket is not read."""
+
+REQUESTS_PER_TURN_MAX = 50
+"""Requests of one connection that begin in one turn of the event loop: some milliseconds of it."""
 
 IDS_PER_STEP_MAX = 1000
 """Message ids of one command that are handled in a row: some milliseconds of the event loop.

@@ -22,6 +22,7 @@ from pulsark.dispatch.ownership import Ownership
 from pulsark.dispatch.policies import auto_topic_creation
 from pulsark.dispatch.policy_source import PolicySource
 from pulsark.dispatch.rates import Rates
+from pulsark.dispatch.run_queue import RunQueue
 from pulsark.dispatch.schema_admission import SchemaAdmission
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.sealing import Sealing
@@ -82,6 +83,7 @@ class Broker:
         self.settings = settings
         self.runtime = runtime
         self.clock = runtime.clock
+        self.run_queue = RunQueue(self.clock)
         self.metadata = metadata
         self.resources = Resources(metadata, runtime)
         self.ledgers = ledgers

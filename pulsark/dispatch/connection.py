@@ -28,6 +28,7 @@ from pulsark.limits import (
     HANDSHAKE_FRAME_BYTES_MAX,
     PENDING_PUBLISH_BYTES_MAX,
     RECENTLY_CLOSED_PRODUCERS_MAX,
+    REQUESTS_PER_TURN_MAX,
     REQUESTS_UNDER_WAY_MAX,
     UNREAD_OUTPUT_BYTES_MAX,
 )
@@ -97,9 +98,13 @@ class Connection(asyncio.BufferedProtocol):
         self._pending_publishes = 0
         self._pending_bytes = 0
         self._reading_paused = False
+        self._run_queue = broker.run_queue
+        self._now = broker.clock.monotonic
         self._commands: Iterator[tuple[Command, bytes | None]] = iter(())
         self._steps: Iterator[bool] | None = None
         """Of the command that is being carried out, if that takes long."""
+        self._unfinished = False
+        """Whether the next turn is for what was read, before more is read."""
         self._recently_closed: dict[int, None] = {}
         self.requests = Requests(self, self._request_ended)
         self.keep_alive = KeepAlive(self)
@@ -137,22 +142,40 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes arrived in the buffer that ``get_buffer`` gave."""
-        self._commands = self._decoder.buffer_updated(nbytes)
-        self._carry_out()
+        decoder = self._decoder
+        full = decoder.fills(nbytes)
+        self._commands = decoder.buffer_updated(nbytes)
+        self._carry_out(self._run_queue.deadline())
         self.keep_alive.heard()
+        if self._unfinished:
+            decoder.read_less()
+        elif full and self.state is not _CLOSED:
+            # The loop reads a socket dozens of times in a row while there is enough in it.
+            decoder.read_more()
+            self._stop_for_now()
+            self._hold_back()
 
-    def _carry_out(self) -> None:
-        """Carry out what was read, in order: all, or up to a command that takes steps."""
+    def _carry_out(self, deadline: float) -> None:
+        """Carry out what was read, in order: as much as fits one turn, the rest in the next."""
+        now, requests = self._now, self.requests
+        most = min(REQUESTS_UNDER_WAY_MAX, len(requests) + REQUESTS_PER_TURN_MAX)
+        self._unfinished = False
         try:
             if self._steps is not None and not next(self._steps, False):
                 self._steps = None
-            if self._steps is None:
+            if self._steps is not None:
+                self._stop_for_now()
+            else:
                 for command, entry in self._commands:
                     if entry is not None and command.type == _SEND:
                         self._on_send(command.send, entry)
+                        if now() >= deadline:
+                            self._stop_for_now()
+                            break
                     else:
                         self._on_command(command)
-                        if self._steps is not None:
+                        if now() >= deadline or len(requests) >= most or self._steps is not None:
+                            self._stop_for_now()
                             break
                     if self.state is _CLOSED:
                         return
@@ -169,8 +192,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._published_to:
             self._store()
         self._hold_back()
-        if self._steps is not None:
-            self._loop.call_soon(self._next_step)
 
     def take_steps(self, steps: Iterator[bool]) -> None:
         """Carry out a command in steps, the first one now: others get their turns in between.
@@ -180,10 +201,16 @@ class Connection(asyncio.BufferedProtocol):
         if next(steps, False):
             self._steps = steps
 
-    def _next_step(self) -> None:
+    def _stop_for_now(self) -> None:
+        """Others come first. What was read is gone on with before more is read."""
+        self._unfinished = True
+        if len(self.requests) < REQUESTS_UNDER_WAY_MAX:  # else when there are less
+            self._run_queue.call(self._next_turn)
+
+    def _next_turn(self) -> None:
         if self.state is not _CLOSED:
-            self._carry_out()
-            if self._steps is None:
+            self._carry_out(self._run_queue.deadline())
+            if not self._unfinished:
                 self._go_on_reading()
 
     def _store(self) -> None:
@@ -416,7 +443,7 @@ class Connection(asyncio.BufferedProtocol):
     def _hold_back(self) -> None:
         """Read no more while too much waits: for the journal, for answers, for the client."""
         if not self._reading_paused and (
-            self._steps is not None
+            self._unfinished
             or self._pending_publishes >= self.settings.maxPendingPublishRequestsPerConnection
             or self._pending_bytes >= PENDING_PUBLISH_BYTES_MAX
             or len(self.requests) >= REQUESTS_UNDER_WAY_MAX
@@ -451,7 +478,10 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on_reading()
 
     def _request_ended(self) -> None:
-        if self._reading_paused:
+        if self._unfinished:
+            if len(self.requests) == REQUESTS_UNDER_WAY_MAX - 1:
+                self._run_queue.call(self._next_turn)
+        elif self._reading_paused:
             self._go_on_reading()
 
     def _go_on_reading(self) -> None:
@@ -460,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
             and self._pending_bytes <= PENDING_PUBLISH_BYTES_MAX // 2
             and len(self.requests) <= REQUESTS_UNDER_WAY_MAX // 2
             and (self._socket_open or self._takes_answers())
-            and self._steps is None
+            and not self._unfinished
             and self.state is State.CONNECTED
         ):
             self._reading_paused = False

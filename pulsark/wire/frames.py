@@ -44,6 +44,7 @@ _MESSAGE = pb.BaseCommand.MESSAGE
 # One for all connections: every connection copies out what it was given before the next one
 # reads, because a transport calls get_buffer, reads, and calls buffer_updated in one go.
 _received = memoryview(bytearray(RECEIVE_BYTES))
+_windows = [_received[: RECEIVE_BYTES >> halvings] for halvings in range(6)]
 
 _from_bytes = pb.BaseCommand.FromString
 _field_of_type = {
@@ -65,7 +66,7 @@ class FrameDecoder:
     from the next frame on. After a ``ProtocolError`` the decoder must not be used any more.
     """
 
-    __slots__ = ("_chunks", "_partial", "_room", "_wanted", "max_frame_size")
+    __slots__ = ("_chunks", "_halvings", "_partial", "_room", "_wanted", "max_frame_size")
 
     def __init__(self, max_frame_size: int) -> None:
         self.max_frame_size = max_frame_size
@@ -75,6 +76,7 @@ class FrameDecoder:
         # as long as all before it, so that a peer is never given more than twice what it sent.
         self._chunks: list[bytearray] = []
         self._room: memoryview | None = None  # what is free in the last chunk
+        self._halvings = 0  # of RECEIVE_BYTES, for what one read may take
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the transport puts what it reads next, for ``asyncio.BufferedProtocol``.
@@ -83,7 +85,7 @@ class FrameDecoder:
         """
         missing = self._wanted - len(self._partial)
         if missing < LARGE_REST_BYTES:
-            return _received
+            return _windows[self._halvings]
         if not self._room:
             chunks = self._chunks
             present = len(self._partial) + sum(map(len, chunks))
@@ -91,6 +93,18 @@ class FrameDecoder:
             chunks.append(bytearray(size))
             self._room = memoryview(chunks[-1])
         return self._room
+
+    def fills(self, nbytes: int) -> bool:
+        """Whether a read took all that it could, large frames apart."""
+        return self._room is None and nbytes == len(_windows[self._halvings])
+
+    def read_less(self) -> None:
+        """What the last read brought was too much at a time."""
+        self._halvings = min(self._halvings + 1, len(_windows) - 1)
+
+    def read_more(self) -> None:
+        """It could have been more."""
+        self._halvings = max(self._halvings - 1, 0)
 
     def buffer_updated(self, nbytes: int) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         """Commands in the ``nbytes`` just read, each with its entry or ``None``.

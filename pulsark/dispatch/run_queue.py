@@ -1,0 +1,66 @@
+"""Work of the event loop that can wait for its turn, so that no turn is long.
+
+Whatever may be a lot at once (a thousand subscriptions that have something to send, the consumers
+of a connection that is gone) stands in one queue of the broker. A turn of the loop works it off for
+some milliseconds; then sockets and timers have their turn, and it goes on behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from pulsark.limits import TURN_SECONDS
+from pulsark.runtime import Clock
+
+
+class RunQueue:
+    """First come, first served. What is put in has to be short: well below a turn."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._scheduled = False
+        self._until = math.inf
+        """While it is worked off, the end of the turn."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def deadline(self) -> float:
+        """When who can go on later has to stop, the work of a client for example."""
+        now = self._now()
+        return min(now + (TURN_SECONDS / 4 if self._waiting else TURN_SECONDS), self._until)
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Call it in this or a later turn."""
+        self._waiting.append(work)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._work_off)
+
+    def take_steps(self, steps: Iterator[object]) -> None:
+        """Run an iterator to its end: half a turn's worth at once, the rest in its turns."""
+        until = self._now() + TURN_SECONDS / 2
+        for _ in steps:
+            if self._now() >= until:
+                self.call(partial(self.take_steps, steps))
+                return
+
+    def _work_off(self) -> None:
+        waiting, now = self._waiting, self._now
+        self._until = until = now() + TURN_SECONDS
+        try:
+            while waiting:
+                waiting.popleft()()
+                if now() >= until:
+                    break
+        finally:
+            self._until = math.inf
+            # Also when one of them fails, which the loop logs: the others go on.
+            self._scheduled = bool(waiting)
+            if waiting:
+                asyncio.get_running_loop().call_soon(self._work_off)

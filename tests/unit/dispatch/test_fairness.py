@@ -1,0 +1,180 @@
+"""What one client asks for does not keep the others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from pulsark.dispatch.run_queue import RunQueue
+from pulsark.limits import REQUESTS_PER_TURN_MAX, REQUESTS_UNDER_WAY_MAX, TURN_SECONDS
+from pulsark.wire.frames import RECEIVE_BYTES, encode_command
+from tests.sim.clock import SimClock
+from tests.support.broker_clients import TOPIC, BrokerInMemory, Client, Command, held, scenario
+from tests.support.wire_frames import publish
+
+LOOK_SECONDS = TURN_SECONDS / 20
+
+
+class BusyClock(SimClock):
+    """Time passes whenever somebody looks: as if each command took a while."""
+
+    def monotonic(self) -> float:
+        self.loop.advance(LOOK_SECONDS)
+        return super().monotonic()
+
+
+def make_busy(broker: BrokerInMemory) -> None:
+    """Whatever is carried out from now on takes time."""
+    clock = BusyClock(**vars(broker.broker.clock))
+    broker.broker.clock = clock
+    broker.broker.run_queue = RunQueue(clock)
+
+
+def ping() -> bytes:
+    command = Command(type=Command.PING)
+    command.ping.SetInParent()
+    return encode_command(command)
+
+
+def pongs(client: Client) -> int:
+    client._read()
+    return sum(answer.type == Command.PONG for answer in client.answers)
+
+
+@scenario()
+async def test_others_are_answered_before_a_flood_is_done(broker) -> None:
+    make_busy(broker)
+    flooder, other = Client(broker), Client(broker)
+    await asyncio.sleep(0.01)
+    flooder.send_bytes(ping() * 1000)
+    flooder.connection.flush()
+    assert 0 < pongs(flooder) < 100
+    assert flooder.transport.paused
+    other.send_bytes(ping())
+    await other.take(Command.PONG)
+    assert pongs(flooder) < 500
+    await asyncio.sleep(1)
+    assert not flooder.transport.paused
+    assert pongs(flooder) == 1000
+
+
+@scenario()
+async def test_many_floods_together_take_no_longer_turns_than_one(broker) -> None:
+    make_busy(broker)
+    flooders = [Client(broker) for _ in range(20)]
+    for flooder in flooders:
+        flooder.send_bytes(ping() * 500)
+    loop = asyncio.get_running_loop()
+    turns = []
+    while any(flooder.transport.paused for flooder in flooders):
+        before = loop.time()
+        await asyncio.sleep(0)
+        turns.append(loop.time() - before)
+    assert max(turns) < 2 * TURN_SECONDS
+    await asyncio.sleep(0)
+    assert [pongs(flooder) for flooder in flooders] == [500] * 20
+
+
+@scenario()
+async def test_a_flood_is_carried_out_in_order(broker) -> None:
+    make_busy(broker)
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    client.send_bytes(b"".join(publish(1, number, b"x") for number in range(500)))
+    client.send(client.close_command("producer"))
+    assert await client.outcome() == 0
+    receipts = [a.send_receipt for a in client.answers if a.type == Command.SEND_RECEIPT]
+    assert [receipt.sequence_id for receipt in receipts] == list(range(500))
+
+
+@scenario()
+async def test_a_full_read_is_a_turn_however_short_it_took(broker) -> None:
+    client = Client(broker)
+    await asyncio.sleep(0.01)
+    frame = ping()
+    client.send_bytes(frame * (RECEIVE_BYTES // len(frame) + 1))
+    assert client.transport.paused
+    await asyncio.sleep(0.01)
+    assert not client.transport.paused
+    assert pongs(client) == RECEIVE_BYTES // len(frame) + 1
+
+
+@scenario()
+async def test_who_sends_too_much_at_a_time_is_read_in_smaller_pieces(broker) -> None:
+    make_busy(broker)
+    client = Client(broker)
+    assert len(client.connection.get_buffer(-1)) == RECEIVE_BYTES
+    for halvings in range(1, 5):
+        client.send_bytes(ping() * 50)
+        assert len(client.connection.get_buffer(-1)) == RECEIVE_BYTES >> halvings
+        await asyncio.sleep(1)
+        client._read()
+
+
+@scenario()
+async def test_few_requests_begin_at_a_time(broker) -> None:
+    client = Client(broker)
+    ask = Command(type=Command.LOOKUP)
+    ask.lookupTopic.topic, ask.lookupTopic.request_id = TOPIC, 1
+    client.send(*[ask] * 2000)
+    assert len(client.connection.requests) == REQUESTS_PER_TURN_MAX
+    await asyncio.sleep(0.1)
+    client._read()
+    assert sum(answer.type == Command.LOOKUP_RESPONSE for answer in client.answers) == 2000
+    assert not client.transport.paused
+
+
+@scenario()
+async def test_requests_that_wait_for_storage_are_bounded_within_one_read(broker) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    most = REQUESTS_UNDER_WAY_MAX
+    with held(broker):
+        commands = [client.subscribe_command(TOPIC, f"s{n}", n) for n in range(2 * most)]
+        client.send(*commands)
+        await asyncio.sleep(0.1)
+        assert len(client.connection.requests) == most
+        assert client.transport.paused
+    await asyncio.sleep(0.1)
+    assert len(client.connection.consumers) == 2 * most
+    assert not client.transport.paused
+
+
+@pytest.mark.parametrize("end", ["hang_up", "broken frame"])
+def test_what_a_closed_connection_had_sent_is_not_carried_out(end) -> None:
+    @scenario()
+    async def run(broker) -> None:
+        make_busy(broker)
+        client = Client(broker)
+        await client.produce(TOPIC, 0)
+        frames = b"".join(publish(1, number, b"x") for number in range(500))
+        if end == "hang_up":
+            client.send_bytes(frames)
+            client.hang_up()
+        else:
+            client.send_bytes(publish(1, 0, b"x") + b"\xff" * 100 + frames)
+        await asyncio.sleep(1)
+        (topic,) = broker.broker.loaded_topics()
+        assert not topic.is_used
+        assert topic.ledger.entries < 100
+        assert client.transport.closed
+
+    run()
+
+
+def test_a_fair_share_is_shorter_where_others_wait() -> None:
+    @dataclasses.dataclass
+    class Stopped:
+        def monotonic(self) -> float:
+            return 7.0
+
+    @scenario()
+    async def run(broker) -> None:
+        queue = RunQueue(Stopped())  # type: ignore[arg-type]
+        assert queue.deadline() == 7.0 + TURN_SECONDS
+        queue.call(lambda: None)
+        assert queue.deadline() == 7.0 + TURN_SECONDS / 4
+
+    run()
