@@ -33,7 +33,7 @@ app.add_typer(jobs, name="jobs")
 ledgers = typer.Typer(help="Check the copies of sealed ledgers.", no_args_is_help=True)
 app.add_typer(ledgers, name="ledgers")
 
-doctor = typer.Typer(help="Find out what is missing, and what to do.", no_args_is_help=True)
+doctor = typer.Typer(help="Find out what is missing or damaged, and what to do.")
 app.add_typer(doctor, name="doctor")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -496,6 +496,29 @@ def ledgers_check(
     check_ledgers(admin_url, topic, all_ledgers=all_, as_json=json)
 
 
+@doctor.callback(invoke_without_command=True)
+def doctor_data(
+    context: typer.Context,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="A data directory that nobody uses now.")
+    ] = None,
+    conf: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Settings of its standalone, if any.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check a stopped data directory: metadata store, bookies, journals, tables."""
+    if context.invoked_subcommand is not None:
+        return
+    if data_dir is None:
+        print(context.get_help())
+        raise typer.Exit(2)
+    from pulsark.cli.doctor.data_dir import run_data_doctor
+
+    if not run_data_doctor(data_dir, conf, as_json=json):
+        raise typer.Exit(1)
+
+
 @doctor.command("spark")
 def doctor_spark(
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
@@ -503,7 +526,7 @@ def doctor_spark(
     json: Json = False,
 ) -> None:
     """Check what Spark needs to read topics: Python, discovery, jars, sockets, broker."""
-    from pulsark.cli.doctor import run_doctor
+    from pulsark.cli.doctor.spark import run_doctor
 
     if not run_doctor(admin_url, service_url, as_json=json):
         raise typer.Exit(1)

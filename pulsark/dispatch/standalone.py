@@ -1,12 +1,7 @@
 """``pulsark standalone``: bookies, broker, admin and Flight in one process.
 
-What a cluster spreads over machines is wired together here over one data directory::
-
-    DATA/LOCK               held while the process lives
-    DATA/standalone.json    addresses and pid, while it serves
-    DATA/metadata.db        the metadata store
-    DATA/bookies/NAME/      journal and storage root of each embedded bookie;
-                            the tables of topics are in ledgers/table
+What a cluster spreads over machines is wired together here over one data directory
+(``storage/data_dir.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +24,8 @@ from pulsark.dispatch.server import Server
 from pulsark.errors import ConfigError
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.runtime import Runtime, collect_rarely, lock_directory
-from pulsark.storage.bookie_fleet import BookieHome, open_fleet
+from pulsark.storage.bookie_fleet import open_fleet
+from pulsark.storage.data_dir import DataDir
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.table.roots import commission
@@ -53,18 +49,18 @@ class Standalone:
     async def start(self) -> dict[str, str]:
         """Start everything; returns what ``standalone.json`` holds."""
         settings, runtime = self._settings, self._runtime
-        data_dir = os.path.abspath(settings.dataDir)
-        runtime.disk.make_dirs(data_dir)
-        self._lock = lock_directory(data_dir)
+        data_dir = DataDir.of(settings)
+        runtime.disk.make_dirs(data_dir.path)
+        self._lock = lock_directory(data_dir.path)
         if self._lock is None:
             raise ConfigError(
-                f"dataDir: {data_dir} is in use by another process; stop it or choose "
+                f"dataDir: {data_dir.path} is in use by another process; stop it or choose "
                 "another directory with --data-dir"
             )
-        metadata = await SqliteMetadataStore.open(os.path.join(data_dir, "metadata.db"), runtime)
+        metadata = await SqliteMetadataStore.open(data_dir.metadata_path, runtime)
         self._cleanup.push_async_callback(metadata.close)
         bookies = await open_fleet(
-            self._bookie_homes(data_dir),
+            data_dir.homes,
             JournalSettings(journal_max_size=settings.journalMaxSizeMB << 20),
             metadata,
             runtime,
@@ -73,7 +69,7 @@ class Standalone:
             self._cleanup.push_async_callback(bookie.close)
         settings = self._settings = within_fleet(settings, len(bookies))
         tables = Tables(
-            await commission(self._storage_roots(data_dir), metadata, runtime),
+            await commission(data_dir.storage_roots, metadata, runtime),
             metadata,
             runtime,
             copies=settings.managedLedgerDefaultWriteQuorum,
@@ -84,27 +80,9 @@ class Standalone:
         broker = Broker(settings, runtime, metadata, ledgers, tables)
         self._cleanup.push_async_callback(broker.close)
         info = await self._serve(broker)
-        ready = os.path.join(data_dir, "standalone.json")
-        runtime.disk.write_atomic(ready, json.dumps(info, indent=1).encode())
-        self._cleanup.callback(runtime.disk.remove, ready)
+        runtime.disk.write_atomic(data_dir.ready_path, json.dumps(info, indent=1).encode())
+        self._cleanup.callback(runtime.disk.remove, data_dir.ready_path)
         return info
-
-    def _bookie_homes(self, data_dir: str) -> list[BookieHome]:
-        settings, homes = self._settings, []
-        for index in range(settings.bookies):
-            home = os.path.join(data_dir, "bookies", f"bookie-{index + 1}")
-            journals, roots = settings.journalDirectories, settings.ledgerDirectories
-            homes.append(
-                BookieHome(
-                    journals[index] if journals else os.path.join(home, "journal"),
-                    roots[index] if roots else os.path.join(home, "ledgers"),
-                )
-            )
-        return homes
-
-    def _storage_roots(self, data_dir: str) -> list[str]:
-        """Where tables are: beside the index of each bookie."""
-        return [os.path.join(home.ledger_dir, "table") for home in self._bookie_homes(data_dir)]
 
     async def _serve(self, broker: Broker) -> dict[str, str]:
         from pulsark.admin.server import AdminServer

@@ -38,7 +38,8 @@ class Identity:
         return json.dumps(value).encode() + b"\n"
 
 
-def _load(disk: Disk, directory: str) -> Identity | None:
+def load_identity(disk: Disk, directory: str) -> Identity | None:
+    """The identity that is noted in a directory; ``ConfigError`` if it cannot be read."""
     path = f"{directory}/{IDENTITY_NAME}"
     try:
         file = disk.open(path)
@@ -79,7 +80,7 @@ def check_identity(
         raise ConfigError(f"journal and ledger directory must differ: both are {journal_dir}")
     disk.make_dirs(journal_dir)
     disk.make_dirs(ledger_dir)
-    in_journal, in_ledgers = _load(disk, journal_dir), _load(disk, ledger_dir)
+    in_journal, in_ledgers = load_identity(disk, journal_dir), load_identity(disk, ledger_dir)
     has_segments = any(segment_id_of(name) is not None for name in disk.list(journal_dir))
     for identity, directory in ((in_journal, journal_dir), (in_ledgers, ledger_dir)):
         if identity is not None and identity.bookie_id != bookie_id:

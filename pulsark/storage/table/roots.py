@@ -115,6 +115,16 @@ async def _known(metadata: MetadataStore) -> dict[str, str]:
     return found
 
 
+def known_ids(records: Mapping[str, bytes]) -> dict[str, str]:
+    """The ids of roots in service, by path, from the values below ``ROOTS_PATH``."""
+    decoded = {name: _decoded(name, value) for name, value in records.items()}
+    return {
+        unquote(name): record.get("rootId", "")
+        for name, record in decoded.items()
+        if record.get("inService")
+    }
+
+
 def _id_on(disk: Disk, root: str) -> str | None:
     try:
         return _read_id(disk, root)

@@ -11,16 +11,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from pulsark.cli.output import print_json
+from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, print_findings
 
-COLUMNS = 80
 IMPORT_SECONDS = 60.0
 CONNECT_SECONDS = 3.0
 JAVA_VERSIONS = (17, 21)
@@ -28,49 +25,11 @@ PYARROW_MAJOR_MIN = 18
 PANDAS_MAJOR_BELOW = 3
 UNIX_PATH_BYTES_MAX = 107
 
-OK, WARNING, FAILURE = "ok", "warning", "failure"
-
-
-class Finding(NamedTuple):
-    """What was looked at, how it is, and what to do next (empty if nothing)."""
-
-    check: str
-    status: str
-    found: str
-    todo: str = ""
-
 
 def run_doctor(admin_url: str, service_url: str, *, as_json: bool) -> bool:
     """Print all findings; whether Spark can read topics."""
-    findings = list(examine(admin_url, service_url))
-    if as_json:
-        print_json([each._asdict() for each in findings])
-    else:
-        for each in findings:
-            print(shown(each))
-        print(_conclusion(findings))
-    return all(each.status != FAILURE for each in findings)
-
-
-def shown(finding: Finding) -> str:
-    """A finding in lines of 80 characters."""
-    head = f"{finding.status:<8} {finding.check:<10} "
-    lines = textwrap.wrap(
-        finding.found, COLUMNS, initial_indent=head, subsequent_indent=" " * len(head)
-    )
-    if finding.todo:
-        indent = " " * len(head)
-        lines += textwrap.wrap(
-            finding.todo, COLUMNS, initial_indent=f"{indent}-> ", subsequent_indent=f"{indent}   "
-        )
-    return "\n".join(lines)
-
-
-def _conclusion(findings: list[Finding]) -> str:
-    failed = [each.check for each in findings if each.status == FAILURE]
-    if failed:
-        return f"Spark cannot read topics from here yet: {', '.join(failed)}."
-    return "Spark can read topics from here."
+    conclusion = ("Spark can read topics from here.", "Spark cannot read topics from here yet")
+    return print_findings(examine(admin_url, service_url), conclusion, as_json)
 
 
 def examine(admin_url: str, service_url: str) -> Iterator[Finding]:

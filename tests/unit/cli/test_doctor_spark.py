@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsark.cli import doctor
-from pulsark.cli.doctor import FAILURE, OK, WARNING, Finding
+from pulsark.cli.doctor import spark as doctor
+from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""``pulsark doctor``: what is missing or damaged, and what to do about it."""

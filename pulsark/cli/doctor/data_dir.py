@@ -1,0 +1,52 @@
+"""``pulsark doctor --data-dir D``: whether a stopped data directory is sound.
+
+A check is a function from ``Stopped`` to findings; it changes nothing. A finding that is not
+``ok`` says what is damaged, whether that can be accepted as lost, and one command for each way out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from pulsark.cli.doctor import bookies, journal, metadata, roots
+from pulsark.cli.doctor.finding import FAILURE, Finding, print_findings
+from pulsark.cli.doctor.stopped import Stopped
+from pulsark.cli.errors import CommandError
+from pulsark.config_sources import load_settings
+from pulsark.runtime import lock_directory
+
+CHECKS: Sequence[Callable[[Stopped], Iterable[Finding]]] = (
+    metadata.check,
+    bookies.check,
+    journal.check,
+    roots.check,
+)
+"""In this order; a check that raises is a finding of its own."""
+
+
+def run_data_doctor(data_dir: str, conf: str | None, *, as_json: bool) -> bool:
+    """Print all findings; whether a standalone can start here and lacks nothing."""
+    flags: dict[str, str | int | bool] = {"dataDir": data_dir}
+    settings = load_settings(file=conf, environment=os.environ, flags=flags).settings
+    path = os.path.abspath(settings.dataDir)
+    if not os.path.isdir(path):
+        raise CommandError(f"--data-dir: there is no directory {path}")
+    lock = lock_directory(path)
+    if lock is None:
+        raise CommandError(f"{path} is in use: stop the standalone, then ask the doctor again")
+    try:
+        conclusion = ("Nothing is wrong here.", "Something is wrong here")
+        return print_findings(examine(Stopped(settings)), conclusion, as_json)
+    finally:
+        os.close(lock)
+
+
+def examine(stopped: Stopped) -> Iterator[Finding]:
+    """All checks, one after the other; none of them ends the others."""
+    for check in CHECKS:
+        try:
+            yield from check(stopped)
+        except Exception as e:  # what is damaged may be damaged in ways that nobody thought of
+            name = check.__module__.rsplit(".", 1)[1]
+            yield Finding(name, FAILURE, f"this check failed: {type(e).__name__}: {e}")

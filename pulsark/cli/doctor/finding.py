@@ -1,0 +1,57 @@
+"""What a check says, in a form for people at 80 columns and in one for programs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pulsark.cli.output import print_json
+
+COLUMNS = 80
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+
+
+class Finding(NamedTuple):
+    """What was looked at, how it is, and what to do next (empty if nothing)."""
+
+    check: str
+    status: str
+    found: str
+    todo: str = ""
+
+
+def shown(finding: Finding) -> str:
+    """A finding in lines of 80 characters; a command in ``todo`` has a line of its own."""
+    head = f"{finding.status:<8} {finding.check:<10} "
+    indent = " " * len(head)
+    lines = textwrap.wrap(finding.found, COLUMNS, initial_indent=head, subsequent_indent=indent)
+    for todo in finding.todo.splitlines():
+        lines += textwrap.wrap(
+            todo,
+            COLUMNS,
+            initial_indent=f"{indent}-> ",
+            subsequent_indent=f"{indent}   ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def print_findings(findings: Iterable[Finding], conclusion: tuple[str, str], as_json: bool) -> bool:
+    """Print each as it comes; whether none of them is a failure.
+
+    The last line is the first text of ``conclusion``, or the second one and what has failed.
+    """
+    seen = []
+    for each in findings:
+        seen.append(each)
+        if not as_json:
+            print(shown(each), flush=True)
+    failed = list(dict.fromkeys(each.check for each in seen if each.status == FAILURE))
+    if as_json:
+        print_json([each._asdict() for each in seen])
+    else:
+        print(f"{conclusion[1]}: {', '.join(failed)}." if failed else conclusion[0])
+    return not failed

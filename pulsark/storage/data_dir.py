@@ -1,0 +1,87 @@
+"""Where the parts of a standalone are: the metadata store, the bookies, the tables.
+
+::
+
+    DATA/LOCK               held while the process lives
+    DATA/standalone.json    addresses and pid, while it serves
+    DATA/metadata.db        the metadata store
+    DATA/bookies/NAME/      journal and storage root of each embedded bookie;
+                            the tables of topics are in ledgers/table
+
+``journalDirectories`` and ``ledgerDirectories`` put the last ones elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsark.runtime import Disk
+from pulsark.storage.bookie_fleet import BookieHome
+
+if TYPE_CHECKING:
+    from pulsark.config import Settings
+
+METADATA_NAME = "metadata.db"
+READY_NAME = "standalone.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    """The directories of a standalone."""
+
+    path: str
+    homes: tuple[BookieHome, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> DataDir:
+        """As the settings say it."""
+        path = os.path.abspath(settings.dataDir)
+        homes = []
+        for index in range(settings.bookies):
+            home = _default_home(path, index + 1)
+            journals, ledgers = settings.journalDirectories, settings.ledgerDirectories
+            homes.append(
+                BookieHome(
+                    journals[index] if journals else home.journal_dir,
+                    ledgers[index] if ledgers else home.ledger_dir,
+                )
+            )
+        return cls(path, tuple(homes))
+
+    @classmethod
+    def found(cls, settings: Settings, disk: Disk, known: int = 0) -> DataDir:
+        """As the settings say it, and with all bookies that lie in the usual place.
+
+        So a tool that was not told how many bookies there are does not pass over any. ``known``
+        are the places that the metadata store knows.
+        """
+        told = cls.of(settings)
+        if settings.journalDirectories or settings.ledgerDirectories:
+            return told
+        homes = list(told.homes)
+        names = disk.list(os.path.join(told.path, "bookies"))
+        while len(homes) < known or f"bookie-{len(homes) + 1}" in names:
+            homes.append(_default_home(told.path, len(homes) + 1))
+        return cls(told.path, tuple(homes))
+
+    @property
+    def metadata_path(self) -> str:
+        """The file of the metadata store."""
+        return os.path.join(self.path, METADATA_NAME)
+
+    @property
+    def ready_path(self) -> str:
+        """The file that is there while the standalone serves."""
+        return os.path.join(self.path, READY_NAME)
+
+    @property
+    def storage_roots(self) -> list[str]:
+        """Where tables are: beside the index of each bookie."""
+        return [os.path.join(home.ledger_dir, "table") for home in self.homes]
+
+
+def _default_home(path: str, place: int) -> BookieHome:
+    home = os.path.join(path, "bookies", f"bookie-{place}")
+    return BookieHome(os.path.join(home, "journal"), os.path.join(home, "ledgers"))

@@ -1,0 +1,118 @@
+"""``pulsark doctor --data-dir``: what is wrong with a stopped data directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pulsark.cli.app import app
+from pulsark.cli.doctor.data_dir import examine
+from pulsark.cli.doctor.finding import FAILURE, OK, Finding, shown
+from pulsark.cli.doctor.stopped import Stopped
+from pulsark.config import Settings
+from pulsark.config_sources import load_settings
+from pulsark.metadata.sqlite import SqliteMetadataStore
+from pulsark.runtime import Runtime
+from pulsark.storage.bookie import EntryRun
+from pulsark.storage.bookie_fleet import open_fleet
+from pulsark.storage.data_dir import DataDir
+from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.table.roots import commission
+
+
+def settings(path: Path, bookies: int = 1) -> Settings:
+    return load_settings(flags={"dataDir": str(path), "bookies": bookies}).settings
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Path:
+    """A data directory whose bookies hold an entry of ledger 0."""
+    asyncio.run(use(DataDir.of(settings(tmp_path / "data", 2))))
+    return tmp_path / "data"
+
+
+async def use(data: DataDir) -> None:
+    runtime = Runtime()
+    runtime.disk.make_dirs(data.path)
+    metadata = await SqliteMetadataStore.open(data.metadata_path, runtime)
+    fleet = await open_fleet(data.homes, JournalSettings(), metadata, runtime)
+    await commission(data.storage_roots, metadata, runtime)
+    ledger_id = await metadata.next_id("/counters/ledger-id")
+    for bookie in fleet.values():
+        done = asyncio.get_running_loop().create_future()
+        bookie.append(EntryRun(ledger_id, 0, -1, [b"entry"]), done.set_result)
+        await done
+        await bookie.close()
+    await metadata.close()
+
+
+def findings(path: Path) -> dict[str, Finding]:
+    return {each.check: each for each in examine(Stopped(settings(path)))}
+
+
+def test_a_sound_directory(used: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in used.rglob("*") if path.is_file()}
+    found = findings(used)
+    assert {each.status for each in found.values()} == {OK}
+    assert {"metadata", "bookie-1", "bookie-2", "ledger ids", "journal", "root"} <= set(found)
+    after = {path: path.stat().st_mtime_ns for path in used.rglob("*") if path.is_file()}
+    assert {path: time for path, time in after.items() if path in before} == before
+
+
+def test_without_its_metadata_store(used: Path) -> None:
+    (used / "metadata.db").unlink()
+    found = findings(used)
+    assert found["metadata"].status == FAILURE
+    assert "pulsark restore" in found["metadata"].todo
+    assert "no record" in found["bookie-1"].found
+    assert "older" in found["ledger ids"].found
+
+
+def test_directories_of_another_bookie(used: Path) -> None:
+    places = used / "bookies"
+    (places / "bookie-1").rename(places / "moved")
+    (places / "bookie-2").rename(places / "bookie-1")
+    (places / "moved").rename(places / "bookie-2")
+    found = findings(used)
+    assert (found["bookie-1"].status, found["bookie-2"].status) == (FAILURE, FAILURE)
+
+
+def test_directories_that_came_back_empty(used: Path) -> None:
+    shutil.rmtree(used / "bookies" / "bookie-2")
+    found = findings(used)
+    assert "is empty" in found["bookie-2"].found
+    assert found["root"].status == FAILURE
+
+
+def test_a_damaged_journal(used: Path) -> None:
+    segment = next((used / "bookies" / "bookie-1" / "journal").glob("*.journal"))
+    damaged = bytearray(segment.read_bytes())
+    damaged[80] ^= 1
+    segment.write_bytes(damaged)
+    shutil.copy(segment, segment.with_name("0000000000000002.journal"))
+    stopped = Stopped(settings(used))
+    first = next(each for each in examine(stopped) if each.check == "journal")
+    assert first.status == FAILURE
+    assert "DAMAGED" in first.found
+    assert segment.read_bytes() == damaged
+
+
+def test_the_command(used: Path) -> None:
+    run = CliRunner().invoke(app, ["doctor", "--data-dir", str(used)])
+    assert run.exit_code == 0
+    assert run.output.endswith("Nothing is wrong here.\n")
+    (used / "metadata.db").unlink()
+    run = CliRunner().invoke(app, ["doctor", "--data-dir", str(used), "--json"])
+    assert run.exit_code == 1
+    assert {"check": "ledger ids", "status": FAILURE}.items() <= json.loads(run.output)[3].items()
+
+
+def test_a_command_to_copy_is_not_broken_in_the_middle_of_a_word() -> None:
+    path = "/a/path/" + "x" * 80
+    lines = shown(Finding("metadata", FAILURE, "bad", f"pulsark restore {path}")).splitlines()
+    assert any(line.endswith(path) for line in lines)
