@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import read_messages
@@ -11,6 +13,7 @@ from pulsark.wire.entry import checksum_ok, entry_payload, parse_entry
 from pulsark.wire.text_fields import as_bytes
 
 LIMIT = 256 << 20
+COMPRESSION = pb.MessageMetadata.COMPRESSION_FIELD_NUMBER
 
 
 def client_view(entry: bytes) -> Any:
@@ -31,8 +34,9 @@ def client_view(entry: bytes) -> Any:
         return metadata.SerializeToString(), entry_payload(entry)
     if head.metadata.num_chunks_from_msg > 1:
         return metadata.SerializeToString(), messages
+    if not any(field.field_number == COMPRESSION for field in UnknownFieldSet(metadata)):
+        metadata.ClearField("uncompressed_size")
     metadata.ClearField("compression")
-    metadata.ClearField("uncompressed_size")
     views = [message_view(head.metadata, single, payload) for single, payload in messages]
     return metadata.SerializeToString(), views
 

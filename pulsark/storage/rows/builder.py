@@ -5,12 +5,16 @@ damaged, become one row an entry: ``value`` is null and ``value_raw`` holds what
 tombstone has neither. Markers, and members of a batch that compaction removed, are no messages
 and give no row; a builder for a table keeps one for each entry that has nothing else, with
 ``batch_size`` 0, so that no entry of a ledger is missing from it.
+
+Clients publish whatever bytes they like, and no entry may keep the others from becoming rows. So
+whatever goes wrong is found out entry by entry: the one that does it is kept as it was sent.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,10 +43,21 @@ from pulsark.wire.compression import decompress
 from pulsark.wire.entry import CHECKSUM_END, MAGIC, EntryHeader, checksum_ok, parse_entry
 from pulsark.wire.text_fields import as_text
 
+log = logging.getLogger(__name__)
+
 FEW_MESSAGES = 64
 """Fewer messages of batches are read one by one: numpy has a price for each call."""
 
 _ALL: Final = 2**31
+
+
+class _Given(NamedTuple):
+    """What ``add`` was called with."""
+
+    ledger_id: int
+    entry_id: int
+    entry: bytes
+    limits: tuple[int, int]
 
 
 class RowBuilder:
@@ -94,6 +109,8 @@ class RowBuilder:
         self._heads: list[EntryHeader | None] = []
         self._metas: list[bytes | None] = []
         self._limits: list[tuple[int, int]] = []
+        self._failed: Exception | None = None
+        """Why an entry could not be added; ``finish`` finds its way around it."""
 
     def add(
         self,
@@ -107,12 +124,23 @@ class RowBuilder:
 
         A message that is not in a batch counts as index 0 for this.
         """
+        number = len(self._entries)
+        limits = skip_through, stop_after
+        try:
+            self._add(ledger_id, entry_id, entry, limits)
+        except Exception as e:
+            self._failed = e
+            if len(self._entries) == number:
+                self._add_entry(ledger_id, entry_id, entry, None, None, None, limits)
+            self.rows += 1
+            self.size += len(entry)
+
+    def _add(self, ledger_id: int, entry_id: int, entry: bytes, limits: tuple[int, int]) -> None:
+        skip_through = limits[0]
         metadata = self._alone.metadata_of(entry) if skip_through < 0 else None
         if metadata is not None:
             self.size += self._alone.add(len(self._entries), entry, metadata)
-            self._add_entry(
-                ledger_id, entry_id, entry, 1, None, metadata, (skip_through, stop_after)
-            )
+            self._add_entry(ledger_id, entry_id, entry, 1, None, metadata, limits)
             self.rows += 1
             return
         head = _head(entry)
@@ -121,7 +149,6 @@ class RowBuilder:
         number = len(self._entries)
         meta = _raw_metadata(entry, head) if head is not None and skip_through < 0 else None
         size = head.messages if head is not None else None
-        limits = (skip_through, stop_after)
         self._add_entry(ledger_id, entry_id, entry, size, head, meta, limits)
         self._add_messages(number, head, entry)
 
@@ -199,6 +226,55 @@ class RowBuilder:
 
     def finish(self) -> pa.RecordBatch:
         """The rows collected, with exactly ``schema``; empties the builder."""
+        try:
+            if self._failed is None:
+                return self._finished(self.values)
+        except Exception as e:
+            self._failed = e
+        return self._finished_around()
+
+    def _finished_around(self) -> pa.RecordBatch:
+        """The rows of all entries but for those that fail: these are kept as they were sent."""
+        given = [
+            _Given(*each)
+            for each in zip(
+                self._ledger_ids, self._entry_ids, self._entries, self._limits, strict=True
+            )
+        ]
+        kept: list[tuple[_Given, Exception]] = []
+        batches = self._halved(given, kept)
+        if kept:
+            first, error = kept[0]
+            log.warning(
+                "%d entries are kept as they were sent, because they cannot be taken apart; the "
+                "first one is %d:%d: %r", len(kept), first.ledger_id, first.entry_id, error,
+            )  # fmt: skip
+        return pa.concat_batches(batches)
+
+    def _halved(
+        self, given: Sequence[_Given], kept: list[tuple[_Given, Exception]]
+    ) -> list[pa.RecordBatch]:
+        self._clear()
+        try:
+            for each in given:
+                self._add(each.ledger_id, each.entry_id, each.entry, each.limits)
+            return [self._finished(self.values)]
+        except Exception as e:
+            if len(given) == 1:
+                kept.append((given[0], e))
+                return [self._as_sent(given[0])]
+        middle = len(given) // 2
+        return [*self._halved(given[:middle], kept), *self._halved(given[middle:], kept)]
+
+    def _as_sent(self, given: _Given) -> pa.RecordBatch:
+        """One row with all bytes of an entry; none if only some of its messages are wanted."""
+        self._clear()
+        if given.limits[0] < 0:
+            self._add_entry(*given[:3], None, None, None, given.limits)
+            self._add_raw(0, None, given.entry)
+        return self._finished(None)
+
+    def _finished(self, values: ValueColumn | None) -> pa.RecordBatch:
         parts: list[MessageColumns] = []
         alone = self._alone_columns(parts)
         rest = self._batches.batches
@@ -212,8 +288,11 @@ class RowBuilder:
             parts.append(self._plain.columns())
         found = merge(parts)
         rows = _Rows(found, len(self._entries), alone)
-        if self.values is not None:
-            rows.found = self._typed(rows, self.values)
+        if values is not None:
+            rows.found = self._typed(rows, values)
+        elif self.values is not None:
+            untold = pa.nulls(rows.count, self.values.type)
+            rows.found = found._replace(value=untold)
         arrays = [_BUILD[name](self, rows) for name in self.schema.names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         self._clear()

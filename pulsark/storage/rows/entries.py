@@ -140,12 +140,12 @@ def _with_payload(meta: bytes, payload: bytes) -> bytes:
         return _entry(meta, payload)
     metadata = pb.MessageMetadata.FromString(meta)
     kind = metadata.compression
-    if metadata.HasField("uncompressed_size"):
-        metadata.uncompressed_size = len(payload)
-    if kind and len(payload) > COMPRESS_FROM_BYTES:
-        metadata.uncompressed_size = len(payload)
+    if not kind:  # not compressed, or in a way that only clients know
+        return _entry(meta, payload)
+    metadata.uncompressed_size = len(payload)
+    if len(payload) > COMPRESS_FROM_BYTES:
         payload = compress(kind, payload)
-    elif kind:
+    else:
         metadata.ClearField("compression")
     return _entry(metadata.SerializeToString(), payload)
 
@@ -215,7 +215,7 @@ def _fitting(metas: pa.Array, sizes: Ints) -> pa.Array:
             single.ParseFromString(meta)
             if single.payload_size != size:
                 single.payload_size = size
-                meta = single.SerializeToString()
+                meta = single.SerializePartialToString()
         fitting.append(meta)
     return pa.array(fitting, pa.binary())
 

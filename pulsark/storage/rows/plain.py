@@ -188,6 +188,8 @@ def _is_told(single: pb.SingleMessageMetadata, names: list[str], values: list[st
 
     Drops the message's unknown fields: nobody looks at them after that.
     """
+    if not single.IsInitialized():
+        return False  # such a message cannot even be measured
     has_key = single.HasField("partition_key")
     if (
         single.null_partition_key

@@ -79,6 +79,8 @@ STATISTICS: Final = (
 """Columns with minimum, maximum and number of nulls in the log: numbers and times."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES_SAID: Final = range(253_402_300_800_000_000)
+"""Microseconds since the epoch that have a form in a log: until the end of the year 9999."""
 
 
 def seal(
@@ -442,9 +444,15 @@ class _Statistics:
                 self._ranges[name] = min(low, before[0]), max(high, before[1])
 
     def result(self) -> dict[str, dict[str, Any]]:
+        """What cannot be said is left out: a file may have anything then."""
+        ranges = {
+            name: found
+            for name, found in self._ranges.items()
+            if not name.endswith("_time") or all(time in _TIMES_SAID for time in found)
+        }
         return {
-            "minValues": {name: _shown(name, low) for name, (low, _) in self._ranges.items()},
-            "maxValues": {name: _shown(name, high) for name, (_, high) in self._ranges.items()},
+            "minValues": {name: _shown(name, low) for name, (low, _) in ranges.items()},
+            "maxValues": {name: _shown(name, high) for name, (_, high) in ranges.items()},
             "nullCount": dict(self._nulls),
         }
 

@@ -3,6 +3,8 @@
 A row has its value in the column's type wherever its schema can read it. Whenever the payload
 cannot be made again from that, byte for byte, ``value_raw`` has it as it was sent. This is tried
 out for each message before it is written; so whatever a codec makes of a payload, nothing is lost.
+A payload with which a codec fails is one that it cannot read, and a schema that has no codec is one
+whose payloads stay as they are.
 
 A file says in its metadata with which schemas its rows were made, so that reading it needs
 nothing else.
@@ -10,6 +12,7 @@ nothing else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -21,6 +24,10 @@ from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.rows.values.codec import Codec, codec_of, form_of, learn
 from pulsark.storage.rows.values.types import arrow_type, fit, holds, spread
 
+log = logging.getLogger(__name__)
+
+Convert = Callable[[Codec, pa.Array], pa.Array]
+
 
 class ValueColumn:
     """Values of one file."""
@@ -30,6 +37,8 @@ class ValueColumn:
         self._schemas = schemas
         self._by_version = {each.version: each for each in schemas.schemas}
         self._codecs: dict[bytes, Codec] = {}
+        self._without: set[bytes] = set()
+        """Versions of schemas that have no codec."""
 
     def fresh(self) -> ValueColumn:
         """For another file: nothing learned yet."""
@@ -37,7 +46,7 @@ class ValueColumn:
 
     def decode(self, payloads: pa.Array, versions: pa.Array) -> pa.Array:
         """Values alone, null where there is none; of each row by the version that it carries."""
-        return self._converted(payloads, versions, self.type, self._decoded)
+        return self._converted(payloads, versions, self.type, _tried(self._decoded, self.type))
 
     def split(self, payloads: pa.Array, versions: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Values, and where they do not tell all of a payload, the payload; of each row.
@@ -45,7 +54,8 @@ class ValueColumn:
         ``versions`` are the schema versions that the rows carry.
         """
         values = self.decode(payloads, versions)
-        again = self._converted(values, versions, pa.binary(), self._encoded)
+        encoded = _tried(self._encoded, pa.binary())
+        again = self._converted(values, versions, pa.binary(), encoded)
         same = pc.fill_null(pc.equal(again, payloads), False)
         return values, pc.if_else(same, pa.scalar(None, pa.binary()), payloads)
 
@@ -70,7 +80,10 @@ class ValueColumn:
         return codec is not None and values.equals(codec.type)
 
     def join(self, values: pa.Array, raw: pa.Array, versions: pa.Array) -> pa.Array:
-        """The inverse of ``split``: the payloads, null for null."""
+        """The inverse of ``split``: the payloads, null for null.
+
+        What was encoded when it was written is now, too; anything else is an error.
+        """
         typed = pc.if_else(pc.is_null(raw), values, pa.scalar(None, values.type))
         return pc.coalesce(raw, self._converted(typed, versions, pa.binary(), self._encoded))
 
@@ -91,12 +104,21 @@ class ValueColumn:
             raise CorruptEntryError(f"its values are described wrongly: {e!r}") from None
 
     def _codec(self, version: bytes | None) -> Codec | None:
-        if version is None or version not in self._by_version:
+        if version is None or version not in self._by_version or version in self._without:
             return None
         codec = self._codecs.get(version)
         if codec is None:
             found = self._by_version[version]
-            codec = self._codecs[version] = codec_of(found.schema, found.form, self._schemas.kind)
+            try:
+                codec = codec_of(found.schema, found.form, self._schemas.kind)
+            except Exception as e:
+                log.warning(
+                    "values with version %s of a schema stay as they were sent: %r",
+                    version.hex(), e,
+                )  # fmt: skip
+                self._without.add(version)
+                return None
+            self._codecs[version] = codec
         return codec
 
     def _decoded(self, codec: Codec, payloads: pa.Array) -> pa.Array:
@@ -111,7 +133,7 @@ class ValueColumn:
         column: pa.Array,
         versions: pa.Array,
         kind: pa.DataType,
-        convert: Callable[[Codec, pa.Array], pa.Array],
+        convert: Convert,
     ) -> pa.Array:
         """A column converted with the codec of each row; null where there is none."""
         codes = versions.dictionary_encode()
@@ -128,3 +150,19 @@ class ValueColumn:
                 part = convert(codec, column.filter(pa.array(here)))
                 found = pc.coalesce(found, spread(part, here))
         return found
+
+
+def _tried(convert: Convert, kind: pa.DataType) -> Convert:
+    """A conversion that gives null for each value with which it fails."""
+
+    def tried(codec: Codec, column: pa.Array) -> pa.Array:
+        try:
+            return convert(codec, column)
+        except Exception as e:
+            if len(column) <= 1:
+                log.warning("a value stays as it was sent: %r", e)
+                return pa.nulls(len(column), kind)
+        middle = len(column) // 2
+        return pa.concat_arrays([tried(codec, column[:middle]), tried(codec, column[middle:])])
+
+    return tried
