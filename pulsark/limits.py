@@ -11,6 +11,18 @@ from __future__ import annotations
 TURN_SECONDS = 0.005
 """What waits in the broker's run queue gets so much of a turn of the event loop."""
 
+TOPICS_PER_TURN_MAX = 64
+"""So many topics are looked at in a row where all of them are: some milliseconds at most."""
+
+SUBSCRIPTIONS_AT_ONCE_MAX = 8
+"""A topic hands new entries on to so many subscriptions at once; beyond, to each in its turn."""
+
+CONSUMERS_LEAVING_AT_ONCE_MAX = 16
+"""So many consumers of one connection leave a subscription together."""
+
+CONSUMERS_TOLD_AT_ONCE_MAX = 64
+"""So many consumers hear in a row who is the active one."""
+
 # -- the binary protocol ---------------------------------------------------------------------
 
 FRAME_OVERHEAD_BYTES = 10 * 1024

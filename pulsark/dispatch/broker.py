@@ -318,6 +318,7 @@ class Broker:
             self.clock,
             self.cache_budget,
             self.unacked,
+            self.run_queue,
             self.clock.now_ms(),
         )
         ledger = await ManagedLedger.open(

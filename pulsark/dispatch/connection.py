@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, cast
 
 from pulsark import __version__
+from pulsark.dispatch.departure import departure
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.error_codes import error_code
 from pulsark.dispatch.handlers import HANDLERS
@@ -244,13 +245,9 @@ class Connection(asyncio.BufferedProtocol):
         producers = [*self.producers.values(), *self.waiting_producers.values()]
         self.producers.clear()
         self.waiting_producers.clear()
-        for producer in producers:
-            producer.topic.remove_producer(producer)
         consumers = list(self.consumers.values())
         self.consumers.clear()
-        for consumer in consumers:
-            consumer.subscription.remove_consumer(consumer)
-
+        self.broker.run_queue.take_steps(departure(producers, consumers))
         for watcher in self.topic_watchers.values():
             watcher.close()
         self.topic_watchers.clear()

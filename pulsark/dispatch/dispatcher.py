@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_ENTRIES = 500
+"""So many are looked at in a row, some milliseconds of the event loop; then others have a turn."""
 READ_BYTES = 4 << 20
 ROUNDS_PER_TURN = 4
-"""Batches a subscription may send before other work of the event loop gets its turn."""
+"""Reads of fewer entries that a subscription may make in a row."""
 READ_RETRY_SECONDS = 1.0
 NOTHING = PositionSet()
 
@@ -67,10 +68,10 @@ class Dispatcher:
     # -- from outside ---
 
     def schedule_pump(self) -> None:
-        """Run the pump once in this or the next turn of the event loop."""
+        """Run the pump once, when its turn comes among those of other subscriptions."""
         if not self._pump_scheduled:
             self._pump_scheduled = True
-            asyncio.get_running_loop().call_soon(self._scheduled_pump)
+            self._topic.run_queue.call(self._scheduled_pump)
 
     def pause(self) -> None:
         """Dispatch nothing until ``go_on`` was called as often as this."""
@@ -188,6 +189,7 @@ class Dispatcher:
         subscription = self._subscription
         if (
             self.read_position != (ledger_id, first_entry_id)
+            or len(entries) > READ_ENTRIES
             or self._reading is not None
             or self._held
             or subscription.blocked_on_unacked
@@ -204,6 +206,7 @@ class Dispatcher:
         if self._reading is not None or self._held:
             return
         type_ = subscription.type
+        left = READ_ENTRIES
         for _ in range(ROUNDS_PER_TURN):
             if subscription.blocked_on_unacked or not self._replay_waiting():
                 return
@@ -225,8 +228,11 @@ class Dispatcher:
                     continue
                 if not entries:
                     return
+            left -= len(entries)
             if not self._dispatch(entries):
                 return
+            if left <= 0:
+                break
         self.schedule_pump()
 
     def _dispatch(self, entries: list[Entry]) -> bool:

@@ -25,6 +25,10 @@ class Exclusive(SingleActive):
     def consumers(self) -> list[Consumer]:
         return [] if self._active is None else [self._active]
 
+    @property
+    def consumer_count(self) -> int:
+        return 0 if self._active is None else 1
+
     def add(self, consumer: Consumer) -> None:
         if self._active is not None:
             raise PlaceTakenError(

@@ -71,7 +71,7 @@ async def expire_subscriptions(topic: Topic) -> None:
         return
     oldest_ms = topic.clock.now_ms() - minutes * 60_000
     for subscription in topic.backlog.subscriptions:
-        if not subscription.consumers and subscription.last_used_ms <= oldest_ms:
+        if not subscription.type.consumer_count and subscription.last_used_ms <= oldest_ms:
             log.info("%s: subscription %s expired", topic.name, subscription.name)
             with suppress(ClientError):  # somebody came meanwhile
                 await subscription.delete()

@@ -72,7 +72,8 @@ class KeyShared:
         self.selector = selector
         self._look_ahead = look_ahead
         self._ordered = ordered
-        self._consumers: list[Consumer] = []
+        self._consumers: dict[Consumer, None] = {}
+        """In order of arrival."""
         self._rota = Rota()
         self._slot_of = selector.slot
         self._owners: dict[int, Consumer | None] = {}
@@ -91,12 +92,16 @@ class KeyShared:
         return list(self._consumers)
 
     @property
+    def consumer_count(self) -> int:
+        return len(self._consumers)
+
+    @property
     def replay_count(self) -> int:
         return len(self._waiting.slots) + len(self._unsorted)
 
     def add(self, consumer: Consumer) -> None:
         self.selector.add(consumer)
-        self._consumers.append(consumer)
+        self._consumers[consumer] = None
         self._rota.add(consumer)
         self.drained[consumer] = 0
         self._slots_moved()
@@ -104,7 +109,7 @@ class KeyShared:
     def remove(self, consumer: Consumer) -> None:
         if consumer not in self._consumers:
             return
-        self._consumers.remove(consumer)
+        del self._consumers[consumer]
         self._rota.remove(consumer)
         self.selector.remove(consumer)
         del self.drained[consumer]

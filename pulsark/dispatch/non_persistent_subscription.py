@@ -44,7 +44,7 @@ class NonPersistentSubscription(Subscribers):
     def __init__(
         self, topic: NonPersistentTopic, name: str, properties: Mapping[str, str], *, durable: bool
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, topic.run_queue)
         self.topic = topic
         self.properties = properties
         self.durable = durable
@@ -69,18 +69,24 @@ class NonPersistentSubscription(Subscribers):
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget a consumer that left."""
-        if consumer.closed:
+        self.remove_consumers((consumer,))
+
+    def remove_consumers(self, consumers: Sequence[Consumer]) -> None:
+        """Forget consumers that left together."""
+        leaving = [consumer for consumer in consumers if not consumer.closed]
+        if not leaving:
             return
-        consumer.closed = True
         before = self.type.active
-        self.type.remove(consumer)
+        for consumer in leaving:
+            consumer.closed = True
+            self.type.remove(consumer)
         if self.type.active is not before:
             self.announce_change(None)
         self.drop_if_abandoned()
 
     def drop_if_abandoned(self) -> None:
         """Without consumers there is nothing to keep."""
-        if not self.consumers and not self.changing.locked():
+        if not self.type.consumer_count and not self.changing.locked():
             self.close()
 
     async def delete(self, *, force: bool = False) -> None:

@@ -23,6 +23,7 @@ from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
+    from pulsark.dispatch.run_queue import RunQueue
     from pulsark.runtime import Clock
     from pulsark.wire.topic_name import TopicName
 
@@ -36,9 +37,15 @@ class NonPersistentTopic:
     delayed_index_bytes = 0
 
     def __init__(
-        self, name: TopicName, settings: Settings, policies: TopicPolicies, clock: Clock
+        self,
+        name: TopicName,
+        settings: Settings,
+        policies: TopicPolicies,
+        clock: Clock,
+        run_queue: RunQueue,
     ) -> None:
         self.name = name
+        self.run_queue = run_queue
         self.settings = settings
         self.policies = policies
         self.clock = clock

@@ -49,7 +49,9 @@ class NonPersistentTopics:
         broker.check_serving(name)
         topic = self._topics.get(name)  # another request may have been first
         if topic is None:
-            topic = NonPersistentTopic(name, broker.settings, policies, broker.clock)
+            topic = NonPersistentTopic(
+                name, broker.settings, policies, broker.clock, broker.run_queue
+            )
             self._topics[name] = topic
         return topic
 

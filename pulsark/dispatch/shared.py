@@ -27,7 +27,8 @@ class Shared:
 
     def __init__(self, turn_entries: int = 1) -> None:
         self._turn_entries = turn_entries
-        self._consumers: list[Consumer] = []
+        self._consumers: dict[Consumer, None] = {}
+        """In order of arrival."""
         self._levels: dict[int, Rota] = {}
         """By priority, best first."""
         self._replay = PositionSet()
@@ -41,6 +42,10 @@ class Shared:
         return list(self._consumers)
 
     @property
+    def consumer_count(self) -> int:
+        return len(self._consumers)
+
+    @property
     def replay_count(self) -> int:
         return len(self._replay)
 
@@ -49,13 +54,13 @@ class Shared:
         if level not in self._levels:
             self._levels = dict(sorted([*self._levels.items(), (level, Rota())]))
         self._levels[level].add(consumer)
-        self._consumers.append(consumer)
+        self._consumers[consumer] = None
         self._turn = None
 
     def remove(self, consumer: Consumer) -> None:
         if consumer not in self._consumers:
             return
-        self._consumers.remove(consumer)
+        del self._consumers[consumer]
         level = self._levels[consumer.priority]
         level.remove(consumer)
         if not level:

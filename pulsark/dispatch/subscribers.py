@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.exclusive import Exclusive
@@ -14,10 +15,12 @@ from pulsark.dispatch.subscription_type import (
 )
 from pulsark.dispatch.subscription_types import check_change, new_type
 from pulsark.errors import ClientError, ServerError
+from pulsark.limits import CONSUMERS_TOLD_AT_ONCE_MAX
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
     from pulsark.dispatch.consumer import Consumer
+    from pulsark.dispatch.run_queue import RunQueue
     from pulsark.wire.topic_name import TopicName
 
 
@@ -27,8 +30,9 @@ class Subscribers:
     Who delivers adds to the sums itself, because that happens for every entry.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, run_queue: RunQueue) -> None:
         self.name = name
+        self._run_queue = run_queue
         self.type: SubscriptionType = Exclusive()
         self.spec: TypeSpec | None = None
         """What the last consumers asked for; ``None`` before the first."""
@@ -83,12 +87,18 @@ class Subscribers:
 
     def announce_change(self, newcomer: Consumer | None) -> None:
         """Tell Failover consumers of a new active one; a newcomer gets its own answer first."""
-        if self.type.sub_type != SubType.Failover:
-            return
-        active = self.type.active
-        for consumer in self.consumers:
-            if consumer is not newcomer:
-                consumer.connection.send_active_change(consumer, consumer is active)
+        if self.type.sub_type == SubType.Failover:
+            heirs = [c for c in self.consumers if c is not newcomer and c.connection.is_open]
+            self._run_queue.take_steps(self._tell(heirs))
+
+    def _tell(self, consumers: list[Consumer]) -> Iterator[None]:
+        """Tell each its part, as it is by then: the last word is always the right one."""
+        for number, consumer in enumerate(consumers, 1):
+            if not consumer.closed:
+                is_active = consumer is self.type.active
+                consumer.connection.send_active_change(consumer, is_active)
+            if number % CONSUMERS_TOLD_AT_ONCE_MAX == 0:
+                yield
 
     def close_consumers(self) -> None:
         """Ask all consumers to connect anew: the topic goes away from here."""

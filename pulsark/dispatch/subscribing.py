@@ -199,9 +199,13 @@ def _check_room(subscription: AnySubscription) -> None:
     """Refuse a consumer that would be one too many."""
     topic = subscription.topic
     policies = topic.policies
-    if 0 < policies.max_consumers <= sum(len(s.consumers) for s in topic.subscriptions.values()):
+    if (
+        0
+        < policies.max_consumers
+        <= sum(s.type.consumer_count for s in topic.subscriptions.values())
+    ):
         raise ClientError(ServerError.ConsumerBusy, "Topic reached max consumers limit")
-    if 0 < policies.max_consumers_per_subscription <= len(subscription.consumers):
+    if 0 < policies.max_consumers_per_subscription <= subscription.type.consumer_count:
         raise ClientError(ServerError.ConsumerBusy, "Subscription reached max consumers limit")
 
 

@@ -40,7 +40,7 @@ class Subscription(Subscribers):
     """One named subscription of one topic."""
 
     def __init__(self, topic: Topic, name: str, cursor: Cursor) -> None:
-        super().__init__(name)
+        super().__init__(name, topic.run_queue)
         self.topic = topic
         self.cursor = cursor
         self.idle_since_ms = 0
@@ -166,20 +166,28 @@ class Subscription(Subscribers):
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer left: what it had not acknowledged goes to the others."""
-        if consumer.closed:
+        self.remove_consumers((consumer,))
+
+    def remove_consumers(self, consumers: Sequence[Consumer]) -> None:
+        """Consumers left together. Those that had left before do not count."""
+        leaving = [consumer for consumer in consumers if not consumer.closed]
+        if not leaving:
             return
-        consumer.closed = True
         before = self.type.active
-        self.type.remove(consumer)
-        self.unacked -= consumer.unacked
-        if self.type.consumers:
-            self.dispatcher.replay(consumer.pending)
-        consumer.pending.clear()
-        consumer.unacked = 0
+        for consumer in leaving:
+            consumer.closed = True
+            self.type.remove(consumer)
+        anybody = self.type.consumer_count > 0
+        for consumer in leaving:
+            self.unacked -= consumer.unacked
+            consumer.unacked = 0
+            given_back, consumer.pending = consumer.pending, {}
+            if anybody:
+                self.dispatcher.replay(given_back)
         self._update_blocked()
         if not self.type.tracks_pending and self.type.active is not before:
             self._change_active(before)
-        if not self.type.consumers:
+        if not anybody:
             self.dispatcher.rewind()
             self.dispatcher.forget_redeliveries()
             self.topic.subscription_idle(self)
@@ -440,7 +448,7 @@ class Subscription(Subscribers):
 
     def drop_if_abandoned(self) -> None:
         """Without consumers, what a reader left behind goes away."""
-        if not self.consumers:
+        if not self.type.consumer_count:
             self.topic.subscription_idle(self)
 
     async def rollback(self, published_ms: int) -> None:

@@ -88,6 +88,10 @@ class SubscriptionType(Protocol):
         """All connected consumers."""
 
     @property
+    def consumer_count(self) -> int:
+        """How many there are, without a list of them."""
+
+    @property
     def active(self) -> Consumer | None:
         """The only consumer that receives (Exclusive, Failover); ``None`` for shared types."""
 

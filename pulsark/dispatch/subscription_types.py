@@ -42,7 +42,7 @@ def new_type(spec: TypeSpec, topic: TopicName, settings: Settings) -> Subscripti
 
 def check_change(name: str, current: SubscriptionType, spec: TypeSpec, wanted: TypeSpec) -> None:
     """Raise ``ClientError`` if a subscription may not change its type because it is in use."""
-    if not current.consumers:
+    if not current.consumer_count:
         return
     message = (
         f"Subscription {name} is of type {spec}, not {wanted}; close its consumers to change that"

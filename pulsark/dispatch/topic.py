@@ -24,11 +24,13 @@ from pulsark.dispatch.erased_entries import is_gone, last_index
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.retention import TopicRetention
+from pulsark.dispatch.run_queue import RunQueue
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.subscription_properties import cursor_properties, given_properties
 from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage, is_system_subscription
 from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError, StorageFullError
+from pulsark.limits import SUBSCRIPTIONS_AT_ONCE_MAX
 from pulsark.runtime import Clock, Runtime
 from pulsark.storage.cursor import Ack, Cursor
 from pulsark.storage.cursor_history import CursorChange, PastCursor
@@ -57,9 +59,11 @@ class Topic:
         clock: Clock,
         budget: CacheBudget,
         broker_unacked: BrokerUnacked,
+        run_queue: RunQueue,
         created_ms: int,
     ) -> None:
         self.name = name
+        self.run_queue = run_queue
         self.broker_unacked = broker_unacked
         self.settings = settings
         self.policies = effective(settings, {}, {})
@@ -156,8 +160,12 @@ class Topic:
         self.messages_in += messages
         self.bytes_in += size
         self._cache.append(ledger_id, first_entry_id, contexts, size)
-        for subscription in self.subscriptions.values():
-            subscription.dispatcher.published(ledger_id, first_entry_id, contexts)
+        if len(self.subscriptions) <= SUBSCRIPTIONS_AT_ONCE_MAX:
+            for subscription in self.subscriptions.values():
+                subscription.dispatcher.published(ledger_id, first_entry_id, contexts)
+        else:
+            for subscription in self.subscriptions.values():
+                subscription.schedule_pump()
 
     def append_failed(self, contexts: list[Entry], error: Exception) -> None:
         """Entries were not confirmed; whether they are stored is unknown.
@@ -539,7 +547,9 @@ class Topic:
     @property
     def is_used(self) -> bool:
         """Whether a producer or a consumer is connected."""
-        return self._admission.any or any(s.consumers for s in self.subscriptions.values())
+        return self._admission.any or any(
+            s.type.consumer_count for s in self.subscriptions.values()
+        )
 
     def disconnect(self) -> None:
         """Close producers and consumers; their clients look the topic up again."""

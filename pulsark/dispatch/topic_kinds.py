@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.entry import Entry
     from pulsark.dispatch.policies import TopicPolicies
     from pulsark.dispatch.producer import Producer
+    from pulsark.dispatch.run_queue import RunQueue
     from pulsark.dispatch.topic import Topic
     from pulsark.wire.topic_name import TopicName
 
@@ -67,6 +68,7 @@ class AnyTopic(Protocol):
     created_ms: int
     producers: dict[str, Producer]
     closed: bool
+    run_queue: RunQueue
     messages_in: int
     bytes_in: int
     entries_in: int
@@ -274,6 +276,9 @@ class AnySubscription(Protocol):
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget a consumer that left."""
+
+    def remove_consumers(self, consumers: Sequence[Consumer]) -> None:
+        """Forget consumers that left together."""
 
     def drop_if_abandoned(self) -> None:
         """Without consumers, what is not durable goes away."""

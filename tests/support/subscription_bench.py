@@ -14,6 +14,7 @@ from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.delayed_delivery import DelayedDelivery
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.policies import effective
+from pulsark.dispatch.run_queue import RunQueue
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.subscription_type import SubType, TypeSpec
 from pulsark.storage.cursor import Cursor
@@ -82,6 +83,7 @@ class FakeTopic:
         self.policies = effective(self.settings, {}, {})
         self.ledger = FakeLedger()
         self.clock = FakeClock()
+        self.run_queue = RunQueue(self.clock)
         self.cache = TopicCache(CacheBudget(1 << 30))
         self.delayed = DelayedDelivery(self)
         self.broker_unacked = BrokerUnacked(0, 0)
@@ -132,7 +134,7 @@ class FakeConnection:
     """Notes what is sent; ``on_message`` hears of each delivery at once."""
 
     def __init__(self) -> None:
-        self.writable = True
+        self.writable = self.is_open = True
         self.sent: list[tuple[str, int, int]] = []
         self.actives: list[tuple[str, bool]] = []
         self.on_message: Callable[[Consumer, Entry, int, list[int] | None], None] | None = None

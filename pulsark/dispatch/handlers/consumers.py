@@ -216,8 +216,7 @@ def unsubscribe(connection: Connection, command: Command) -> None:
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription
-        others = [c for c in subscription.consumers if c is not consumer]
-        if others and not request.force:
+        if subscription.type.consumer_count > 1 and not request.force:
             raise ClientError(
                 ServerError.MetadataError,
                 "Unconnected or shared consumer attempting to unsubscribe",
