@@ -74,7 +74,7 @@ class Subscribers:
 
     def check_unused(self) -> None:
         """Raise ``ClientError`` if consumers are connected."""
-        if self.consumers:
+        if self.type.consumer_count:
             raise ClientError(
                 ServerError.ConsumerBusy,
                 f"Subscription {self.name} has active connected consumers",

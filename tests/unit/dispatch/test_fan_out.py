@@ -12,6 +12,7 @@ from pulsark.dispatch.run_queue import RunQueue
 from pulsark.limits import SUBSCRIPTIONS_AT_ONCE_MAX, TURN_SECONDS
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, scenario
 from tests.support.ticking_clock import TickingClock
+from tests.support.wire_frames import publish
 
 PUMPS_PER_TURN = 2
 
@@ -64,13 +65,16 @@ async def test_a_backlog_goes_out_a_read_at_a_time_for_each_subscription(
     topic = await broker.broker.topic(NAME)
     for subscription in topic.subscriptions.values():
         subscription.dispatcher.pause()
-    await Client(broker).produce(TOPIC, 5 * READ_ENTRIES)
+    publisher = Client(broker)
+    await publisher.produce(TOPIC, 0)
+    publisher.send_bytes(b"".join(publish(1, i, b"x") for i in range(3 * READ_ENTRIES)))
+    await asyncio.sleep(1)
     for subscription in topic.subscriptions.values():
         subscription.dispatcher.go_on()
     sent = await progress(broker)
-    assert sent[-1] == 3 * 5 * READ_ENTRIES
+    assert sent[-1] == 3 * 3 * READ_ENTRIES
     most = max(after - before for before, after in pairwise(sent))
     assert most <= PUMPS_PER_TURN * READ_ENTRIES
     for client in clients:
         found = [d.message.message_id.entryId for d in await client.deliveries()]
-        assert found == list(range(5 * READ_ENTRIES))
+        assert found == list(range(3 * READ_ENTRIES))
