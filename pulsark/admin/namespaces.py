@@ -110,11 +110,10 @@ async def _delete_topics(broker: Broker, name: str) -> None:
     for domain in (PERSISTENT, NON_PERSISTENT):
         for base in await broker.resources.partitioned_topics.list(name, domain):
             await admin.delete_partitioned_topic(base, force=True)
-    for topic in (
-        *await admin.list_topics(name, include_system=True),
-        *await admin.list_non_persistent_topics(name, include_system=True),
-    ):
-        await admin.delete_topic(TopicName.parse(topic), force=True)
+    for topic in await admin.stored_topics(name):
+        await admin.delete_topic(topic, force=True)
+    for volatile in await admin.list_non_persistent_topics(name, include_system=True):
+        await admin.delete_topic(TopicName.parse(volatile), force=True)
 
 
 @router.get("/{tenant}/{namespace}/topics")

@@ -79,12 +79,13 @@ async def delete_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) ->
     """Delete a topic with its messages and subscriptions."""
     if await broker.resources.partitioned_topics.get(topic) is not None:
         raise fail(409, "Topic is partitioned; delete it with its partitions")
-    if not await broker.topic_admin.exists(topic):
+    admin = broker.topic_admin
+    if not await admin.exists(topic) and not await admin.is_stored(topic):
         raise fail(404, "Topic does not exist")
     force = flag(request, "force")
     if not force and is_used(broker, topic):
         raise fail(412, "Topic has connected producers or consumers")
-    await broker.topic_admin.delete_topic(topic, force=force)
+    await admin.delete_topic(topic, force=force)
     return done()
 
 

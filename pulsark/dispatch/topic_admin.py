@@ -183,7 +183,7 @@ class TopicAdmin:
             return
         path = ledger_path(name)
         if not self._broker.is_loading(name) and await read_record(path, self._metadata) is None:
-            if not await self._has_record(name) and not await self.exists(name):
+            if not await self.is_stored(name) and not await self.exists(name):
                 raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
             # Never used, or a deletion that did not come to its end.
             await delete_managed_ledger(path, self._broker.ledgers, self._metadata)
@@ -248,7 +248,7 @@ class TopicAdmin:
         self._deleting.add(name)
         try:
             for partition in partitions:
-                if self._broker.is_loading(partition) or await self._has_record(partition):
+                if self._broker.is_loading(partition) or await self.is_stored(partition):
                     await self.delete_topic(partition, force=True)
                 await self._broker.non_persistent.close(partition)
             await self._resources.partitioned_topics.delete(name)
@@ -274,9 +274,14 @@ class TopicAdmin:
         finally:
             self._deleting.discard(name)
 
-    async def _has_record(self, name: TopicName) -> bool:
-        """Whether anything is stored of a topic, even if it is being deleted."""
+    async def is_stored(self, name: TopicName) -> bool:
+        """Whether anything is stored of a topic, even if only its deletion is not at its end."""
         return await self._metadata.get(ledger_path(name)) is not None
+
+    async def stored_topics(self, namespace: str) -> list[TopicName]:
+        """All of which anything is stored, those whose deletion is not at its end among them."""
+        children = await self._metadata.children(f"/managed-ledgers/{namespace}/persistent")
+        return [TopicName.parse(f"persistent://{namespace}/{unquote(child)}") for child in children]
 
     async def list_topics(self, namespace: str, *, include_system: bool = False) -> list[str]:
         """Full names of a namespace's persistent topics, each partition by itself, sorted."""

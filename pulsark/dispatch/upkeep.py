@@ -17,6 +17,7 @@ from pulsark.dispatch.at_rest import TopicsAtRest
 from pulsark.dispatch.inactivity import delete_if_unused, expire_subscriptions
 from pulsark.errors import trace_of
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
+from pulsark.storage.ledger_deletion import delete_noted
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 LOST_CHECK_SECONDS = 1.0
 ROLL_OVER_CHECK_SECONDS = 60.0
+DELETED_CHECK_SECONDS = 60.0
 TOPICS_A_TURN = 64
 """So many topics are looked at before the event loop does other work."""
 
@@ -71,6 +73,11 @@ class Upkeep:
                 "unused non-persistent topics",
                 UNUSED_NON_PERSISTENT_TOPIC_SECONDS,
                 self._broker.non_persistent.drop_unused,
+            ),
+            Chore(
+                "ledgers of deleted topics",
+                DELETED_CHECK_SECONDS,
+                partial(delete_noted, self._broker.ledgers, self._broker.metadata),
             ),
             Chore("full ledgers", ROLL_OVER_CHECK_SECONDS, partial(every, _roll_over)),
             Chore("retention", settings.retentionCheckIntervalInSeconds, partial(every, _trim)),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pulsark.errors import ConfigError, PulsarkError
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Disk, Runtime
+from pulsark.storage.bookie_records import PLACES
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_settings import JournalSettings
 
@@ -65,7 +66,7 @@ async def _open(
     metadata: MetadataStore,
     runtime: Runtime,
 ) -> EmbeddedBookie:
-    path = f"/bookies/{place}"
+    path = f"{PLACES}/{place}"
     found = await metadata.get(path)
     version = found.version if found else ABSENT
     record = json.loads(found.value) if found else {"bookieId": place, "instanceId": None}

@@ -343,7 +343,7 @@ class CursorLogWriter:
                 await self._manager.delete(ledger_id)
             except (StorageError, MetadataError) as error:
                 log.warning("%s: ledger %d was not deleted: %s", self._bundle, ledger_id, error)
-                return
+                continue
             self._doomed.discard(ledger_id)
 
     # -- the end -----------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -17,6 +17,7 @@ from pulsark.errors import (
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.bookie import Bookie
+from pulsark.storage.bookie_records import is_lost
 from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.ledger_bookies import LedgerBookies
 from pulsark.storage.ledger_metadata import (
@@ -221,14 +222,7 @@ class LedgerManager:
         Raises ``StorageError`` if a bookie could not be told; then it is to be called again.
         """
         metadata = await self._metadata_of(ledger_id)
-        errors = []
-        for bookie_id in metadata.bookie_ids():
-            try:
-                await self._bookies.get(bookie_id).release(ledger_id, through)
-            except StorageError as e:
-                errors.append(e)
-        if errors:
-            raise errors[0]
+        await self._tell(metadata, lambda bookie: bookie.release(ledger_id, through))
 
     async def recycle(self) -> int:
         """Bookies keep no bytes of what was released or deleted; returns the files that stay."""
@@ -245,20 +239,27 @@ class LedgerManager:
         except NoSuchLedgerError:
             return
         self._closed.pop(ledger_id, None)
-        errors = []
-        for bookie_id in metadata.bookie_ids():
-            try:
-                await self._bookies.get(bookie_id).delete(ledger_id)
-            except StorageError as e:
-                errors.append(e)
-        if errors:
-            raise errors[0]
+        await self._tell(metadata, lambda bookie: bookie.delete(ledger_id))
         try:
             await self._store.delete(ledger_path(ledger_id))
         except BadVersionError:
             return  # deleted by somebody else meanwhile
 
     # Internals.
+
+    async def _tell(
+        self, metadata: LedgerMetadata, tell: Callable[[Bookie], Awaitable[None]]
+    ) -> None:
+        """Tell every bookie that may hold entries; one that is lost for good has none any more."""
+        errors = []
+        for bookie_id in metadata.bookie_ids():
+            try:
+                await tell(self._bookies.get(bookie_id))
+            except StorageError as e:
+                if bookie_id in self._bookies or not await is_lost(bookie_id, self._store):
+                    errors.append(e)
+        if errors:
+            raise errors[0]
 
     def _forget(self, ledger_id: int) -> None:
         self._closed.pop(ledger_id, None)

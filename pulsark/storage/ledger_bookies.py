@@ -29,6 +29,9 @@ class LedgerBookies:
             raise StorageError(f"bookie {bookie_id} is not available")
         return bookie
 
+    def __contains__(self, bookie_id: str) -> bool:
+        return bookie_id in self._bookies
+
     @property
     def ids(self) -> list[str]:
         """Their ids, sorted."""

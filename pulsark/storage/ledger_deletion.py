@@ -1,9 +1,14 @@
-"""Deleting a managed ledger: a durable state first, then its ledgers, then its record."""
+"""Deleting a managed ledger: a durable state first, then its ledgers, then its record.
+
+A ledger that a bookie could not be told of is noted at ``/removed-ledgers/<id>`` before the record
+goes: so the deletion comes to its end and the name is free, and what is left is removed later.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pulsark.errors import BadVersionError, MetadataError, StorageError
@@ -13,18 +18,48 @@ from pulsark.storage.ledger_record import TopicState, decode_record
 
 log = logging.getLogger(__name__)
 
+NOTED = "/removed-ledgers"
+AT_ONCE = 64
+"""So many are deleted side by side, which the store can write together."""
+
 
 async def delete_ledgers(ledger_ids: Iterable[int], manager: LedgerManager) -> set[int]:
     """Remove ledgers that nobody lists any more; returns those that are gone."""
-    gone = set()
-    for ledger_id in ledger_ids:
-        try:
-            await manager.delete(ledger_id)
-        except (StorageError, MetadataError) as e:
-            log.warning("ledger %d is not removed yet: %s", ledger_id, e)
-        else:
-            gone.add(ledger_id)
+    wanted = list(ledger_ids)
+    gone: set[int] = set()
+    for start in range(0, len(wanted), AT_ONCE):
+        part = wanted[start : start + AT_ONCE]
+        done = await asyncio.gather(*[_delete(ledger_id, manager) for ledger_id in part])
+        gone.update(ledger_id for ledger_id, went in zip(part, done, strict=True) if went)
     return gone
+
+
+async def _delete(ledger_id: int, manager: LedgerManager) -> bool:
+    try:
+        await manager.delete(ledger_id)
+    except (StorageError, MetadataError) as e:
+        log.warning("ledger %d is not removed yet: %s", ledger_id, e)
+        return False
+    return True
+
+
+async def delete_for_good(
+    ledger_ids: Sequence[int], manager: LedgerManager, metadata: MetadataStore
+) -> None:
+    """Remove ledgers, now or by ``delete_noted``. ``MetadataError``: call it again."""
+    left = set(ledger_ids) - await delete_ledgers(ledger_ids, manager)
+    for ledger_id in sorted(left):
+        await metadata.put(f"{NOTED}/{ledger_id}", b"{}")
+
+
+async def delete_noted(manager: LedgerManager, metadata: MetadataStore) -> None:
+    """Remove the ledgers of deleted topics of which a bookie could not be told until now."""
+    noted = [int(name) for name in await metadata.children(NOTED)]
+    for ledger_id in sorted(await delete_ledgers(noted, manager)):
+        try:
+            await metadata.delete(f"{NOTED}/{ledger_id}")
+        except BadVersionError:
+            continue  # somebody else did it
 
 
 async def delete_managed_ledger(
@@ -47,8 +82,7 @@ async def delete_managed_ledger(
                 version = await metadata.put(path, record.encode(), version)
             compacted = [] if record.compacted is None else [record.compacted.ledger_id]
             listed = [info.ledger_id for info in record.ledgers]
-            for ledger_id in (*listed, *compacted, *record.removing):
-                await manager.delete(ledger_id)
+            await delete_for_good((*listed, *compacted, *record.removing), manager, metadata)
             await metadata.delete(path, version)
         except BadVersionError:
             continue  # its owner changed it meanwhile; now, it cannot any more

@@ -20,10 +20,12 @@ from pulsark.storage.bookie import EntryRun
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
 from pulsark.storage.cursor_records import BATCH_BYTES, unpack
+from pulsark.storage.ledger_metadata import LedgerConfig, ledger_path
 from pulsark.storage.position import EARLIEST, Position
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 from tests.support.cursors import BUNDLE, Owner, TopicLedgers
+from tests.support.ledgers import Writes
 from tests.support.memory_bookie import MemoryBookie
 
 P = Position
@@ -802,6 +804,32 @@ def test_a_ledger_that_was_left_half_filled_is_deleted_by_the_next_owner(world: 
         await world.open()
         assert world.bookie.ledger_ids() == [ledger_id]
         assert world.answers == []
+
+    run(world, main)
+
+
+def test_a_ledger_that_resists_does_not_keep_the_others(world: World) -> None:
+    async def main(world: World) -> None:
+        log = await world.open()
+        await world.create(log)
+        await log.close()
+        manager, named = world.owner().manager, world.record()["ledgerId"]
+        doomed = []
+        for _ in range(3):
+            writer = await manager.create(LedgerConfig(), Writes())
+            writer.append([b"x"])
+            await writer.close()
+            doomed.append(writer.ledger_id)
+        found = world.tree.get(ledger_path(doomed[0]))
+        assert found is not None
+        away = found.value.replace(b'"b1"', b'"away"')
+        world.tree.put(ledger_path(doomed[0]), away, ANY_VERSION, None)
+        record = json.dumps({**world.record(), "doomed": doomed}).encode()
+        world.tree.put(RECORD, record, ANY_VERSION, None)
+        log = await world.open()
+        await turns(50)
+        assert world.bookie.ledger_ids() == [named, doomed[0]]
+        assert world.tree.children("/ledgers") == [str(named), str(doomed[0])]
 
     run(world, main)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 
 import pytest
@@ -17,6 +18,7 @@ from pulsark.errors import (
     StorageError,
     StorageFullError,
 )
+from pulsark.metadata.store import ABSENT
 from pulsark.storage.ledger import LedgerConfig, LedgerState
 from pulsark.storage.ledger_metadata import ledger_path
 from tests.sim.simulation import Simulation
@@ -480,6 +482,52 @@ def test_a_deleted_ledger_is_gone_from_bookies_and_metadata() -> None:
         with pytest.raises(NoSuchLedgerError):
             await manager.read(0, 0, 0, 1)
         await manager.delete(0)
+
+    simulate(main)
+
+
+def names_places(cluster: Cluster, *names: str) -> None:
+    """The places of the fleet have these bookies."""
+    for place, name in enumerate(names, 1):
+        value = json.dumps({"version": 1, "bookieId": name, "instanceId": "x"}).encode()
+        cluster.tree.put(f"/bookies/bookie-{place}", value, ABSENT, None)
+
+
+@pytest.mark.parametrize("order", ["delete", "release"])
+def test_a_bookie_that_is_lost_for_good_needs_no_telling(order: str) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        writer = await cluster.manager().create(LedgerConfig(3, 3, 2), Writes())
+        writer.append([b"a", b"b"])
+        await writer.close()
+        names_places(cluster, "b1", "b2-2", "b3")
+        lost = cluster.bookies.pop("b2")
+        manager = cluster.manager()
+        if order == "delete":
+            await manager.delete(0)
+            assert cluster.tree.get(ledger_path(0)) is None
+        else:
+            await manager.release(0, 1)
+        assert [bookie.entries(0) for bookie in cluster.all] == [{}, {}]
+        assert len(lost.entries(0)) == 2
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("names", [["b1", "b2", "b3"], []], ids=["known", "no fleet"])
+def test_a_bookie_that_is_only_away_has_to_be_told(names: list[str]) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        writer = await cluster.manager().create(LedgerConfig(3, 3, 2), Writes())
+        writer.append([b"a"])
+        await writer.close()
+        names_places(cluster, *names)
+        del cluster.bookies["b2"]
+        manager = cluster.manager()
+        for order in (manager.delete(0), manager.release(0, 0)):
+            with pytest.raises(StorageError, match="b2 is not available"):
+                await order
+        assert cluster.tree.get(ledger_path(0)) is not None
 
     simulate(main)
 

@@ -16,6 +16,7 @@ from pulsark.errors import (
     StorageError,
     StorageFullError,
 )
+from pulsark.storage.ledger_deletion import NOTED, delete_noted
 from pulsark.storage.managed_ledger import (
     LedgerView,
     ManagedLedger,
@@ -28,6 +29,7 @@ from pulsark.wire.entry import build_entry
 from pulsark.wire.pulsar_pb2 import MessageMetadata
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Appends, Cluster, read_all, settle, simulate, turns
+from tests.support.lost_answers import ForgetfulStore
 
 PATH = "/managed-ledgers/t/n/persistent/x"
 QUICK = ManagedLedgerConfig(max_entries=5, min_age_ms=0)
@@ -734,23 +736,43 @@ def test_a_deleted_topic_leaves_nothing_and_its_successor_has_another_id() -> No
     simulate(main)
 
 
-def test_a_deletion_that_got_stuck_goes_on_later() -> None:
+def test_a_deletion_does_not_wait_for_a_bookie_that_is_away() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim)
         managed = await cluster.open()
         await put(managed, 0)
         cluster.all[0].down = True
-        with pytest.raises(StorageError):
-            await managed.delete()
-        assert await read_record(PATH, managed._metadata) is None
-        with pytest.raises(StorageError):
-            await cluster.open()
+        await managed.delete()
+        assert cluster.tree.children("/managed-ledgers") == []
+        metadata, manager = managed._metadata, cluster.manager()
+        assert cluster.tree.children(NOTED) == ["0"]
+        await delete_noted(manager, metadata)
+        assert cluster.tree.children(NOTED) == ["0"], "the bookie still cannot be told"
         cluster.all[0].down = False
         new = await cluster.open()
         assert new.topic_id != managed.topic_id
         assert new.entries == 0
+        await delete_noted(manager, metadata)
         assert cluster.all[0].ledger_ids() == []
-        await delete_managed_ledger(PATH, cluster.manager(), new._metadata)
+        assert cluster.tree.children("/ledgers") == cluster.tree.children(NOTED) == []
+
+    simulate(main)
+
+
+def test_a_deletion_that_was_interrupted_goes_on_at_the_next_opening() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        managed = await cluster.open()
+        await put(managed, 0)
+        store = ForgetfulStore(cluster.tree, PATH)
+        store.loses = 1
+        with pytest.raises(MetadataError):
+            await delete_managed_ledger(PATH, cluster.manager(), store)
+        assert await read_record(PATH, store) is None
+        new = await cluster.open()
+        assert new.topic_id != managed.topic_id
+        assert cluster.all[0].ledger_ids() == []
+        await delete_managed_ledger(PATH, cluster.manager(), store)
         assert cluster.tree.children("/managed-ledgers") == []
 
     simulate(main)
