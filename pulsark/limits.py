@@ -233,3 +233,19 @@ PUT_ASIDE_BYTES_MAX = 8 << 20
 
 PLANNED_TOPICS_MAX = 500
 """Topics of which a Spark query asks for the plan at once."""
+# -- the metadata store ----------------------------------------------------------------------
+
+METADATA_SESSIONS_KEPT = 1000
+"""Starts of a metadata store that it remembers, to know marks of its own past."""
+
+METADATA_CHECK_SECONDS = 10.0
+"""At a start, the metadata store's file is checked for at most so long."""
+
+METADATA_WAL_CHECK_BYTES_MAX = 64 << 20
+"""Largest write-ahead log that is checked frame by frame at a start."""
+
+METADATA_MARK_SECONDS = 1.0
+"""A bookie notes the mark of a change of the metadata with its next group, or after so long."""
+
+ADOPTED_LEDGER_IDS_LEFT_OUT = 1 << 20
+"""Ledger ids that are left out above all seen when bookies are adopted: some may be away."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.history import NONCE_BITS, History
 from pulsark.metadata.store import (
     ABSENT,
     ANY_VERSION,
@@ -28,7 +30,13 @@ class _Node:
 class MemoryTree:
     """What the sessions share; it outlives them, as a store's servers outlive their clients."""
 
+    _numbers = itertools.count()
+
     def __init__(self) -> None:
+        number = next(self._numbers)
+        self.identity = f"{number:032x}"
+        self.history = History((), 0).with_session(number % (1 << NONCE_BITS))
+        self.listeners: list[Callable[[int], None]] = []
         self.watches = Watches()
         self._nodes: dict[str, _Node] = {}
         self._children: dict[str, set[str]] = {}
@@ -55,6 +63,7 @@ class MemoryTree:
         else:
             node.value = value
             node.version += 1
+        self._committed()
         self.watches.tell(path)
         return node.version
 
@@ -67,7 +76,18 @@ class MemoryTree:
             raise BadVersionError(f"{path} does not exist")
         del self._nodes[path]
         self._unlink(path)
+        self._committed()
         self.watches.tell(path)
+
+    def _committed(self) -> None:
+        self.history = replace(self.history, last_commit=self.history.last_commit + 1)
+        for listener in self.listeners:
+            listener(self.history.mark)
+
+    def branch(self) -> None:
+        """Become a copy that lives on beside the original, from the same past."""
+        number = next(self._numbers)
+        self.history = self.history.with_session(number % (1 << NONCE_BITS))
 
     def children(self, path: str) -> list[str]:
         """Sorted names of the direct children."""
@@ -110,6 +130,29 @@ class MemoryMetadataStore:
         self.tree = tree if tree is not None else MemoryTree()
         self._ended = False
         self._watches: list[Callable[[], None]] = []
+
+    @property
+    def identity(self) -> str:
+        return self.tree.identity
+
+    @property
+    def mark(self) -> int:
+        return self.tree.history.mark
+
+    def knows(self, mark: int) -> bool:
+        return self.tree.history.knows(mark)
+
+    def on_commit(self, listener: Callable[[int], None]) -> None:
+        def told(mark: int) -> None:
+            if not self._ended:
+                listener(mark)
+
+        self.tree.listeners.append(told)
+        self._watches.append(lambda: self.tree.listeners.remove(told))
+
+    async def adopt(self, marks: Iterable[int]) -> None:
+        nonce = self.tree.history.sessions[-1].nonce
+        self.tree.history = self.tree.history.with_session(nonce, marks)
 
     async def get(self, path: str) -> Versioned | None:
         self._check_session()

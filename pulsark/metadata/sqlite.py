@@ -6,18 +6,32 @@ loop never waits for the disk and many writers share a sync. The journal is a wr
 with ``synchronous=FULL``: a write that returned survives a power cut.
 
 A node is a row ``(parent, name)``; parents have rows without a value, so the children of a
-path are one range of the primary key however many nodes there are. The caller holds the lock
-of the data directory: a second process on the same file would end this one's session.
+path are one range of the primary key however many nodes there are. A value has a checksum that
+also covers its path and its version. The caller holds the lock of the data directory: a second
+process on the same file would end this one's session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.history import NONCE_BITS
+from pulsark.metadata.sqlite_file import (
+    WHAT_TO_DO,
+    checksum,
+    connect,
+    empty_log,
+    is_as_written,
+    open_file,
+    read_history,
+    write_history,
+)
 from pulsark.metadata.store import (
     ABSENT,
     ANY_VERSION,
@@ -29,23 +43,13 @@ from pulsark.metadata.store import (
 from pulsark.metadata.watches import Watches
 from pulsark.runtime import Runtime, Worker, run_in_worker
 
-SCHEMA_VERSION = 1
-_APPLICATION_ID = 0x504C534B
-
-_SCHEMA = """
-CREATE TABLE node (
-  parent TEXT NOT NULL,
-  name TEXT NOT NULL,
-  value BLOB,
-  version INTEGER NOT NULL,
-  ephemeral INTEGER NOT NULL,
-  PRIMARY KEY (parent, name)
-) WITHOUT ROWID;
-CREATE INDEX ephemeral_node ON node (parent, name) WHERE ephemeral;
-"""
-_GET = "SELECT value, version FROM node WHERE parent = ? AND name = ? AND value IS NOT NULL"
+_GET = (
+    "SELECT value, version, ephemeral, crc FROM node"
+    " WHERE parent = ? AND name = ? AND value IS NOT NULL"
+)
 _CHILDREN = "SELECT name FROM node WHERE parent = ? ORDER BY name"
 
+_Row = tuple[bytes, int, int, int]
 _Operation = Callable[[sqlite3.Connection], Any]
 _Request = tuple[_Operation, "asyncio.Future[Any]"]
 
@@ -53,39 +57,83 @@ _Request = tuple[_Operation, "asyncio.Future[Any]"]
 class SqliteMetadataStore:
     """See ``open``."""
 
-    def __init__(self, reader: sqlite3.Connection, writer: sqlite3.Connection, worker: Worker):
+    def __init__(
+        self,
+        reader: sqlite3.Connection,
+        writer: sqlite3.Connection,
+        worker: Worker,
+        runtime: Runtime,
+    ):
         self._reader = reader
         self._writer = writer
         self._worker = worker
+        self._runtime = runtime
+        self.identity, self._history = read_history(reader)
         self._watches = Watches()
+        self._listeners: list[Callable[[int], None]] = []
         self._waiting: list[_Request] = []
         self._writing: list[_Request] = []
         self._closed = False
 
     @classmethod
-    async def open(cls, path: str, runtime: Runtime) -> SqliteMetadataStore:
+    async def open(
+        cls, path: str, runtime: Runtime, *, accept_loss: bool = False
+    ) -> SqliteMetadataStore:
         """Open or create the file, and end what is left of the session before.
 
-        Raises ``MetadataError`` if it is not such a file, or one of a newer release.
+        Raises ``MetadataError`` if it is not such a file, one of a newer release, or a damaged
+        one. With ``accept_loss`` a write-ahead log that breaks off early is no error.
         """
         worker = runtime.new_worker("metadata")
+        identity = f"{runtime.rng.getrandbits(128):032x}"
+        nonce = runtime.rng.getrandbits(NONCE_BITS)
+
+        def open_writer() -> sqlite3.Connection:
+            writer = open_file(path, identity, runtime.clock, accept_loss=accept_loss)
+            try:
+                _, history = read_history(writer)
+                history = history.with_session(nonce)
+                begin = partial(write_history, history=history)
+                _transaction(writer, [begin, _end_session], history.last_commit)
+            except BaseException:
+                writer.close()
+                raise
+            return writer
+
         try:
-            writer = await run_in_worker(worker, lambda: _open_writer(path))
-        except BaseException:
+            writer = await run_in_worker(worker, open_writer)
+        except BaseException as e:
             worker.close()
+            if isinstance(e, sqlite3.Error):
+                raise MetadataError(f"cannot open the metadata store {path}: {e}") from e
             raise
         try:
-            reader = _connect(path)
+            return cls(connect(path), writer, worker, runtime)
         except BaseException:
             await run_in_worker(worker, writer.close)
             worker.close()
             raise
-        return cls(reader, writer, worker)
+
+    @property
+    def mark(self) -> int:
+        return self._history.mark
+
+    def knows(self, mark: int) -> bool:
+        return self._history.knows(mark)
+
+    def on_commit(self, listener: Callable[[int], None]) -> None:
+        self._listeners.append(listener)
+
+    async def adopt(self, marks: Iterable[int]) -> None:
+        nonce = self._runtime.rng.getrandbits(NONCE_BITS)
+        history = self._history.with_session(nonce, marks)
+        await self._write(lambda connection: write_history(connection, history))
+        self._history = history
 
     async def get(self, path: str) -> Versioned | None:
         parent, name = split_path(path)
         row = self._read(_GET, (parent, name)).fetchone()
-        return None if row is None else Versioned(row[0], row[1])
+        return None if row is None else Versioned(*_checked(path, row)[:2])
 
     async def put(
         self,
@@ -130,7 +178,7 @@ class SqliteMetadataStore:
             await closing
         finally:
             self._reader.close()
-            await run_in_worker(self._worker, self._writer.close)
+            await run_in_worker(self._worker, lambda: _close(self._writer))
             self._worker.close()
 
     def _read(self, statement: str, parameters: tuple[str, ...]) -> sqlite3.Cursor:
@@ -154,10 +202,13 @@ class SqliteMetadataStore:
             return
         self._writing, self._waiting = self._waiting, []
         operations = [operation for operation, _ in self._writing]
-        self._worker.submit(lambda: _transaction(self._writer, operations), self._written)
+        commit = self._history.last_commit + 1
+        self._worker.submit(lambda: _transaction(self._writer, operations, commit), self._written)
 
     def _written(self, results: list[Any] | None, error: BaseException | None) -> None:
         requests, self._writing = self._writing, []
+        if results is not None:
+            self._committed()
         for index, (_, future) in enumerate(requests):
             if future.cancelled():
                 continue
@@ -169,6 +220,22 @@ class SqliteMetadataStore:
                 future.set_result(results[index])
         self._start_writing()
 
+    def _committed(self) -> None:
+        """Count the transaction, before anybody acts on what it changed."""
+        history = self._history
+        self._history = replace(history, last_commit=history.last_commit + 1)
+        for listener in self._listeners:
+            listener(self._history.mark)
+
+
+def _checked(path: str, row: _Row) -> _Row:
+    """``(value, version, ephemeral, crc)`` of a path, if they are as they were written."""
+    value, version, ephemeral, crc = row
+    parent, name = split_path(path)
+    if not is_as_written([parent, name, value, version, ephemeral], crc):
+        raise MetadataError(f"the value of {path} is damaged. {WHAT_TO_DO}")
+    return row
+
 
 def _as_metadata_error(error: BaseException | None) -> BaseException:
     if isinstance(error, sqlite3.Error):
@@ -178,55 +245,24 @@ def _as_metadata_error(error: BaseException | None) -> BaseException:
     return error if error is not None else MetadataError("the metadata store failed")
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    # isolation_level None: transactions are begun and ended here, not by the module.
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA busy_timeout = 5000")
-    return connection
-
-
-def _open_writer(path: str) -> sqlite3.Connection:
-    connection: sqlite3.Connection | None = None
+def _close(writer: sqlite3.Connection) -> None:
     try:
-        connection = _connect(path)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        _prepare(connection, path)
-        _transaction(connection, [_end_session])
-    except BaseException as e:
-        if connection is not None:
-            connection.close()
-        if isinstance(e, sqlite3.Error):
-            raise MetadataError(f"cannot open the metadata store {path}: {e}") from e
-        raise
-    return connection
+        empty_log(writer)
+    finally:
+        writer.close()
 
 
-def _prepare(connection: sqlite3.Connection, path: str) -> None:
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if tables == 0:
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {_APPLICATION_ID};"
-            f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-        )
-    elif application != _APPLICATION_ID:
-        raise MetadataError(f"{path} is a database, but not a metadata store")
-    elif version > SCHEMA_VERSION:
-        raise MetadataError(
-            f"{path} has format {version}; this release knows up to {SCHEMA_VERSION}"
-        )
-
-
-def _transaction(connection: sqlite3.Connection, operations: list[_Operation]) -> list[Any]:
-    """Run all in one transaction. An operation's ``MetadataError`` is its result.
+def _transaction(
+    connection: sqlite3.Connection, operations: Sequence[_Operation], commit: int
+) -> list[Any]:
+    """Run all in one transaction of this number. An operation's ``MetadataError`` is its result.
 
     Operations check before they change anything, so one that fails leaves no trace.
     """
     results: list[Any] = []
     connection.execute("BEGIN IMMEDIATE")
     try:
+        connection.execute("UPDATE store SET last_commit = ?", (commit,))
         for operation in operations:
             try:
                 results.append(operation(connection))
@@ -252,17 +288,19 @@ def _put(
     if row is None:
         _link(connection, parent)
         connection.execute(
-            "INSERT INTO node VALUES (?, ?, ?, 0, ?) ON CONFLICT DO UPDATE SET"
-            " value = excluded.value, version = 0, ephemeral = excluded.ephemeral",
-            (parent, name, value, int(ephemeral)),
+            "INSERT INTO node VALUES (?, ?, ?, 0, ?, ?) ON CONFLICT DO UPDATE SET"
+            " value = excluded.value, version = 0, ephemeral = excluded.ephemeral,"
+            " crc = excluded.crc",
+            (parent, name, value, int(ephemeral), checksum(parent, name, value, 0, int(ephemeral))),
         )
         return 0
     version, was_ephemeral = row
     if bool(was_ephemeral) != ephemeral:
         raise MetadataError(f"{path} is {'ephemeral' if was_ephemeral else 'not ephemeral'}")
+    crc = checksum(parent, name, value, version + 1, was_ephemeral)
     connection.execute(
-        "UPDATE node SET value = ?, version = ? WHERE parent = ? AND name = ?",
-        (value, version + 1, parent, name),
+        "UPDATE node SET value = ?, version = ?, crc = ? WHERE parent = ? AND name = ?",
+        (value, version + 1, crc, parent, name),
     )
     return version + 1
 
@@ -272,7 +310,8 @@ def _delete(connection: sqlite3.Connection, path: str, expected_version: int) ->
     if _current(connection, path, parent, name, expected_version) is None:
         raise BadVersionError(f"{path} does not exist")
     connection.execute(
-        "UPDATE node SET value = NULL, version = 0, ephemeral = 0 WHERE parent = ? AND name = ?",
+        "UPDATE node SET value = NULL, version = 0, ephemeral = 0, crc = NULL"
+        " WHERE parent = ? AND name = ?",
         (parent, name),
     )
     _unlink(connection, path)
@@ -281,7 +320,7 @@ def _delete(connection: sqlite3.Connection, path: str, expected_version: int) ->
 def _next_id(connection: sqlite3.Connection, path: str) -> int:
     parent, name = split_path(path)
     row = connection.execute(_GET, (parent, name)).fetchone()
-    number = 0 if row is None else int(row[0])
+    number = 0 if row is None else int(_checked(path, row)[0])
     _put(connection, path, b"%d" % (number + 1), ANY_VERSION, ephemeral=False)
     return number
 
@@ -311,7 +350,7 @@ def _link(connection: sqlite3.Connection, path: str) -> None:
     while path != "/":
         parent, name = split_path(path)
         cursor = connection.execute(
-            "INSERT OR IGNORE INTO node VALUES (?, ?, NULL, 0, 0)", (parent, name)
+            "INSERT OR IGNORE INTO node VALUES (?, ?, NULL, 0, 0, NULL)", (parent, name)
         )
         if cursor.rowcount == 0:
             return

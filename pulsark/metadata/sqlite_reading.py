@@ -10,6 +10,16 @@ import os
 import sqlite3
 from dataclasses import dataclass, field
 
+from pulsark.errors import MetadataError
+from pulsark.metadata.history import History
+from pulsark.metadata.sqlite_file import (
+    OLD_VALUES,
+    VALUES,
+    first_loss_in,
+    is_as_written,
+    read_history,
+    trouble_of,
+)
 from pulsark.metadata.store import split_path
 
 
@@ -23,6 +33,10 @@ class StoreReading:
     """Paths of values that are not."""
     trouble: list[str] = field(default_factory=list)
     """What is wrong with the file as a whole."""
+
+    identity: str = ""
+    """Empty before format 2."""
+    history: History = field(default_factory=lambda: History((), 0))
 
     @property
     def values(self) -> int:
@@ -54,15 +68,23 @@ def read_store(path: str) -> StoreReading:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         with contextlib.closing(connection):
             _read(connection, reading)
-    except sqlite3.Error as e:
+    except (sqlite3.Error, MetadataError) as e:
         reading.trouble.append(f"{path} cannot be read: {e}")
+    if (place := first_loss_in(path)) is not None:
+        reading.trouble.append(
+            f"{path}-wal is damaged at byte {place}, and later changes follow: they cannot be read"
+        )
     return reading
 
 
 def _read(connection: sqlite3.Connection, reading: StoreReading) -> None:
-    for (line,) in connection.execute("PRAGMA quick_check(10)"):
-        if line != "ok":
-            reading.trouble.append(line)
-    rows = connection.execute("SELECT parent, name, value FROM node WHERE value IS NOT NULL")
-    for parent, name, value in rows:
-        reading.nodes[f"{parent.rstrip('/')}/{name}"] = value
+    reading.trouble.extend(trouble_of(connection))
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version >= 2:
+        reading.identity, reading.history = read_history(connection)
+    for *row, crc in connection.execute(VALUES if version >= 2 else OLD_VALUES):
+        path = f"{row[0].rstrip('/')}/{row[1]}"
+        if version >= 2 and not is_as_written(row, crc):
+            reading.damaged.append(path)
+        else:
+            reading.nodes[path] = row[2]

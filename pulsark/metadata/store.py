@@ -7,7 +7,7 @@ passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,7 +32,28 @@ class Versioned:
 
 
 class MetadataStore(Protocol):
-    """Paths look like ``/a/b/c``; a parent need not exist. Values are at most 1 MiB."""
+    """Paths look like ``/a/b/c``; a parent need not exist. Values are at most 1 MiB.
+
+    A value that is not as it was written is a ``MetadataError``: never another value, and never
+    ``None``.
+    """
+
+    @property
+    def identity(self) -> str:
+        """Chosen at random when the store was made: 32 hexadecimal digits."""
+
+    @property
+    def mark(self) -> int:
+        """Of the last change that is durable (``metadata.history``). Rises."""
+
+    def knows(self, mark: int) -> bool:
+        """Whether a mark was given by this store, and not by a later state that it lost."""
+
+    def on_commit(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener(mark)`` when a change is durable, before anybody's write returns."""
+
+    async def adopt(self, marks: Iterable[int]) -> None:
+        """Go on above marks that this store does not know; it knows them from now on."""
 
     async def get(self, path: str) -> Versioned | None:
         """The value at a path, or ``None``."""

@@ -15,6 +15,7 @@ from typing import Protocol
 import pytest
 
 from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.history import NO_MARK, NONCE_BITS, mark_of
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.metadata.store import ABSENT, MAX_VALUE_BYTES, MetadataStore, Versioned
@@ -312,6 +313,93 @@ def test_a_value_has_at_most_a_mebibyte(run: Run) -> None:
         found = await store.get("/big")
         assert found is not None
         assert len(found.value) == MAX_VALUE_BYTES
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_hundred_thousand_values(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        topics = [f"/t/{n % 10}/{n:06d}" for n in range(100_000)]
+        for start in range(0, len(topics), 10_000):
+            await asyncio.gather(
+                *(store.put(path, b"x") for path in topics[start : start + 10_000])
+            )
+        assert len(await store.children("/t/7")) == 10_000
+        await backend.kill(store)
+        store = await backend.open()
+        assert await store.children("/t/3") == [path[5:] for path in topics[3::10]]
+        assert await store.get(topics[99_999]) == Versioned(b"x", 0)
+        await store.close()
+
+    run(scenario)
+
+
+def test_values_at_the_limit_side_by_side(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        values = [bytes([n]) * MAX_VALUE_BYTES for n in range(8)]
+        await asyncio.gather(*(store.put(f"/big/{n}", v) for n, v in enumerate(values)))
+        await backend.kill(store)
+        store = await backend.open()
+        for n, value in enumerate(values):
+            assert await store.get(f"/big/{n}") == Versioned(value, 0)
+        await store.close()
+
+    run(scenario)
+
+
+def test_the_identity_stays_and_marks_of_the_past_are_known(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        identity, marks = store.identity, [NO_MARK, store.mark]
+        for n in range(3):
+            await store.put("/a", b"%d" % n)
+            marks.append(store.mark)
+        await backend.kill(store)
+        store = await backend.open()
+        assert store.identity == identity
+        assert marks == sorted(set(marks))
+        assert all(store.knows(mark) for mark in marks)
+        assert store.mark >= marks[-1]
+        assert not store.knows(mark_of((store.mark >> NONCE_BITS) + 1, 0))
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_commit_is_told_before_the_write_returns(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        told: list[int] = []
+        store.on_commit(told.append)
+        for path in ("/a", "/b"):
+            before = len(told)
+            await store.put(path, b"")
+            assert len(told) > before
+        await store.next_id("/c")
+        await store.delete("/a")
+        assert told == sorted(told)
+        assert told[-1] == store.mark
+        await store.close()
+
+    run(scenario)
+
+
+def test_what_was_adopted_is_known_from_then_on(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        strange = mark_of((store.mark >> NONCE_BITS) + 1000, 5)
+        assert not store.knows(strange)
+        await store.adopt([NO_MARK, strange])
+        assert store.mark > strange
+        await store.put("/a", b"")
+        mark = store.mark
+        await backend.kill(store)
+        store = await backend.open()
+        assert store.mark >= mark
+        assert store.knows(mark)
         await store.close()
 
     run(scenario)

@@ -1,0 +1,216 @@
+"""The file of the embedded metadata store: its tables, its versions, and its checks.
+
+Format 1 had no checksums, no identity and no history; such a file is upgraded when it is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+
+import google_crc32c
+
+from pulsark.errors import MetadataError
+from pulsark.limits import METADATA_CHECK_SECONDS, METADATA_WAL_CHECK_BYTES_MAX
+from pulsark.metadata.history import History, Session
+from pulsark.metadata.wal import first_loss
+from pulsark.runtime import Clock
+
+SCHEMA_VERSION = 2
+APPLICATION_ID = 0x504C534B
+
+_NODE = """
+CREATE TABLE node (
+  parent TEXT NOT NULL,
+  name TEXT NOT NULL,
+  value BLOB,
+  version INTEGER NOT NULL,
+  ephemeral INTEGER NOT NULL,
+  PRIMARY KEY (parent, name)
+) WITHOUT ROWID;
+CREATE INDEX ephemeral_node ON node (parent, name) WHERE ephemeral;
+"""
+_SINCE_2 = """
+ALTER TABLE node ADD COLUMN crc INTEGER;
+CREATE TABLE store (identity TEXT NOT NULL, last_commit INTEGER NOT NULL);
+CREATE TABLE session (first_commit INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
+"""
+_NAMES_SHOWN = 5
+_PROGRESS_STEPS = 100_000
+"""Of SQLite's machine, between two looks at the clock: some milliseconds."""
+
+WHAT_TO_DO = (
+    "Restore a backup (pulsark restore BACKUP --data-dir DIR); "
+    "pulsark doctor --data-dir DIR tells what is damaged"
+)
+
+_crc32c = google_crc32c.value
+
+
+def checksum(parent: str, name: str, value: bytes, version: int, ephemeral: int) -> int:
+    """CRC32C of a row. With its path, so that a value that is found elsewhere is no value."""
+    head = f"{parent}\0{name}\0{version}\0{ephemeral}\0".encode()
+    crc: int = _crc32c(head + value)
+    return crc
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection whose transactions are begun and ended by the caller, not by the module."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA busy_timeout = 5000")
+    return connection
+
+
+def open_file(path: str, identity: str, clock: Clock, *, accept_loss: bool) -> sqlite3.Connection:
+    """The writer's connection to a file that is sound, and of the newest format.
+
+    ``identity`` is for a file that has none. Raises ``MetadataError`` if something is damaged;
+    with ``accept_loss`` a log that breaks off early is put aside instead, as a copy, and what is
+    behind the break is lost. Blocks.
+    """
+    _check_log(path, accept_loss=accept_loss)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = connect(path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        _prepare(connection, path, identity)
+        _check(connection, path, clock)
+        empty_log(connection)
+    except BaseException as e:
+        if connection is not None:
+            connection.close()
+        if isinstance(e, sqlite3.Error):
+            raise MetadataError(f"cannot open the metadata store {path}: {e}. {WHAT_TO_DO}") from e
+        raise
+    return connection
+
+
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Bring what the log holds into the file: a short log has little to lose."""
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def first_loss_in(path: str) -> int | None:
+    """Where the log beside a file breaks off too early, if so (``wal.first_loss``)."""
+    log = f"{path}-wal"
+    try:
+        if os.path.getsize(log) > METADATA_WAL_CHECK_BYTES_MAX:
+            return None
+        with open(log, "rb") as file:
+            return first_loss(file.read())
+    except FileNotFoundError:
+        return None
+
+
+def _check_log(path: str, *, accept_loss: bool) -> None:
+    place = first_loss_in(path)
+    if place is None:
+        return
+    log = f"{path}-wal"
+    if not accept_loss:
+        raise MetadataError(
+            f"{log} is damaged at byte {place}, and later changes follow: they would be lost. "
+            f"{WHAT_TO_DO}. To go on with what comes before, start once with --adopt"
+        )
+    shutil.copyfile(log, f"{log}.damaged")
+
+
+def _prepare(connection: sqlite3.Connection, path: str, identity: str) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables and application != APPLICATION_ID:
+        raise MetadataError(f"{path} is a database, but not a metadata store")
+    if version > SCHEMA_VERSION:
+        raise MetadataError(
+            f"{path} has format {version}; this release knows up to {SCHEMA_VERSION}"
+        )
+    if version == SCHEMA_VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in (_SINCE_2 if tables else _NODE + _SINCE_2).split(";"):
+            connection.execute(statement)
+        rows = connection.execute(VALUES).fetchall()
+        connection.executemany(
+            "UPDATE node SET crc = ? WHERE parent = ? AND name = ?",
+            ((checksum(*row[:5]), *row[:2]) for row in rows),
+        )
+        connection.execute("INSERT INTO store VALUES (?, 0)", (identity,))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+VALUES = "SELECT parent, name, value, version, ephemeral, crc FROM node WHERE value IS NOT NULL"
+
+OLD_VALUES = "SELECT parent, name, value, version, ephemeral, 0 FROM node WHERE value IS NOT NULL"
+
+
+def _check(connection: sqlite3.Connection, path: str, clock: Clock) -> None:
+    """Look at every page and every value, for a bounded time."""
+    end = clock.monotonic() + METADATA_CHECK_SECONDS
+    connection.set_progress_handler(lambda: clock.monotonic() > end, _PROGRESS_STEPS)
+    wrong: list[str] = []
+    try:
+        wrong.extend(trouble_of(connection))
+        wrong.extend(damaged_values(connection))
+    except sqlite3.OperationalError as e:
+        if "interrupt" not in str(e):
+            raise
+    finally:
+        connection.set_progress_handler(None, 0)
+    if wrong:
+        shown = ", ".join(wrong[:_NAMES_SHOWN]) + (", ..." if len(wrong) > _NAMES_SHOWN else "")
+        raise MetadataError(f"the metadata store {path} is damaged: {shown}. {WHAT_TO_DO}")
+
+
+def trouble_of(connection: sqlite3.Connection) -> Iterator[str]:
+    """What SQLite finds wrong with the file."""
+    for (line,) in connection.execute("PRAGMA quick_check(10)"):
+        if line != "ok":
+            yield line
+
+
+def damaged_values(connection: sqlite3.Connection) -> Iterator[str]:
+    """Paths of values that are not as they were written."""
+    for *row, crc in connection.execute(VALUES):
+        if not is_as_written(row, crc):
+            yield f"{row[0].rstrip('/')}/{row[1]}"
+
+
+def is_as_written(row: list[object], crc: object) -> bool:
+    """Whether a row has the checksum of ``(parent, name, value, version, ephemeral)``."""
+    try:
+        return checksum(*row) == crc  # type: ignore[arg-type]
+    except (TypeError, UnicodeError):
+        return False  # not even the types are right
+
+
+def read_history(connection: sqlite3.Connection) -> tuple[str, History]:
+    """The identity of the store, and what it has been through."""
+    row = connection.execute("SELECT identity, last_commit FROM store").fetchone()
+    if row is None:
+        raise MetadataError(f"the metadata store has lost its identity. {WHAT_TO_DO}")
+    sessions = connection.execute("SELECT first_commit, nonce FROM session ORDER BY first_commit")
+    return row[0], History(tuple(Session(*session) for session in sessions), row[1])
+
+
+def write_history(connection: sqlite3.Connection, history: History) -> None:
+    """Replace what is stored of the history, within a transaction."""
+    connection.execute("DELETE FROM session WHERE first_commit < ?", _first(history))
+    connection.execute(
+        "INSERT OR REPLACE INTO session VALUES (?, ?)",
+        (history.sessions[-1].first_commit, history.sessions[-1].nonce),
+    )
+    connection.execute("UPDATE store SET last_commit = ?", (history.last_commit,))
+
+
+def _first(history: History) -> tuple[int]:
+    return (history.sessions[0].first_commit,)
