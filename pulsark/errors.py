@@ -96,6 +96,10 @@ class LedgerFencedError(StorageError):
     """Another owner fenced this ledger. The outcome of unconfirmed writes is unknown."""
 
 
+class OlderMetadataError(StorageError):
+    """The metadata store has forgotten what a table knows: an old copy of it was put back."""
+
+
 class NoSuchLedgerError(StorageError):
     """The bookie has never stored anything of this ledger, or it was deleted."""
 

@@ -29,8 +29,8 @@ from pulsark.admin.requests import (
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.bulk_publishing import BulkPublishing
 from pulsark.schemas.columns import BINARY
-from pulsark.storage.table.record import FILES_PER_PUBLISH_MAX
 from pulsark.storage.table.staging import StagedLedger
+from pulsark.storage.table.table_limits import FILES_PER_PUBLISH_MAX
 
 router = APIRouter(prefix=TOPICS, tags=["pulsark"])
 

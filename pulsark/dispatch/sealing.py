@@ -524,7 +524,7 @@ class Sealing:
             if info is None and sealed.files:
                 await self._tables.remove(base, table_id, sealed)
             elif info is not None and is_complete(sealed, info) and is_scattered(sealed, target):
-                await self._tables.merge(base, table_id, sealed, self.entries, target)
+                await self._tables.merge(base, table_id, sealed.files, self.entries, target)
             before_ms = self._clock.now_ms() - retention_ms
             if any(file.time_ms < before_ms for file in sealed.left):
                 await self._tables.vacuum(base, table_id, sealed.ledger_id, before_ms)

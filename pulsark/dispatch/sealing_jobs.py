@@ -16,9 +16,10 @@ from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.resources import InUseError, InvalidResourceError
 from pulsark.schemas.columns import ColumnType
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.table.record import FILES_PER_ATTACH_MAX, DataFile
+from pulsark.storage.table.record import DataFile
 from pulsark.storage.table.roots import storage_root_of
 from pulsark.storage.table.seal_range import SealRange
+from pulsark.storage.table.table_limits import FILES_PER_ATTACH_MAX
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.metadata.store import ANY_VERSION
+from pulsark.metadata.store import ANY_VERSION, Versioned
 
 
 class SteppingStore(MemoryMetadataStore):
@@ -32,6 +33,45 @@ class SteppingStore(MemoryMetadataStore):
         self._moment(f"delete {path}")
         await super().delete(path, expected_version)
         self._moment(f"end of delete {path}")
+
+
+class HeldStore(MemoryMetadataStore):
+    """Holds one request back, the ``hold_at``th from now on, until it is let go."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.hold_at = 0
+        self.requests = 0
+        self.reached = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def get(self, path: str) -> Versioned | None:
+        await self._request()
+        found = await super().get(path)
+        await self._request()
+        return found
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        await self._request()
+        return await super().put(path, value, expected_version, ephemeral=ephemeral)
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        await self._request()
+        await super().delete(path, expected_version)
+
+    async def _request(self) -> None:
+        if self.hold_at:
+            self.requests += 1
+            if self.requests == self.hold_at:
+                self.reached.set()
+                await self.let_go.wait()
 
 
 def copy_of(tree: MemoryTree) -> MemoryTree:

@@ -21,12 +21,12 @@ from pulsark.storage.table import attach as attach_module
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.delta_log import DeltaLog
 from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord, table_path
-from pulsark.storage.table.root_log import commit_on_root
+from pulsark.storage.table.root_log import RootLog
 from pulsark.storage.table.seal import seal
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
-from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.metadata import HeldStore, SteppingStore, copy_of
 from tests.sim.simulation import Simulation
 from tests.support.tables import attached_files, check_entries, check_files, entries
 
@@ -255,16 +255,72 @@ def test_of_two_owners_the_stale_one_changes_nothing_at_any_step() -> None:
                 )
                 disk.before_step = original
                 done.append(await second.go_on())
-                with contextlib.suppress(LedgerFencedError, StorageError):
+                documents = await sealed_ledgers(done[0])
+                with contextlib.suppress(StorageError):
                     await task
-                with pytest.raises(LedgerFencedError):
+                with pytest.raises(StorageError):
                     await owner.attach(adds)
+                with pytest.raises(LedgerFencedError):
+                    await owner.attach([], removes or documents[9].files)
+                assert await sealed_ledgers(done[0]) == documents
                 return count
 
             steps = max(steps, sim.run(scenario()))
             table_after(disk, done[0].record)
         at += 1
     assert steps > 8
+
+
+def test_of_two_owners_the_stale_one_changes_no_document_at_any_request() -> None:
+    """One request of the first owner is on its way until a second one has done all the rest."""
+    at, was_held = 0, True
+    while was_held:
+        at += 1
+        disk, tree = SimDisk(), MemoryTree()
+        with Simulation(SEED) as sim:
+            runtime = sim.runtime(disk)
+            held = HeldStore(tree)
+            first = Run(tree, runtime, held, nonce="first")
+            second = Run(tree, runtime, MemoryMetadataStore(tree), nonce="second")
+            was_held = sim.run(overtaken(first, second, held, at))
+    assert at > 12
+
+
+async def overtaken(first: Run, second: Run, held: HeldStore, at: int) -> bool:
+    owner = await first.open()
+    await owner.attach(*await first.files(owner, *STEPS[0]))
+    adds, removes = await first.files(owner, *STEPS[1])
+    held.hold_at = at
+    work = asyncio.ensure_future(owner.attach(adds, removes))
+    reached = asyncio.ensure_future(held.reached.wait())
+    await asyncio.wait([work, reached], return_when=asyncio.FIRST_COMPLETED)
+    newer = await second.go_on()
+    before = await sealed_ledgers(newer)
+    held.let_go.set()
+    reached.cancel()
+    with contextlib.suppress(StorageError):
+        await work
+    assert await sealed_ledgers(newer) == before
+    table_after(second.runtime.disk, newer.record)
+    return held.reached.is_set()
+
+
+def test_of_two_owners_the_stale_one_deletes_nothing() -> None:
+    disk, tree = SimDisk(), MemoryTree()
+    with Simulation(SEED) as sim:
+
+        async def main() -> None:
+            run = Run(tree, sim.runtime(disk), MemoryMetadataStore(tree))
+            stale = await run.go_on()
+            files = disk.files()
+            newer = await run.open()
+            with pytest.raises(LedgerFencedError):
+                await stale.vacuum(5, 1 << 62)
+            assert disk.files() == files
+            assert await newer.vacuum(5, 1 << 62) > 0
+            assert disk.files() != files
+
+        sim.run(main())
 
 
 def test_a_root_that_was_away_catches_up_with_files_and_commits() -> None:
@@ -337,7 +393,7 @@ def commit_before_the_intent(patch: pytest.MonkeyPatch) -> None:
     async def hasty(self: TableOwner, record: TableRecord) -> None:
         if record.pending:
             for root in record.roots:
-                commit_on_root(self._disk, record, root)
+                RootLog(self._disk, root).commit(record)
         await save(self, record)
 
     patch.setattr(TableOwner, "_save", hasty)

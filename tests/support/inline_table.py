@@ -14,6 +14,7 @@ from pulsark.runtime import Disk, Runtime
 from pulsark.storage.table import messages
 from pulsark.storage.table.process import Piece, Reply, TableProcess, encode_piece
 from pulsark.storage.table.roots import StorageRoots
+from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.tables import Tables
 from pulsark.storage.table.worker import TableWorker
 
@@ -52,6 +53,7 @@ def inline_tables(
     metadata: MetadataStore,
     runtime: Runtime,
     made: Callable[[InlineTable], None] = lambda table: None,
+    limits: TableLimits = DEFAULT_LIMITS,
     **options: int,
 ) -> Tables:
     """Tables whose processes are inline; ``made`` gets each: first that for sealing."""
@@ -63,4 +65,4 @@ def inline_tables(
 
     if not isinstance(roots, StorageRoots):
         roots = StorageRoots(tuple(roots))
-    return Tables(roots, metadata, runtime, new_process=new_process, **options)
+    return Tables(roots, metadata, runtime, new_process=new_process, limits=limits, **options)

@@ -25,14 +25,13 @@ from pulsark.errors import (
     BadVersionError,
     LedgerFencedError,
     MetadataError,
+    OlderMetadataError,
     StorageError,
 )
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.columns import ColumnType
 from pulsark.storage.table.record import (
-    FILES_PER_ATTACH_MAX,
-    FILES_PER_PUBLISH_MAX,
     DataFile,
     Intent,
     Published,
@@ -42,13 +41,18 @@ from pulsark.storage.table.record import (
     sealed_ledger_path,
 )
 from pulsark.storage.table.root_files import remove_files, remove_tree
-from pulsark.storage.table.root_log import commit_on_root
+from pulsark.storage.table.root_log import RootLog
+from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
 
 log = logging.getLogger(__name__)
 
 DOUBT_SECONDS = 1.0
 DOUBT_ATTEMPTS = 10
 """How often the outcome of an intent is asked for before its ledgers are left in doubt."""
+
+
+OPEN_ATTEMPTS = 20
+"""How often a table is taken over from an owner that is busy with it."""
 
 
 class TableOwner:
@@ -65,6 +69,7 @@ class TableOwner:
         roots_needed: int,
         check_root: Callable[[str], None],
         where: Callable[[str], str],
+        limits: TableLimits,
     ) -> None:
         self._path = path
         self._record = record
@@ -76,6 +81,8 @@ class TableOwner:
         self._roots_needed = min(roots_needed, len(record.roots))
         self._check_root = check_root
         self._where = where
+        self._limits = limits
+        self._logs = {root: RootLog(runtime.disk, root) for root in record.roots}
         self._changing = asyncio.Lock()
         self._doubtful = False
         """Whether the outcome of a write of the record is unknown."""
@@ -93,21 +100,34 @@ class TableOwner:
         roots_needed: int = 1,
         check_root: Callable[[str], None] = lambda directory: None,
         where: Callable[[str], str] = str,
+        limits: TableLimits = DEFAULT_LIMITS,
     ) -> TableOwner:
         """Own the table whose record is at ``path``, created on ``roots`` if there is none.
 
         Rolls an attach forward that was decided and not done. ``roots_needed`` of the roots must
         have an attach before it is done. A record of another ``table_id`` is one of a topic
         that was deleted; the new table takes its place. ``where`` says where a directory of the
-        record is now.
+        record is now. ``OlderMetadataError``: the log on some root has what the record does not
+        know of; nothing was changed.
         """
-        record, version = await _load_or_create(path, table_id, roots, metadata, runtime)
-        record = record.relocated(where)
-        owner = cls(
-            path, record, version, metadata, runtime, worker, roots_needed, check_root, where
-        )
-        # Whoever opened the table before can decide nothing any more.
-        await owner._save(owner._record)
+        for attempts_left in reversed(range(OPEN_ATTEMPTS)):
+            found = await metadata.get(path)
+            record = TableRecord.decode(path, found.value) if found is not None else None
+            if record is None or record.table_id != table_id:
+                record = TableRecord(table_id, runtime.clock.now_ms(), tuple(roots))
+            version = found.version if found is not None else ABSENT
+            owner = cls(
+                path, record.relocated(where), version, metadata, runtime, worker, roots_needed,
+                check_root, where, limits,
+            )  # fmt: skip
+            await owner._check_logs()
+            try:
+                # Whoever opened the table before can decide nothing any more.
+                await owner._save(owner._record)
+                break
+            except LedgerFencedError:  # the owner before has done something meanwhile
+                if not attempts_left:
+                    raise
         async with owner._changing:
             await owner._roll_forward(clean=True)
         return owner
@@ -126,24 +146,34 @@ class TableOwner:
         adds: Sequence[DataFile],
         removes: Sequence[DataFile] = (),
         value: ColumnType | None = None,
+        decided: Callable[[bool | None], Awaitable[None]] | None = None,
     ) -> int:
         """Files join and leave the table, all or none; returns the number of the attach.
 
         ``value`` is the type that added files have in their column ``value``; without it they
-        have the table's.
+        have the table's. ``decided`` hears whether they are part of the table now; ``None`` if
+        that cannot be known.
         ``StorageError`` before the intent: nothing happened. After it: it is decided, and a
         later call finishes it. ``LedgerFencedError``: the table has another owner.
         """
         if not adds and not removes:
             raise ValueError("an attach of nothing")
-        if len(adds) + len(removes) > FILES_PER_ATTACH_MAX:
-            raise ValueError(f"an attach has at most {FILES_PER_ATTACH_MAX} files")
         async with self._changing:
-            await self._roll_forward()
-            record = self._record.intending(self._clock.now_ms(), adds, removes, value)
-            assert record.intent is not None
-            await self._check(record.intent)
-            await self._save(record)
+            happened: bool | None = False
+            try:
+                if len(adds) + len(removes) > self._limits.files_per_attach:
+                    raise StorageError(
+                        f"an attach has at most {self._limits.files_per_attach} files"
+                    )
+                await self._roll_forward()
+                record = self._record.intending(self._clock.now_ms(), adds, removes, value)
+                await self._check(record)
+                happened = None
+                await self._save(record)
+                happened = True
+            finally:
+                if decided is not None:
+                    await decided(happened)
             await self._roll_forward()
             return record.attached
 
@@ -168,16 +198,18 @@ class TableOwner:
             happened: bool | None = False
             try:
                 adds = await reserve()
-                if len(adds) > FILES_PER_PUBLISH_MAX:
-                    raise ValueError(f"a publish has at most {FILES_PER_PUBLISH_MAX} files")
-                if len(adds) > FILES_PER_ATTACH_MAX:
+                if len(adds) > self._limits.files_per_publish:
+                    raise StorageError(
+                        f"a publish has at most {self._limits.files_per_publish} files"
+                    )
+                if len(adds) > self._limits.files_per_attach:
                     adds = [file.without_statistics() for file in adds]
                 now = self._clock.now_ms()
                 record = self._record.intending(now, adds, (), value)
-                assert record.intent is not None
-                await self._check(record.intent)
+                record = record.with_published(Published(ident, number, now))
+                await self._check(record)
                 happened = None
-                happened = await self._decide(record.with_published(Published(ident, number, now)))
+                happened = await self._decide(record)
             finally:
                 await decided(happened)
             if not happened:
@@ -211,21 +243,32 @@ class TableOwner:
                 return 0
             sealed = SealedLedger.decode(path, found.value)
             old = [file.path for file in sealed.left if file.time_ms < before_ms]
+            if not old:
+                return 0
             # Whoever is not the owner any more finds out before anything is deleted.
-            if old:
-                await self._save(self._record)
-            for root in self._record.roots:
-                try:
-                    await run_in_worker(self._worker, partial(remove_files, self._disk, root, old))
-                except OSError as e:
-                    log.warning("%s: files that left the table stay: %s", root, e)
-            if old:
-                after = sealed.without_left(old)
+            await self._save(self._record)
+            await self.remove_files(old)
+            after = sealed.without_left(old)
+            try:
                 if after.files or after.left:
                     await self._metadata.put(path, after.encode(), found.version)
                 else:
                     await self._metadata.delete(path, found.version)
+            except BadVersionError:
+                raise LedgerFencedError(
+                    f"table {self._record.table_id} has another owner"
+                ) from None
             return len(old)
+
+    async def remove_files(self, paths: Sequence[str]) -> None:
+        """Delete files that are no part of the table; a root that is away keeps its copies."""
+        for root in self._record.roots:
+            try:
+                for start in range(0, len(paths), self._limits.files_a_turn):
+                    some = paths[start : start + self._limits.files_a_turn]
+                    await run_in_worker(self._worker, partial(remove_files, self._disk, root, some))
+            except OSError as e:
+                log.warning("%s: files that are not in the table stay: %s", root, e)
 
     async def _decide(self, record: TableRecord) -> bool:
         """Write the intent; whether it is there, which may take a while to find out.
@@ -245,15 +288,40 @@ class TableOwner:
             raise
         return True
 
-    async def _check(self, intent: Intent) -> None:
-        for ledger_id, partition in ledgers_of(intent).items():
+    async def _check(self, record: TableRecord) -> None:
+        """``StorageError`` for an intent that could not be rolled forward."""
+        assert record.intent is not None
+        self._check_size(record.encode(), "the table record")
+        for ledger_id, partition in ledgers_of(record.intent).items():
             sealed = await self.sealed(ledger_id) or SealedLedger(ledger_id, partition)
-            after = sealed.with_intent(intent)
+            after = sealed.with_intent(record.intent)
             if not after.is_whole():
                 raise StorageError(
                     f"the files of ledger {ledger_id} would not follow each other: "
                     f"sealed through {sealed.through}"
                 )
+            self._check_size(after.encode(), f"the list of {len(after.files)} files of {ledger_id}")
+
+    def _check_size(self, document: bytes, what: str) -> None:
+        if len(document) > self._limits.document_bytes:
+            raise StorageError(
+                f"table {self._record.table_id}: {what} would have {len(document)} bytes, and may "
+                f"have {self._limits.document_bytes}; it goes on when files are merged and deleted"
+            )
+
+    async def _check_logs(self) -> None:
+        """``OlderMetadataError`` if a root that can be reached knows more than the record."""
+        for table_log in self._logs.values():
+            try:
+                await run_in_worker(self._worker, partial(self._check_log, table_log))
+            except OlderMetadataError:
+                raise
+            except (OSError, StorageError) as e:
+                log.debug("%s: cannot be looked at now: %s", table_log.directory, e)
+
+    def _check_log(self, table_log: RootLog) -> None:
+        self._check_root(table_log.directory)
+        table_log.check(self._record)
 
     async def _roll_forward(self, clean: bool = False) -> None:
         """Make a decided attach true on every root that can be reached."""
@@ -263,12 +331,16 @@ class TableOwner:
         if record.intent is None or not (record.pending or clean):
             return
         reached = 0
-        for root in record.roots:
+        for table_log in self._logs.values():
             try:
-                commit = partial(self._commit_on_root, record, root, clean=clean)
-                await run_in_worker(self._worker, commit)
+                await self._commit(table_log, record, clean)
+            except OlderMetadataError:
+                await self._check_owned()
+                raise
             except (OSError, StorageError) as e:
-                log.warning("table %s: root %s stays behind: %s", record.table_id, root, e)
+                log.warning(
+                    "table %s: root %s stays behind: %s", record.table_id, table_log.directory, e
+                )
             else:
                 reached += 1
         if reached < self._roots_needed:
@@ -281,15 +353,30 @@ class TableOwner:
                 await self._show(SealedLedger(ledger_id, partition), record.intent)
             await self._save(_done(record))
 
-    def _commit_on_root(self, record: TableRecord, root: str, *, clean: bool) -> None:
-        self._check_root(root)
-        commit_on_root(self._disk, record, root, clean=clean)
+    async def _commit(self, table_log: RootLog, record: TableRecord, clean: bool) -> None:
+        if clean:
+            await run_in_worker(self._worker, partial(self._clean, table_log))
+        while not await run_in_worker(self._worker, partial(self._commit_on, table_log, record)):
+            pass
+
+    def _clean(self, table_log: RootLog) -> None:
+        self._check_root(table_log.directory)
+        table_log.clean()
+
+    def _commit_on(self, table_log: RootLog, record: TableRecord) -> bool:
+        self._check_root(table_log.directory)
+        return table_log.commit(record)
 
     async def _show(self, empty: SealedLedger, intent: Intent) -> None:
-        """Bring a sealed ledger's document up to date."""
+        """Bring a sealed ledger's document up to date.
+
+        It is written in its version that was read while the table was certainly this owner's:
+        what another owner does to it comes later, and is not overwritten.
+        """
         path = sealed_ledger_path(self._path, empty.ledger_id)
         while True:
             found = await self._metadata.get(path)
+            await self._check_owned()
             before = SealedLedger.decode(path, found.value) if found is not None else empty
             after = before.with_intent(intent)
             try:
@@ -300,13 +387,22 @@ class TableOwner:
                     await self._metadata.delete(path, found.version)
                 return
             except BadVersionError:
-                continue  # a stale owner rolled the same intent forward: equal, or behind
+                continue  # a stale owner rolled the same intent forward, or this is one
+
+    async def _check_owned(self) -> None:
+        """``LedgerFencedError`` if the table has another owner by now."""
+        found = await self._metadata.get(self._path)
+        if found is None or found.version != self._version:
+            raise self._fenced()
+
+    def _fenced(self) -> LedgerFencedError:
+        return LedgerFencedError(f"table {self._record.table_id} has another owner")
 
     async def _save(self, record: TableRecord) -> None:
         try:
             self._version = await self._metadata.put(self._path, record.encode(), self._version)
         except BadVersionError:
-            raise LedgerFencedError(f"table {record.table_id} has another owner") from None
+            raise self._fenced() from None
         except MetadataError:
             self._doubtful = True
             raise
@@ -316,7 +412,7 @@ class TableOwner:
         """After a write of unknown outcome. Another owner's version is told by its next write."""
         found = await self._metadata.get(self._path)
         if found is None or found.version not in (self._version, self._version + 1):
-            raise LedgerFencedError(f"table {self._record.table_id} has another owner")
+            raise self._fenced()
         self._record = TableRecord.decode(self._path, found.value).relocated(self._where)
         self._version = found.version
         self._doubtful = False
@@ -361,20 +457,3 @@ async def _delete(metadata: MetadataStore, path: str) -> None:
         await metadata.delete(path)
     except BadVersionError:
         return  # gone already
-
-
-async def _load_or_create(
-    path: str, table_id: str, roots: Sequence[str], metadata: MetadataStore, runtime: Runtime
-) -> tuple[TableRecord, int]:
-    while True:
-        found = await metadata.get(path)
-        if found is not None:
-            record = TableRecord.decode(path, found.value)
-            if record.table_id == table_id:
-                return record, found.version
-        record = TableRecord(table_id, runtime.clock.now_ms(), tuple(roots))
-        version = found.version if found is not None else ABSENT
-        try:
-            return record, await metadata.put(path, record.encode(), version)
-        except BadVersionError:
-            continue

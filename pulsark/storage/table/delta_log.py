@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from pulsark.errors import CorruptEntryError
 from pulsark.runtime import Disk
 from pulsark.schemas.columns import BINARY, struct
-from pulsark.storage.table.record import DataFile, TableRecord
+from pulsark.storage.table.record import DataFile, Intent, TableRecord
 
 APP_ID = "pulsark"
 """Under this name commits carry the number of their attach."""
@@ -199,6 +199,23 @@ def commit_of(record: TableRecord) -> bytes:
             *({"remove": _remove(file, intent.time_ms)} for file in intent.removes),
         ]
     )
+
+
+def is_commit_of(actions: Iterable[Action], intent: Intent) -> bool:
+    """Whether these are the actions of an attach, whichever release wrote them."""
+    actions = list(actions)
+    return (
+        attach_number(actions) == intent.number
+        and _time_of(actions) in (None, intent.time_ms)
+        and {a["add"]["path"] for a in actions if "add" in a} == {f.path for f in intent.adds}
+        and {a["remove"]["path"] for a in actions if "remove" in a}
+        == {f.path for f in intent.removes}
+    )
+
+
+def _time_of(actions: Iterable[Action]) -> int | None:
+    times = [action["commitInfo"].get("timestamp") for action in actions if "commitInfo" in action]
+    return int(times[0]) if times and times[0] is not None else None
 
 
 def _add(file: DataFile, time_ms: int) -> Action:

@@ -24,12 +24,6 @@ FORMAT_VERSION = 2
 SEALED_LEDGER_VERSION = 1
 TABLES_PATH = "/tables"
 
-FILES_PER_ATTACH_MAX = 500
-"""An intent is one value of the metadata store, which may have 1 MiB."""
-
-FILES_PER_PUBLISH_MAX = 3000
-"""Of a bulk publish: above the number before, its files go without statistics of columns."""
-
 PUBLISHED_KEPT = 1000
 """Origins of bulk publishes that a table remembers, so that each is made once."""
 

@@ -18,7 +18,7 @@ from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.runtime import Disk
 from pulsark.storage.table.delta_log import CorruptCommitError, DeltaLog
 from pulsark.storage.table.record import DataFile, TableRecord
-from pulsark.storage.table.root_log import commit_on_root
+from pulsark.storage.table.root_log import RootLog
 from pulsark.storage.table.roots import storage_root_of
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,10 @@ def catch_up(disk: Disk, record: TableRecord, directory: str, files: Iterable[Da
         if state != "ok":
             raise StorageError(f"{directory}/{file.path} is {state}")
     _restore_log(disk, record, directory)
-    commit_on_root(disk, record, directory, clean=True)
+    root_log = RootLog(disk, directory)
+    root_log.clean()
+    while not root_log.commit(record):
+        pass
 
 
 def _restore_log(disk: Disk, record: TableRecord, directory: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from pulsark.errors import StorageError
+from pulsark.errors import OlderMetadataError, StorageError
 from pulsark.runtime import Disk
 from pulsark.storage.table.delta_log import (
     Action,
@@ -16,6 +16,7 @@ from pulsark.storage.table.delta_log import (
     commit_of,
     files_of,
     first_commit,
+    is_commit_of,
 )
 from pulsark.storage.table.record import DataFile, TableRecord
 from pulsark.storage.table.root_files import ensure_file
@@ -23,94 +24,212 @@ from pulsark.storage.table.root_files import ensure_file
 log = logging.getLogger(__name__)
 
 
-def commit_on_root(disk: Disk, record: TableRecord, directory: str, *, clean: bool = False) -> None:
-    """Bring one root's log and files up to the record's intent. Blocks; may be repeated.
+COMMITS_A_TURN = 64
+"""Commits that a root is given at a time; others have their turn in between."""
 
-    Raises ``OSError`` or ``StorageError`` if that cannot be done now.
-    """
-    intent = record.intent
-    assert intent is not None
-    table_log = DeltaLog(disk, directory)
-    if clean:
-        table_log.clean()
-    peers = [root for root in record.roots if root != directory]
-    while True:
-        table_log.create(record)
-        versions = table_log.versions()
-        attached, bad = _last_attach(table_log, versions)
-        if bad == 0:
-            table_log.replace(0, first_commit(record))
-            continue
-        if attached >= intent.number and bad is None:
-            return
-        if attached + 1 < intent.number:
-            number, commit, adds = _next_of_peer(disk, peers, attached)
+
+class RootLog:
+    """One root's log, and where it goes on: it is only listed to find that out."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.directory = directory
+        self._disk = disk
+        self._log = DeltaLog(disk, directory)
+        self._next: _Next | None = None
+        self._missing: _Missing | None = None
+
+    def check(self, record: TableRecord) -> None:
+        """``OlderMetadataError`` if the log has what the table's record does not know of.
+
+        Nothing is changed. Raises ``OSError`` or ``StorageError`` if the log cannot be read.
+        """
+        versions = self._log.versions()
+        if versions:
+            self._check(record, self._last(versions))
+
+    def clean(self) -> None:
+        """Remove what interrupted writers left behind."""
+        self._log.clean()
+
+    def commit(self, record: TableRecord) -> bool:
+        """Bring log and files up to the record's intent; false if there is more to be done.
+
+        It may be repeated. ``OlderMetadataError`` as from ``check``. Raises ``OSError`` or
+        ``StorageError`` if it cannot be done now.
+        """
+        at, self._next = self._next or self._found(record), None
+        for _ in range(COMMITS_A_TURN):
+            if at.attached >= record.attached:
+                break
+            at = self._step(record, at)
+        if at.attached > record.attached:
+            at = self._found(record)  # which says what is wrong
+        self._next = at
+        return at.attached == record.attached
+
+    def _step(self, record: TableRecord, at: _Next) -> _Next:
+        """One attach more."""
+        intent = record.intent
+        assert intent is not None
+        peers = [root for root in record.roots if root != self.directory]
+        if at.attached + 1 < intent.number:
+            number, commit, files = self._next_of_peer(peers, at)
         else:
-            number, commit, adds = intent.number, commit_of(record), list(intent.adds)
-        for file in adds:
-            ensure_file(disk, directory, peers, file)
-        version = bad if bad is not None else versions[-1] + 1
+            self._missing = None
+            number, commit, files = intent.number, commit_of(record), intent.adds
+        for file in files:
+            ensure_file(self._disk, self.directory, peers, file)
         try:
-            if bad is not None:
-                log.warning("%s: commit %d is damaged, made again", directory, bad)
-                table_log.replace(version, commit)
+            if at.damaged:
+                log.warning("%s: commit %d is damaged, made again", self.directory, at.version)
+                self._log.replace(at.version, commit)
             else:
-                table_log.write(version, commit)
+                self._log.write(at.version, commit)
         except FileExistsError:
-            continue
-        if table_log.read_bytes(version) != commit:
-            raise CorruptCommitError(f"{directory}: commit {version} reads differently")
-        log.debug("%s: attach %d is commit %d", directory, number, version)
+            return self._found(record)
+        if self._log.read_bytes(at.version) != commit:
+            raise CorruptCommitError(f"{self.directory}: commit {at.version} reads differently")
+        log.debug("%s: attach %d is commit %d", self.directory, number, at.version)
+        return _Next(at.version + 1, number, at.version)
 
+    def _next_of_peer(
+        self, peers: Iterable[str], at: _Next
+    ) -> tuple[int, bytes, Sequence[DataFile]]:
+        """The next attach, its commit, and the files that have to be there before."""
+        missing = self._missing
+        if missing is None or missing.attached != at.attached:
+            missing = self._missing = self._missing_after(peers, at)
+        version = missing.versions.pop()
+        commit = missing.log.read_bytes(version)
+        actions = missing.log.read(version)
+        missing.attached += 1
+        if attach_number(actions) != missing.attached:
+            self._missing = None
+            raise StorageError(f"{missing.log.directory} has no attach {missing.attached}")
+        # What a later commit removed may be gone already.
+        files = [file for file in files_of(actions) if file.path not in missing.removed]
+        return missing.attached, commit, files
 
-def _last_attach(table_log: DeltaLog, versions: list[int]) -> tuple[int, int | None]:
-    """The last attach in a log, and the newest commit if that one is damaged."""
-    try:
-        table_log.read(versions[-1])
-    except CorruptCommitError:
-        return table_log.attached(versions[:-1]), versions[-1]
-    return table_log.attached(versions), None
+    def _missing_after(self, peers: Iterable[str], at: _Next) -> _Missing:
+        """What comes behind the last attach here, from a root that has it."""
+        for peer in peers:
+            theirs = DeltaLog(self._disk, peer)
+            try:
+                missing, before = _commits_after(theirs, at.attached)
+                differs = before is not None and theirs.read_bytes(before) != self._log.read_bytes(
+                    at.attached_at
+                )
+            except (OSError, StorageError) as e:
+                log.warning("%s: cannot be copied from: %s", peer, e)
+                continue
+            if differs:
+                problem = f"attach {at.attached} is another one in {peer}"
+                raise OlderMetadataError(_older(self.directory, problem))
+            if missing is not None:
+                return missing
+        raise StorageError(
+            f"{self.directory}: no root has attach {at.attached + 1} any more; the job "
+            "replicate_ledgers fills the root"
+        )
 
+    def _found(self, record: TableRecord) -> _Next:
+        """Where the log goes on, by what is in it. It is made if there is none."""
+        self._log.create(record)
+        while True:
+            versions = self._log.versions()
+            last = self._last(versions)
+            if last.bad != 0:
+                break
+            self._log.replace(0, first_commit(record))
+        self._check(record, last)
+        if last.bad is not None:
+            return _Next(last.bad, last.number, last.version, damaged=True)
+        return _Next(versions[-1] + 1, last.number, last.version)
 
-@dataclass(frozen=True, slots=True)
-class _PeerCommit:
-    commit: bytes
-    actions: list[Action]
+    def _check(self, record: TableRecord, last: _Last) -> None:
+        if last.number > record.attached:
+            problem = f"its log has attach {last.number}, and the last known one is "
+            raise OlderMetadataError(_older(self.directory, f"{problem}{record.attached}"))
+        if record.intent is None or last.number < record.attached:
+            return
+        if not is_commit_of(last.actions, record.intent):
+            problem = f"attach {last.number} is another one in its log than the one that is known"
+            raise OlderMetadataError(_older(self.directory, problem))
 
-
-def _next_of_peer(
-    disk: Disk, peers: Iterable[str], attached: int
-) -> tuple[int, bytes, list[DataFile]]:
-    """The commit after attach ``attached``, from a root that has it, and the files it needs.
-
-    Files that a later commit removed may be gone already, and are not needed.
-    """
-    for peer in peers:
+    def _last(self, versions: list[int]) -> _Last:
+        """The last attach in the log, and the newest commit if that one is damaged."""
+        bad = None
         try:
-            found = _commits_after(DeltaLog(disk, peer), attached)
-        except (OSError, StorageError) as e:
-            log.warning("%s: cannot be copied from: %s", peer, e)
-            continue
-        if attached + 1 in found:
-            wanted = found[attached + 1]
-            removed = {
-                action["remove"]["path"]
-                for commit in found.values()
-                for action in commit.actions
-                if "remove" in action
-            }
-            adds = [file for file in files_of(wanted.actions) if file.path not in removed]
-            return attached + 1, wanted.commit, adds
-    raise StorageError(f"no root has attach {attached + 1}")
+            self._log.read(versions[-1])
+        except CorruptCommitError:
+            bad, versions = versions[-1], versions[:-1]
+        for version in reversed(versions):
+            actions = self._log.read(version)
+            number = attach_number(actions)
+            if number is not None:
+                return _Last(number, version, actions, bad)
+        return _Last(0, -1, [], bad)
 
 
-def _commits_after(table_log: DeltaLog, attached: int) -> dict[int, _PeerCommit]:
-    found: dict[int, _PeerCommit] = {}
+class _Last(NamedTuple):
+    number: int
+    """Of the last attach; 0 without one."""
+    version: int
+    actions: list[Action]
+    bad: int | None
+    """The newest commit, if it is damaged."""
+
+
+class _Next(NamedTuple):
+    version: int
+    """That the next commit gets."""
+    attached: int
+    """The last attach."""
+    attached_at: int
+    """The version of that."""
+    damaged: bool = False
+    """Whether the version is there, and is no commit."""
+
+
+def _older(directory: str, problem: str) -> str:
+    return (
+        f"{directory}: {problem}: the metadata store is older than this table. Nothing was "
+        "changed; stop the broker and put the newest metadata store back"
+    )
+
+
+class _Missing:
+    """Attaches that another root has, and this one has not."""
+
+    def __init__(
+        self, table_log: DeltaLog, attached: int, versions: list[int], removed: set[str]
+    ) -> None:
+        self.log = table_log
+        self.attached = attached
+        """The last one that is here."""
+        self.versions = versions
+        """Of the commits of those after it, the next one last."""
+        self.removed = removed
+        """Paths of files that some of them take out of the table."""
+
+
+def _commits_after(table_log: DeltaLog, attached: int) -> tuple[_Missing | None, int | None]:
+    """The attaches behind one, and the version of that one, as far as they are there."""
+    versions: list[int] = []
+    removed: set[str] = set()
+    last = attached
     for version in reversed(table_log.versions()):
         actions = table_log.read(version)
         number = attach_number(actions)
-        if number is not None:
-            if number <= attached:
-                break
-            found[number] = _PeerCommit(table_log.read_bytes(version), actions)
-    return found
+        if number is None:
+            continue
+        if number == attached:
+            return (_Missing(table_log, attached, versions, removed) if versions else None), version
+        if number < attached:
+            break
+        versions.append(version)
+        last = number
+        removed.update(action["remove"]["path"] for action in actions if "remove" in action)
+    if last == attached + 1:
+        return _Missing(table_log, attached, versions, removed), None
+    return None, None

@@ -1,13 +1,14 @@
 """Files that were staged for a table and that no attach names: what interrupted attempts leave.
 
 The name of a file says when its attempt began (``nonce``). A file is deleted at once when its
-attempt fails, and otherwise when it is old and neither in the table nor one that left it.
+attempt fails, and otherwise when it is old and neither in the table nor one that left it
+(``unnamed_files``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable
 
 from pulsark.runtime import Disk
 
@@ -27,20 +28,31 @@ def remove_attempt(disk: Disk, directory: str, partition: int, ledger_id: int, n
             disk.remove(f"{where}/{name}")
 
 
-def remove_old(disk: Disk, directory: str, named: Collection[str], before_ms: int) -> int:
-    """Delete files staged before a time whose paths are not ``named``; returns their number."""
-    old = [path for path in _staged_before(disk, directory, before_ms) if path not in named]
-    for path in old:
-        disk.remove(f"{directory}/{path}")
-    return len(old)
+def ledger_directories(disk: Disk, directory: str) -> list[str]:
+    """Where a table's files are, below its directory. Blocks."""
+    return [
+        f"{partition}/{ledger}"
+        for partition in disk.list(directory)
+        if partition.startswith("partition=")
+        for ledger in disk.list(f"{directory}/{partition}")
+        if ledger.startswith("ledger_id=")
+    ]
 
 
-def _staged_before(disk: Disk, directory: str, before_ms: int) -> Iterator[str]:
-    for partition in disk.list(directory):
-        if not partition.startswith("partition="):
-            continue
-        for ledger in disk.list(f"{directory}/{partition}"):
-            for name in disk.list(f"{directory}/{partition}/{ledger}"):
-                found = _name.fullmatch(name)
-                if found is not None and int(found[1], 16) < before_ms:
-                    yield f"{partition}/{ledger}/{name}"
+def ledger_of(path: str) -> int:
+    """The ledger whose directory a path is in, or is."""
+    ledger_id = path.split("/")[1].removeprefix("ledger_id=")
+    return int(ledger_id) if ledger_id.isdigit() else -1
+
+
+def old_files(
+    disk: Disk, directory: str, ledger_directories: Iterable[str], before_ms: int
+) -> list[str]:
+    """Files of attempts that began before a time. Blocks."""
+    found = []
+    for ledger in ledger_directories:
+        for name in disk.list(f"{directory}/{ledger}"):
+            match = _name.fullmatch(name)
+            if match is not None and int(match[1], 16) < before_ms:
+                found.append(f"{ledger}/{name}")
+    return found

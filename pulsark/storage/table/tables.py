@@ -14,6 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from urllib.parse import unquote
@@ -24,7 +25,6 @@ from pulsark.errors import (
     LedgerFencedError,
     NoSuchEntryError,
     StorageError,
-    UnreadableExcerptError,
 )
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
@@ -32,13 +32,12 @@ from pulsark.schemas.columns import BINARY, ColumnType
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.managed_ledger import ManagedLedger
-from pulsark.storage.table import staged
 from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
 from pulsark.storage.table.bulk import BulkPublish, remove_never_attached, remove_old_staged
-from pulsark.storage.table.process import Entries, Piece, TableProcess
+from pulsark.storage.table.known_ledgers import KnownLedgers
+from pulsark.storage.table.process import Entries, TableProcess
 from pulsark.storage.table.read_ahead import BLOCK_BYTES, ReadAhead
 from pulsark.storage.table.record import (
-    FILES_PER_ATTACH_MAX,
     TABLES_PATH,
     DataFile,
     SealedLedger,
@@ -47,20 +46,15 @@ from pulsark.storage.table.record import (
     table_path,
 )
 from pulsark.storage.table.roots import StorageRoots
+from pulsark.storage.table.seal_processes import EntriesOf, PiecesOf, SealProcesses
 from pulsark.storage.table.seal_range import SealRange
 from pulsark.storage.table.staging import STAGING, StagedLedger
+from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.table_roots import TableRoots
+from pulsark.storage.table.unnamed_files import UnnamedFiles
 from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
-
-LEDGERS_KNOWN_MAX = 4096
-PATIENCE_SECONDS = 5.0
-PATIENCE_RATE = 8 << 20
-"""A range that is sealed patiently may take so long, and a second for so many bytes."""
-
-HURRY_SECONDS = 300.0
-"""After one that took longer there is no patience for so long."""
 
 OWNERS_MAX = 1024
 """Tables that are kept open for further attaches."""
@@ -68,12 +62,6 @@ OWNERS_MAX = 1024
 
 SchemasOf = Callable[[TopicName], Awaitable[Sequence[tuple[bytes, SchemaData]]]]
 """Gives all versions of a topic's schema, the oldest first, by what messages carry of them."""
-
-EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
-"""Gives the entries of a range in pieces, in order and without gaps."""
-
-PiecesOf = Callable[[SealRange], AsyncIterator[Piece]]
-"""Likewise; some pieces may only say where entries are."""
 
 
 class Tables:
@@ -89,17 +77,15 @@ class Tables:
         copies_needed: int = 1,
         schemas_of: SchemasOf | None = None,
         new_process: Callable[[], TableProcess] = TableProcess,
+        limits: TableLimits = DEFAULT_LIMITS,
     ) -> None:
         self._metadata = metadata
         self._runtime = runtime
         self._schemas_of = schemas_of
-        self._sealing = new_process()
-        self._reading = new_process()
+        self._limits = limits
+        sealing, self._reading = new_process(), new_process()
         self._reading.priority = "urgent"
-        self._patient = new_process()
-        self._patient.priority = "patient"
-        self._patience_from = 0.0
-        """Since the patient process got no processor, the other one seals until then."""
+        self._sealing = SealProcesses(sealing, new_process(), runtime, self._thread)
         self._ahead = ReadAhead()
         self._worker: Worker | None = None
         self.roots = TableRoots(
@@ -107,7 +93,7 @@ class Tables:
         )
         self._owners: OrderedDict[str, TableOwner] = OrderedDict()
         self._opening = asyncio.Lock()
-        self._ledgers: OrderedDict[str, SealedLedger] = OrderedDict()
+        self._ledgers = KnownLedgers()
 
     async def sealed(self, name: TopicName, ledger_id: int) -> SealedLedger | None:
         """What is sealed of a ledger of a topic or partition."""
@@ -143,11 +129,11 @@ class Tables:
                 roots_needed=self.roots.copies_needed,
                 check_root=self.roots.check,
                 where=self.roots.where,
+                limits=self._limits,
             )
             while len(self._owners) > OWNERS_MAX:
                 self._owners.popitem(last=False)
-            for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
-                del self._ledgers[known]
+            self._ledgers.forget(path)
         return True
 
     async def opened(self, name: TopicName, table_id: str) -> TableRecord:
@@ -157,7 +143,7 @@ class Tables:
 
     def new_attempt(self) -> str:
         """What makes the names of the files of one attempt differ from all others."""
-        return staged.nonce(self._runtime.clock.now_ms(), self._runtime.rng.getrandbits(48))
+        return self._sealing.new_attempt()
 
     async def attach(
         self, name: TopicName, files: Sequence[DataFile], value: ColumnType | None = None
@@ -182,7 +168,7 @@ class Tables:
                     log.warning("%s: %s is not there: %s", root, file.path, e)
             if there < needed:
                 raise StorageError(f"{file.path} is on {there} storage roots of {needed}")
-        await self._attach(name, owner, files, value=value)
+        await self._attach(name, owner, list(files), value=value)
 
     async def seal(
         self,
@@ -206,32 +192,34 @@ class Tables:
         await self.open(name, table_id)
         owner = self._owners[table_path(name)]
         values = await self.values(name, owner.record)
-        adds: list[DataFile] = []
-        for wanted in ranges:
-            adds += await self._seal(
-                owner, wanted, entries_of, target_bytes, values, located, patient
-            )
-            if len(adds) > FILES_PER_ATTACH_MAX // 2:
-                await self._attach(name, owner, adds, value=values.kind)
-                adds = []
-        if adds:
-            await self._attach(name, owner, adds, value=values.kind)
+        async with self._files_of(owner) as adds:
+            for wanted in ranges:
+                adds += await self._seal(
+                    owner, wanted, entries_of, target_bytes, values, located, patient
+                )
+                if len(adds) > self._limits.files_per_attach // 2:
+                    await self._attach_all(name, owner, adds, values.kind)
+            await self._attach_all(name, owner, adds, values.kind)
 
     async def merge(
         self,
         name: TopicName,
         table_id: str,
-        sealed: SealedLedger,
+        files: Sequence[DataFile],
         entries_of: EntriesOf,
         target_bytes: int,
     ) -> None:
-        """Write the files of a ledger anew, as few as there can be, in place of those it has."""
+        """Write consecutive files of a ledger anew, as few as there can be, in their place."""
         await self.open(name, table_id)
         owner = self._owners[table_path(name)]
-        wanted = SealRange(sealed.partition, sealed.ledger_id, 0, sealed.through)
+        first, last = files[0], files[-1]
+        wanted = SealRange(
+            first.partition, first.ledger_id, first.first_entry_id, last.last_entry_id
+        )
         values = await self.values(name, owner.record)
-        adds = await self._seal(owner, wanted, entries_of, target_bytes, values)
-        await self._attach(name, owner, adds, sealed.files, values.kind)
+        async with self._files_of(owner) as adds:
+            adds += await self._seal(owner, wanted, entries_of, target_bytes, values)
+            await self._attach(name, owner, adds, files, values.kind)
 
     async def rewrite(
         self,
@@ -246,26 +234,32 @@ class Tables:
         await self.open(name, table_id)
         owner = self._owners[table_path(name)]
         values = await self.values(name, owner.record)
-        adds: list[DataFile] = []
-        for file in files:
-            wanted = SealRange(
-                sealed.partition,
-                sealed.ledger_id,
-                file.first_entry_id,
-                file.last_entry_id,
-                file.size,
-            )
-            adds += await self._seal(owner, wanted, entries_of, target_bytes, values)
-        await self._attach(name, owner, adds, files, values.kind)
+        async with self._files_of(owner) as adds:
+            for file in files:
+                wanted = SealRange(
+                    sealed.partition,
+                    sealed.ledger_id,
+                    file.first_entry_id,
+                    file.last_entry_id,
+                    file.size,
+                )
+                adds += await self._seal(owner, wanted, entries_of, target_bytes, values)
+            await self._attach(name, owner, adds, files, values.kind)
 
     async def forget_content(self) -> None:
         """Keep nothing in memory of what was read."""
         await self._reading.forget()
 
     async def remove(self, name: TopicName, table_id: str, sealed: SealedLedger) -> None:
-        """Take the rows of a ledger out of the table: a commit, which touches no file."""
-        await self.open(name, table_id)
-        await self._attach(name, self._owners[table_path(name)], [], sealed.files)
+        """Take the rows of a ledger out of the table: commits, which touch no file.
+
+        It goes from the end, so that what is left of a ledger of many files begins with entry 0.
+        """
+        step = self._limits.files_per_step
+        for end in range(len(sealed.files), 0, -step):
+            await self.open(name, table_id)
+            owner = self._owners[table_path(name)]
+            await self._attach(name, owner, [], sealed.files[max(end - step, 0) : end])
 
     async def vacuum(self, name: TopicName, table_id: str, ledger_id: int, before_ms: int) -> int:
         """Delete files of a ledger that left the table before a time; returns their number."""
@@ -277,19 +271,33 @@ class Tables:
 
         Returns how many of those for bulk publishes are left.
         """
-        record = await self._record_if_any(table_path(name))
+        path = table_path(name)
+        record = await self._record_if_any(path)
         if record is None:
             return 0
-        named = {file.path for file in record.intent.adds} if record.intent is not None else set()
-        for ledger in await self.ledgers(name):
-            named.update(file.path for file in ledger.files)
-            named.update(left.path for left in ledger.left)
+        await self.open(name, record.table_id)  # refused if the metadata store is older than it
 
-        def remove(root: str) -> int:
-            staged.remove_old(self._runtime.disk, root, named, before_ms)
-            return remove_old_staged(self._runtime.disk, root, before_ms)
+        async def names_of(ledger_id: int) -> list[str]:
+            intent = self._owners[path].record.intent
+            sealed = await read_sealed(path, ledger_id, self._metadata)
+            names = [file.path for file in intent.adds] if intent is not None else []
+            if sealed is not None:
+                names += [file.path for file in sealed.files]
+                names += [file.path for file in sealed.left]
+            return names
 
-        return sum([await self._blocking(root, partial(remove, root)) for root in record.roots])
+        left = 0
+        for root in record.roots:
+            unnamed = UnnamedFiles(self._runtime.disk, root, self._thread(), self._limits)
+            try:
+                await unnamed.remove(names_of, before_ms)
+            except (OSError, CorruptEntryError) as e:
+                log.warning("%s: files that nobody needs stay for now: %s", root, e)
+                left += 1
+            left += await self._blocking(
+                root, partial(remove_old_staged, self._runtime.disk, root, before_ms)
+            )
+        return left
 
     async def staging(self, name: TopicName, table_id: str) -> tuple[list[str], int, ValueSchemas]:
         """Directories for the files of a bulk publish, made now, one on each root in service.
@@ -342,7 +350,9 @@ class Tables:
         if not owner.record.has_published(ident, number):
             if value != (await self.values(name, owner.record)).kind:
                 raise CorruptEntryError("the topic's schema is another one since it was written")
-            await self._sealing.check([f"{root}/{STAGING}" for root in owner.record.roots], files)
+            await self._sealing.normal.check(
+                [f"{root}/{STAGING}" for root in owner.record.roots], files
+            )
         needed = self.roots.needed(owner.record)
         publish = BulkPublish(owner, ledgers, staged, self._runtime.disk, self._thread(), needed)
         try:
@@ -425,7 +435,7 @@ class Tables:
 
     async def checkpoint(self, name: TopicName) -> None:
         """Give long logs a checkpoint, for the sake of other engines."""
-        await self._sealing.checkpoint((await self._record(table_path(name))).roots)
+        await self._sealing.normal.checkpoint((await self._record(table_path(name))).roots)
 
     async def ledgers(self, name: TopicName) -> list[SealedLedger]:
         """Every ledger of which the table has files, or had some that are still there."""
@@ -477,15 +487,13 @@ class Tables:
         path = table_path(name)
         self._owners.pop(path, None)
         self._ahead.forget(path)
-        for known in [p for p in self._ledgers if p.startswith(f"{path}/")]:
-            del self._ledgers[known]
+        self._ledgers.forget(path)
         await delete_table(path, self._metadata, self._runtime, self._thread(), self.roots.where)
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""
         self._ahead.close()
         await self._sealing.close()
-        await self._patient.close()
         await self._reading.close()
         if self._worker is not None:
             self._worker.close()
@@ -511,74 +519,57 @@ class Tables:
         patient: bool = False,
     ) -> list[DataFile]:
         roots, size = await self.roots.with_room(owner.record, wanted.size)
-        wanted = wanted.within(size)
+        return await self._sealing.seal(
+            wanted.within(size),
+            roots,
+            self.roots.needed(owner.record),
+            target_bytes,
+            values,
+            entries_of,
+            located,
+            patient,
+        )
 
-        async def attempt(
-            process: TableProcess, source: PiecesOf, seconds: float | None
-        ) -> list[DataFile]:
-            name = self.new_attempt()
-            try:
-                async with asyncio.timeout(seconds):
-                    return await process.seal(
-                        source(wanted),
-                        wanted.partition,
-                        wanted.ledger_id,
-                        roots,
-                        name,
-                        target_bytes,
-                        self.roots.needed(owner.record),
-                        values,
-                    )
-            except (StorageError, TimeoutError):
-                await self._remove_attempt(roots, wanted, name)
-                raise
+    @asynccontextmanager
+    async def _files_of(self, owner: TableOwner) -> AsyncIterator[list[DataFile]]:
+        """A list of files to be attached; those that are left in it in the end are deleted."""
+        files: list[DataFile] = []
+        try:
+            yield files
+        finally:
+            if files:
+                await owner.remove_files([file.path for file in files])
 
-        now = self._runtime.clock.monotonic()
-        source: PiecesOf = located or entries_of
-        process, seconds = self._sealing, None
-        if patient and now >= self._patience_from:
-            process, seconds = self._patient, PATIENCE_SECONDS + wanted.size / PATIENCE_RATE
-        while True:
-            try:
-                return await attempt(process, source, seconds)
-            except TimeoutError:
-                log.info("sealing gets its share of the processors: nobody left it any")
-                self._patience_from = now + HURRY_SECONDS
-                process, seconds = self._sealing, None
-            except UnreadableExcerptError as e:
-                log.info("the bookies read what is sealed: %s", e)
-                source = entries_of
-
-    async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
-        """Delete what a process wrote that died; a root that cannot be reached keeps it."""
-        for root in roots:
-            try:
-                await run_in_worker(
-                    self._thread(),
-                    lambda root=root: staged.remove_attempt(  # type: ignore[misc]
-                        self._runtime.disk, root, wanted.partition, wanted.ledger_id, attempt
-                    ),
-                )
-            except OSError as e:
-                log.warning("%s: staged files stay for now: %s", root, e)
+    async def _attach_all(
+        self, name: TopicName, owner: TableOwner, adds: list[DataFile], value: ColumnType
+    ) -> None:
+        while adds:
+            await self._attach(name, owner, adds, (), value, self._limits.files_per_attach)
 
     async def _attach(
         self,
         name: TopicName,
         owner: TableOwner,
-        adds: Sequence[DataFile],
+        adds: list[DataFile],
         removes: Sequence[DataFile] = (),
         value: ColumnType | None = None,
+        most: int | None = None,
     ) -> None:
+        """Attach files, at most so many, and take them from the list once they may be attached."""
         path = table_path(name)
+        new = adds[:most]
+
+        async def decided(happened: bool | None) -> None:
+            if happened is not False:
+                del adds[: len(new)]
+
         try:
-            await owner.attach(adds, removes, value)
+            await owner.attach(new, removes, value, decided)
         except StorageError:
             # Whoever is the owner now knows more; the next attempt opens the table anew.
             self._owners.pop(path, None)
             raise
-        for file in (*adds, *removes):
-            self._ledgers.pop(f"{path}/{file.ledger_id}", None)
+        self._ledgers.forget(path, {file.ledger_id for file in (*new, *removes)})
         if removes:
             self._ahead.forget(path, {file.ledger_id for file in removes})
 
@@ -598,17 +589,13 @@ class Tables:
         return TableRecord.decode(path, found.value).relocated(self.roots.where)
 
     async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
-        key = f"{path}/{ledger_id}"
-        found = self._ledgers.get(key)
+        found = self._ledgers.get(path, ledger_id)
         if found is None:
             found = await read_sealed(path, ledger_id, self._metadata)
             if found is None:
                 record = await self._record_if_any(path)
                 return None if record is None else record.decided(ledger_id)
-            self._ledgers[key] = found
-            while len(self._ledgers) > LEDGERS_KNOWN_MAX:
-                self._ledgers.popitem(last=False)
-        self._ledgers.move_to_end(key)
+            self._ledgers.add(path, found)
         return found
 
     def _thread(self) -> Worker:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.storage.table.record import FILES_PER_PUBLISH_MAX
+from pulsark.storage.table.table_limits import FILES_PER_PUBLISH_MAX
 from tests.support.admin_api import NAMESPACE, AdminApi
 
 PATH = f"{NAMESPACE}/t/bulkPublish"

@@ -220,7 +220,7 @@ async def test_an_erasure_that_fails_changes_nothing(broker: BrokerInMemory) -> 
     await erase(broker.broker, [topic], {})
     sealing = broker.broker.sealing
     assert sealing is not None
-    process: Any = sealing.tables._sealing
+    process: Any = sealing.tables._sealing.normal
     process.failure = StorageError("the process died")
     before = await stored(topic)
     with pytest.raises(StorageError, match="died"):

@@ -19,7 +19,7 @@ from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.record import DataFile, table_path
 from pulsark.storage.table.seal import seal
-from pulsark.storage.table.tables import HURRY_SECONDS, PATIENCE_SECONDS
+from pulsark.storage.table.seal_processes import HURRY_SECONDS, PATIENCE_SECONDS
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
 from tests.support.client_view import client_view
@@ -176,7 +176,7 @@ async def test_what_fails_stays_in_the_journal_and_is_tried_again(broker: Broker
     topic = await broker.broker.topic(NAME)
     sealing = broker.broker.sealing
     assert sealing is not None
-    process: Any = sealing._tables._patient
+    process: Any = sealing._tables._sealing.patient
     process.failure = StorageError("the process died")
     first = topic.ledger.ledgers()[0].ledger_id
     await asyncio.sleep(1.5 * CHECK_SECONDS)
@@ -196,7 +196,7 @@ async def test_without_a_processor_to_spare_sealing_takes_its_share(
     originals = await appended(broker, 5)
     sealing = broker.broker.sealing
     assert sealing is not None
-    patient: Any = sealing._tables._patient
+    patient: Any = sealing._tables._sealing.patient
     asked = 0
 
     async def starves(*_: Any) -> Any:
@@ -395,7 +395,7 @@ async def test_what_a_failed_attempt_staged_is_deleted(broker: BrokerInMemory) -
     disk: Any = broker.broker.runtime.disk
     sealing = broker.broker.sealing
     assert sealing is not None
-    process: Any = sealing._tables._patient
+    process: Any = sealing._tables._sealing.patient
     seal = process.seal
 
     async def dies(*arguments: Any) -> Any:

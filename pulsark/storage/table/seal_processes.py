@@ -1,0 +1,117 @@
+"""The processes that seal: a patient one that takes what is left of the processors, and another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+from pulsark.errors import StorageError, UnreadableExcerptError
+from pulsark.runtime import Runtime, Worker, run_in_worker
+from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.table import staged
+from pulsark.storage.table.process import Entries, Piece, TableProcess
+from pulsark.storage.table.record import DataFile
+from pulsark.storage.table.seal_range import SealRange
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 5.0
+PATIENCE_RATE = 8 << 20
+"""A range that is sealed patiently may take so long, and a second for so many bytes."""
+
+HURRY_SECONDS = 300.0
+"""After one that took longer there is no patience for so long."""
+
+EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
+"""Gives the entries of a range in pieces, in order and without gaps."""
+
+PiecesOf = Callable[[SealRange], AsyncIterator[Piece]]
+"""Likewise; some pieces may only say where entries are."""
+
+
+class SealProcesses:
+    """Writes ranges as files, which are part of nothing. What fails leaves none."""
+
+    def __init__(
+        self, normal: TableProcess, patient: TableProcess, runtime: Runtime,
+        thread: Callable[[], Worker],
+    ) -> None:  # fmt: skip
+        patient.priority = "patient"
+        self.normal = normal
+        self.patient = patient
+        self._runtime = runtime
+        self._thread = thread
+        self._patience_from = 0.0
+        """Since the patient process got no processor, the other one seals until then."""
+
+    async def close(self) -> None:
+        """End them."""
+        await self.normal.close()
+        await self.patient.close()
+
+    def new_attempt(self) -> str:
+        """What makes the names of the files of one attempt differ from all others."""
+        return staged.nonce(self._runtime.clock.now_ms(), self._runtime.rng.getrandbits(48))
+
+    async def seal(
+        self,
+        wanted: SealRange,
+        roots: Sequence[str],
+        roots_needed: int,
+        target_bytes: int,
+        values: ValueSchemas,
+        entries_of: EntriesOf,
+        located: PiecesOf | None = None,
+        patient: bool = False,
+    ) -> list[DataFile]:
+        """``seal.seal`` of a range; ``located`` is asked first where it is given."""
+
+        async def attempt(
+            process: TableProcess, source: PiecesOf, seconds: float | None
+        ) -> list[DataFile]:
+            name = self.new_attempt()
+            try:
+                async with asyncio.timeout(seconds):
+                    return await process.seal(
+                        source(wanted),
+                        wanted.partition,
+                        wanted.ledger_id,
+                        roots,
+                        name,
+                        target_bytes,
+                        roots_needed,
+                        values,
+                    )
+            except (StorageError, TimeoutError):
+                await self._remove_attempt(roots, wanted, name)
+                raise
+
+        now = self._runtime.clock.monotonic()
+        source: PiecesOf = located or entries_of
+        process, seconds = self.normal, None
+        if patient and now >= self._patience_from:
+            process, seconds = self.patient, PATIENCE_SECONDS + wanted.size / PATIENCE_RATE
+        while True:
+            try:
+                return await attempt(process, source, seconds)
+            except TimeoutError:
+                log.info("sealing gets its share of the processors: nobody left it any")
+                self._patience_from = now + HURRY_SECONDS
+                process, seconds = self.normal, None
+            except UnreadableExcerptError as e:
+                log.info("the bookies read what is sealed: %s", e)
+                source = entries_of
+
+    async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
+        """Delete what a process wrote that died; a root that cannot be reached keeps it."""
+        disk = self._runtime.disk
+        for root in roots:
+            remove = partial(
+                staged.remove_attempt, disk, root, wanted.partition, wanted.ledger_id, attempt
+            )
+            try:
+                await run_in_worker(self._thread(), remove)
+            except OSError as e:
+                log.warning("%s: staged files stay for now: %s", root, e)

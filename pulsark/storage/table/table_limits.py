@@ -1,0 +1,32 @@
+"""How much of a table is done at a time, and how large what is known of it may become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulsark.metadata.store import MAX_VALUE_BYTES
+
+FILES_PER_ATTACH_MAX = 500
+"""An intent is one value of the metadata store, which may have 1 MiB."""
+
+FILES_PER_PUBLISH_MAX = 3000
+"""Of a bulk publish: above the number before, its files go without statistics of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLimits:
+    """Defaults are what brokers use; tests set them small."""
+
+    files_per_attach: int = FILES_PER_ATTACH_MAX
+    files_per_publish: int = FILES_PER_PUBLISH_MAX
+    files_per_step: int = 400
+    """Files of a ledger that one attach merges into one, or takes out of the table."""
+    document_bytes: int = MAX_VALUE_BYTES
+    """Of a sealed ledger's document, and of the table record: the store takes no more."""
+    files_a_turn: int = 64
+    """Files that are looked at, copied or removed by one job of the thread that tables share."""
+    bytes_a_turn: int = 64 << 10
+    """Of documents that are read before the event loop does other work."""
+
+
+DEFAULT_LIMITS = TableLimits()
