@@ -112,7 +112,8 @@ class SegmentState:
     size: int
     """Bytes of whole groups, from the start of the file."""
     stretches: int = 0
-    """Stretches in the index that point here. Exact: at 0 nothing here is needed."""
+    """Stretches in the index that point here. Exact once the journal has been recovered: at 0
+    nothing here is needed."""
     live: int = 0
     """Bytes that those take, as an estimate."""
     damaged: list[tuple[int, int]] = field(default_factory=list)
@@ -228,10 +229,17 @@ class BookieIndex:
             segment.stretches += sign
             segment.live += sign * stretch.size
 
-    def account_all(self, state: LedgerState) -> None:
-        """Count a loaded ledger's stretches in their segments."""
-        for stretch in state.stretches():
-            self._account(stretch, 1)
+    def recount(self) -> None:
+        """Count all stretches in their segments anew.
+
+        What the counts were while a checkpoint was loaded and the journal was applied again
+        means nothing: the checkpoint's ledgers may be newer than its list of segments.
+        """
+        for segment in self.segments.values():
+            segment.stretches = segment.live = 0
+        for state in self.ledgers.values():
+            for stretch in state.stretches():
+                self._account(stretch, 1)
 
     def fence(self, ledger_id: int) -> None:
         """A fence is durable."""

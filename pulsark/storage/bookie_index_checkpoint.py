@@ -2,7 +2,8 @@
 
 A checkpoint names a place in the journal. Loading it and applying the journal from there gives
 the same index as applying the whole journal. States may be encoded later than that place was
-noted, since applying a record twice changes nothing. A missing, damaged or foreign checkpoint
+noted, since applying a record twice changes nothing; only what the segments count is right no
+sooner than after ``BookieIndex.recount``. A missing, damaged or foreign checkpoint
 only costs the time to read the whole journal.
 """
 
@@ -159,5 +160,4 @@ def _decode_ledger(index: BookieIndex, data: bytes, position: int) -> int:
     end: int = position + 8 * words
     if words:
         state.words = from_little_endian("Q", data[position:end])
-        index.account_all(state)
     return end

@@ -13,7 +13,6 @@ from pulsark.storage.journal_settings import JournalSettings
 
 log = logging.getLogger(__name__)
 
-LEDGERS_A_TURN = 512
 WORTH_AT_CLOSE_BYTES = 1 << 20
 
 
@@ -66,12 +65,12 @@ class Checkpointer:
         self._bytes = self._records = 0
         place = self._place
         draft = CheckpointDraft(self._index, place, self._instance_id, self._removing)
-        ids = list(self._index.ledgers)
-        for start in range(0, len(ids), LEDGERS_A_TURN):
+        ids, a_turn = list(self._index.ledgers), self._settings.ledgers_a_turn
+        for start in range(0, len(ids), a_turn):
             if start:
                 await asyncio.sleep(0)
             ledgers = self._index.ledgers
-            some = [ledgers[i] for i in ids[start : start + LEDGERS_A_TURN] if i in ledgers]
+            some = [ledgers[i] for i in ids[start : start + a_turn] if i in ledgers]
             draft.add(some)
         try:
             await run_in_worker(worker, lambda: self._disk.write_atomic(self._path, draft.finish()))

@@ -20,14 +20,11 @@ from pulsark.errors import StorageError
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.storage.bookie_index import BookieIndex, LedgerState, SegmentState, Stretch
 from pulsark.storage.journal_format import segment_name
-from pulsark.storage.journal_settings import MIB, JournalSettings
+from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.segment_reader import read_entries
 from pulsark.storage.segment_window import SegmentFiles
 
 log = logging.getLogger(__name__)
-
-COPY_BYTES = MIB
-LEDGERS_A_TURN = 2048
 
 CopyEntries = Callable[[LedgerState, int, list[bytes]], Awaitable[bool]]
 """Appends entries again if the ledger still wants them; false if it was deleted meanwhile."""
@@ -109,7 +106,7 @@ class SegmentCollector:
     async def _empty(self, segment: SegmentState, worker: Worker) -> bool:
         """Copy all entries of a segment forward; false if some cannot be read."""
         for turn, ledger_id in enumerate(list(self._index.ledgers)):
-            if turn % LEDGERS_A_TURN == LEDGERS_A_TURN - 1:
+            if turn and turn % self._settings.ledgers_a_turn == 0:
                 await asyncio.sleep(0)
             state = self._index.ledgers.get(ledger_id)
             if state is None or state.words is None:
@@ -133,7 +130,7 @@ class SegmentCollector:
                 self._index.epochs(rest),
                 state.ledger_id,
                 rest,
-                COPY_BYTES,
+                self._settings.copy_bytes,
             )
             try:
                 read = await run_in_worker(worker, job)

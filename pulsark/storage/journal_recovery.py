@@ -97,6 +97,7 @@ class _Recovery:
         for segment_id in sorted(self.removing):
             self.disk.remove(self.path(segment_id))
             self.index.segment_removed(segment_id)
+        self.index.recount()
         for segment in self.segments():
             for damage in segment.damaged:
                 self.report.damaged.append((segment.segment_id, *damage))

@@ -31,6 +31,10 @@ class JournalSettings:
     compact_bytes: int = MIB
     """So is one whose live entries take less than this, as many restarts leave them behind;
     or less than a quarter of ``journal_max_size``, where that is less."""
+    copy_bytes: int = MIB
+    """Live entries are copied forward in runs of about this size."""
+    ledgers_a_turn: int = 512
+    """Ledgers that upkeep looks at before the event loop has its turn: a number of them."""
 
     def segment_limit(self, disk_bytes: int) -> int:
         """Bytes at which a segment ends on a disk of this size."""

@@ -8,6 +8,7 @@ that has neither callbacks nor timers would wait for ever; here that is ``Stalle
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 CLOCK_RESOLUTION = 1e-9
@@ -67,6 +68,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Forget every task and timer, as the death of the process does."""
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.set_exception_handler(lambda _loop, _context: None)

@@ -23,10 +23,14 @@ T = TypeVar("T")
 
 
 class Simulation:
-    """A virtual-time run with one seed. Leaving the ``with`` block forgets all that still runs."""
+    """A virtual-time run with one seed. Leaving the ``with`` block forgets all that still runs.
 
-    def __init__(self, seed: int = 0) -> None:
+    ``prompt`` is the part of the workers' jobs that take turns of the loop instead of time.
+    """
+
+    def __init__(self, seed: int = 0, prompt: float = 0.25) -> None:
         self.seed = seed
+        self.prompt = prompt
         self.rng = random.Random(seed)
         self.loop = VirtualLoop()
         self.crash: SimulatedCrash | None = None
@@ -50,7 +54,7 @@ class Simulation:
         rng = random.Random(self.rng.random())
 
         def new_worker(name: str) -> Worker:
-            return SimWorker(self.loop, rng, name)
+            return SimWorker(self.loop, rng, name, prompt=self.prompt)
 
         return Runtime(
             clock=clock or SimClock(self.loop), disk=disk, rng=rng, new_worker=new_worker

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from pulsark.errors import (
     StorageError,
 )
 from pulsark.storage.bookie import EntryRun
+from pulsark.storage.bookie_index import BookieIndex
 from pulsark.storage.bookie_index_checkpoint import CHECKPOINT_NAME
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_settings import JournalSettings
@@ -37,10 +39,14 @@ SETTINGS = JournalSettings(
     compact_bytes=600,
     compact_below=0.4,
     max_group_bytes=3000,
+    copy_bytes=200,
+    ledgers_a_turn=1,
 )
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2]
-LEDGERS = 6
+LEDGERS = 8
 ROUNDS = 70
+PROMPT = 0.8
+"""Most groups are durable before a checkpoint has gone through its slices."""
 CHECKPOINT = f"/b/ledgers/{CHECKPOINT_NAME}"
 
 
@@ -146,6 +152,14 @@ class Script:
         await bookie.delete(ledger_id)
         self.promises.deleted.add(ledger_id)
 
+    async def delete_half(self, bookie: EmbeddedBookie) -> None:
+        """So many ledgers that segments go; the others must not go with them."""
+        known = sorted({ledger for ledger, _ in self.promises.sent} - self.promises.asked_delete)
+        for ledger_id in self.rng.sample(known, len(known) // 2):
+            self.promises.asked_delete.add(ledger_id)
+            await bookie.delete(ledger_id)
+            self.promises.deleted.add(ledger_id)
+
 
 async def check(bookie: EmbeddedBookie, promises: Promises) -> None:
     """Everything that was answered still holds."""
@@ -162,9 +176,18 @@ async def check(bookie: EmbeddedBookie, promises: Promises) -> None:
             assert tail.last_confirmed >= promises.lac.get(ledger_id, -1)
             acked = max((e for ledger, e in promises.acked if ledger == ledger_id), default=-1)
             assert tail.last_entry_id >= acked
+    check_counts(bookie._index)
     for ledger_id in promises.fenced - promises.asked_delete:
         with pytest.raises(LedgerFencedError):
             await settled(bookie, EntryRun(ledger_id, 10_000, -1, [b"zombie"]))
+
+
+def check_counts(index: BookieIndex) -> None:
+    """What the collector goes by is what the index holds."""
+    pointed = Counter(s.segment_id for state in index.ledgers.values() for s in state.stretches())
+    assert {n: s.stretches for n, s in index.segments.items()} == {
+        n: pointed[n] for n in index.segments
+    }
 
 
 def check_entry(
@@ -236,7 +259,7 @@ def moments(seed: int) -> list[Moment]:
 
     disk.before_step = keep
     script = Script(promises, random.Random(seed))
-    with Simulation(seed) as sim:
+    with Simulation(seed, prompt=PROMPT) as sim:
 
         async def life(rounds: int) -> None:
             bookie = await open_bookie(sim, disk)
@@ -253,7 +276,7 @@ def recovered(seed: int, disk: SimDisk, promises: Promises) -> None:
     """Recover, check, go on working, restart, check again."""
     if random.Random(disk.used()).random() < 0.4 and CHECKPOINT in disk.files():
         disk.discard(CHECKPOINT)
-    with Simulation(seed) as sim:
+    with Simulation(seed, prompt=PROMPT) as sim:
 
         async def main() -> None:
             bookie = await open_bookie(sim, disk)
@@ -261,6 +284,7 @@ def recovered(seed: int, disk: SimDisk, promises: Promises) -> None:
             script = Script(promises, random.Random(seed))
             script.next_ledger = 1000
             await script.run(bookie, 3)
+            await script.delete_half(bookie)
             await bookie.close()
             bookie = await open_bookie(sim, disk)
             await check(bookie, promises)

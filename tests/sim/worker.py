@@ -3,6 +3,9 @@
 A job runs as a whole at the end of its time, in the loop's own thread, so a program that
 shares data between worker and loop without handing it over still races here, but the same
 way for the same seed.
+
+Some jobs take turns of the loop instead of time: they end while a task that never waits, but
+lets others have their turn with ``sleep(0)``, is still at it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ class SimWorker:
     """Seconds, least time that a job takes."""
     max_delay: float = 0.001
     """Seconds, most time that a job takes."""
+    prompt: float = 0.25
+    """Part of the jobs that end within a few turns of the loop, however long those take."""
+    max_turns: int = 4
+    """Most turns that such a job takes."""
     on_crash: Callable[[], None] | None = None
     """Called instead of ending the whole loop when the job's disk crashed."""
 
@@ -53,7 +60,16 @@ class SimWorker:
         if self._busy or not self._jobs:
             return
         self._busy = True
-        self.loop.call_later(self.rng.uniform(self.min_delay, self.max_delay), self._finish)
+        if self.rng.random() < self.prompt:
+            self._take_turns(self.rng.randrange(self.max_turns))
+        else:
+            self.loop.call_later(self.rng.uniform(self.min_delay, self.max_delay), self._finish)
+
+    def _take_turns(self, left: int) -> None:
+        if left:
+            self.loop.call_soon(self._take_turns, left - 1)
+        else:
+            self.loop.call_soon(self._finish)
 
     def _finish(self) -> None:
         self._busy = False
