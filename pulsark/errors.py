@@ -7,7 +7,8 @@ The class says what the failure means for the connection and the process:
 * ``StorageError`` and its kinds: a ledger, a bookie or the metadata store failed.
 * ``ConfigError``: the operator's settings are wrong. The process prints the message and stops.
 
-Anything else that escapes is a bug and is not caught to keep going.
+Anything else that escapes is a bug and is not caught to keep going. Sealing is the exception: a
+bug that one message reaches must not keep the others of its topic out of the table.
 """
 
 from __future__ import annotations
@@ -118,6 +119,14 @@ class CorruptEntryError(StorageError):
 
 class UnreadableExcerptError(StorageError):
     """Another process cannot read entries in the files of a journal. Its bookie may be able to."""
+
+
+class ProcessEndedError(StorageError):
+    """A process that worked for this one died, or did not answer in time and was ended."""
+
+
+class UnsealableError(StorageError):
+    """Sealing failed at what some entry has in it: without that entry it succeeds."""
 
 
 class StorageFullError(StorageError):

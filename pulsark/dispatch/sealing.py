@@ -404,15 +404,20 @@ class Sealing:
         due = first_of(
             {topic: self._due(topic, now, everything=everything) for topic in topics}, ATTACH_BYTES
         )
-        await self._tables.seal(
-            base,
-            table_id,
-            [wanted for ranges in due.values() for wanted in ranges],
-            self.entries,
-            topics[0].policies.sealing.target_file_bytes,
-            located=self.located,
-            patient=not everything,
-        )
+        try:
+            await self._tables.seal(
+                base,
+                table_id,
+                [wanted for ranges in due.values() for wanted in ranges],
+                self.entries,
+                topics[0].policies.sealing.target_file_bytes,
+                located=self.located,
+                patient=not everything,
+            )
+        except StorageError:
+            for topic in due:
+                await self._look_up(topic)  # some of it may be attached
+            raise
         for topic, ranges in due.items():
             for wanted in ranges:
                 await self._release(topic, wanted.ledger_id)

@@ -29,6 +29,7 @@ from pulsark.storage.rows.alone import (
 )
 from pulsark.storage.rows.arrays import MessageColumns, merge, microseconds
 from pulsark.storage.rows.batches import Batches
+from pulsark.storage.rows.entries import entries_of
 from pulsark.storage.rows.plain import PlainRows
 from pulsark.storage.rows.schema import (
     ALL_COLUMNS,
@@ -134,6 +135,11 @@ class RowBuilder:
                 self._add_entry(ledger_id, entry_id, entry, None, None, None, limits)
             self.rows += 1
             self.size += len(entry)
+
+    def add_as_sent(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
+        """Add an entry as one row that has nothing but its bytes."""
+        self._add_entry(ledger_id, entry_id, entry, None, None, None, (-1, _ALL))
+        self._add_raw(len(self._entries) - 1, None, entry)
 
     def _add(self, ledger_id: int, entry_id: int, entry: bytes, limits: tuple[int, int]) -> None:
         skip_through = limits[0]
@@ -270,8 +276,7 @@ class RowBuilder:
         """One row with all bytes of an entry; none if only some of its messages are wanted."""
         self._clear()
         if given.limits[0] < 0:
-            self._add_entry(*given[:3], None, None, None, given.limits)
-            self._add_raw(0, None, given.entry)
+            self.add_as_sent(*given[:3])
         return self._finished(None)
 
     def _finished(self, values: ValueColumn | None) -> pa.RecordBatch:
@@ -295,8 +300,17 @@ class RowBuilder:
             rows.found = found._replace(value=untold)
         arrays = [_BUILD[name](self, rows) for name in self.schema.names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if self._every_entry and values is self.values:
+            self._check(batch, rows, values)
         self._clear()
         return batch
+
+    def _check(self, batch: pa.RecordBatch, rows: _Rows, values: ValueColumn | None) -> None:
+        """Make entries again of what was read one by one: what nobody writes is among that."""
+        entries = self._plain.entries
+        if entries:
+            here = np.isin(rows.found.entry, entries)
+            entries_of(batch if here.all() else batch.filter(pa.array(here)), values)
 
     def _alone_columns(self, parts: list[MessageColumns]) -> AloneEntries | None:
         """Add the rows of messages sent alone, all at once; the irregular ones join the others."""

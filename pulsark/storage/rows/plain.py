@@ -59,6 +59,11 @@ class PlainRows:
         """Rows so far."""
         return len(self._entries)
 
+    @property
+    def entries(self) -> list[int]:
+        """By row: the number of its entry."""
+        return self._entries
+
     def add_whole(
         self,
         entry: int,

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, Literal
 
 from pulsark import errors
-from pulsark.errors import StorageError
+from pulsark.errors import ProcessEndedError, StorageError
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.table import messages
@@ -70,10 +70,13 @@ class TableProcess:
         target_bytes: int,
         roots_needed: int,
         values: ValueSchemas | None = None,
+        *,
+        as_sent: bool = False,
     ) -> list[DataFile]:
         """``seal.seal`` of entries that come in pieces.
 
         ``UnreadableExcerptError``: with entries instead of excerpts it may succeed.
+        ``UnsealableError``: with fewer entries, or ``as_sent``.
         """
         request = {
             "op": "seal",
@@ -84,6 +87,7 @@ class TableProcess:
             "targetBytes": target_bytes,
             "rootsNeeded": roots_needed,
             "values": (values or ValueSchemas()).encode().decode(),
+            "asSent": as_sent,
         }
         document, _ = await self._exchange(request, entries)
         return [DataFile.from_json(file) for file in _checked(document)["files"]]
@@ -168,7 +172,7 @@ class TableProcess:
                 yield process
             except (OSError, EOFError, TimeoutError) as e:
                 self._kill()
-                raise StorageError(f"the table process ended: {e!r}") from None
+                raise ProcessEndedError(f"the table process ended: {e!r}") from None
             except BaseException:
                 # An exchange that was broken off, for instance because an entry cannot be read,
                 # leaves a reply that nobody expects. An error that is a reply is none here.

@@ -39,8 +39,6 @@ COMING_MAX: Final = 2
 PLACES_MAX: Final = 64
 """Ledgers of a table of which it is known where their reader is."""
 
-READ_ERRORS: Final = (OSError, CorruptEntryError, pa.ArrowException)
-
 
 def row_groups() -> Blocks[str]:
     """Row groups as entries, by the path of their file: those of all readers that share this."""
@@ -87,7 +85,7 @@ class TableReader:
         for directory in self._directories:
             try:
                 group = self._group(directory, file, first)
-            except READ_ERRORS as e:
+            except Exception as e:  # whatever it is, another root may have it
                 log.warning("%s/%s: %s", directory, file.path, e)
                 self._close(directory, file)
                 errors.append(e)
@@ -111,7 +109,7 @@ class TableReader:
         found = self._groups.with_entry(file.path, entry_id)
         if found is None and file.path in self._coming:
             # What fails is read once more: that says what is wrong, or another root has it.
-            with contextlib.suppress(*READ_ERRORS):
+            with contextlib.suppress(Exception):
                 self._groups.keep(file.path, self._coming.pop(file.path).result())
             found = self._groups.with_entry(file.path, entry_id)
         if found is None:

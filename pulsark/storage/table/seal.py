@@ -94,6 +94,7 @@ def seal(
     target_bytes: int = TARGET_FILE_BYTES,
     roots_needed: int = 1,
     values: ValueSchemas | None = None,
+    as_sent: bool = False,
 ) -> list[DataFile]:
     """Write consecutive entries of one ledger, in order, to every directory of its table.
 
@@ -101,12 +102,13 @@ def seal(
     files; without them values are bytes, for a table whose values are.
     Each file is synced, read back and compared on ``roots_needed`` directories at least; one
     that fails meanwhile is left out with a warning, and gets its files from another one later.
+    With ``as_sent`` nothing is taken apart: each entry is one row with its bytes.
     ``nonce`` makes the names differ from those of any other attempt. Raises ``CorruptEntryError``
     for an entry that fails its checksum, ``StorageError`` for a gap, ``OSError``.
     """
     column = ValueColumn(values) if values is not None and values.kind != BINARY else None
     sealer = _Sealer(
-        partition, ledger_id, directories, disk, nonce, target_bytes, roots_needed, column
+        partition, ledger_id, directories, disk, nonce, target_bytes, roots_needed, column, as_sent
     )
     try:
         for entry_id, entry in entries:
@@ -129,8 +131,10 @@ class _Sealer:
         target_bytes: int,
         roots_needed: int,
         values: ValueColumn | None,
+        as_sent: bool,
     ) -> None:
         self.files: list[DataFile] = []
+        self._as_sent = as_sent
         self._partition = partition
         self._ledger_id = ledger_id
         self._directories = list(directories)
@@ -156,7 +160,10 @@ class _Sealer:
         if not self._builder.rows:
             self._first = entry_id
         self._next = entry_id + 1
-        self._builder.add(self._ledger_id, entry_id, entry)
+        if self._as_sent:
+            self._builder.add_as_sent(self._ledger_id, entry_id, entry)
+        else:
+            self._builder.add(self._ledger_id, entry_id, entry)
         if self._builder.size >= self._group_bytes:
             self._finish_group()
 

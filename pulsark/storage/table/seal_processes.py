@@ -65,6 +65,7 @@ class SealProcesses:
         entries_of: EntriesOf,
         located: PiecesOf | None = None,
         patient: bool = False,
+        as_sent: bool = False,
     ) -> list[DataFile]:
         """``seal.seal`` of a range; ``located`` is asked first where it is given."""
 
@@ -83,6 +84,7 @@ class SealProcesses:
                         target_bytes,
                         roots_needed,
                         values,
+                        as_sent=as_sent,
                     )
             except (StorageError, TimeoutError):
                 await self._remove_attempt(roots, wanted, name)

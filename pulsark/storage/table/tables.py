@@ -25,6 +25,8 @@ from pulsark.errors import (
     LedgerFencedError,
     NoSuchEntryError,
     StorageError,
+    StorageFullError,
+    UnsealableError,
 )
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
@@ -46,6 +48,7 @@ from pulsark.storage.table.record import (
     table_path,
 )
 from pulsark.storage.table.roots import StorageRoots
+from pulsark.storage.table.seal_attempts import SealAttempts
 from pulsark.storage.table.seal_processes import EntriesOf, PiecesOf, SealProcesses
 from pulsark.storage.table.seal_range import SealRange
 from pulsark.storage.table.staging import STAGING, StagedLedger
@@ -187,19 +190,26 @@ class Tables:
         What is ``patient`` is done while nobody else wants the processor, unless that takes long.
         When this returns, they are in the table on as many roots as are needed, and the journal
         may release them; of a range for which there is no room, its beginning. ``StorageError``
-        or ``MetadataError``: not yet; it may be tried again.
+        or ``MetadataError``: not yet; it may be tried again. A range that has an entry which cannot
+        be sealed at all keeps no other out: its error comes when they are attached.
         """
         await self.open(name, table_id)
         owner = self._owners[table_path(name)]
         values = await self.values(name, owner.record)
+        unsealable: UnsealableError | None = None
         async with self._files_of(owner) as adds:
             for wanted in ranges:
-                adds += await self._seal(
-                    owner, wanted, entries_of, target_bytes, values, located, patient
-                )
+                try:
+                    await self._seal(
+                        adds, owner, wanted, entries_of, target_bytes, values, located, patient
+                    )
+                except UnsealableError as e:
+                    unsealable = e
                 if len(adds) > self._limits.files_per_attach // 2:
                     await self._attach_all(name, owner, adds, values.kind)
             await self._attach_all(name, owner, adds, values.kind)
+        if unsealable is not None:
+            raise unsealable
 
     async def merge(
         self,
@@ -218,7 +228,7 @@ class Tables:
         )
         values = await self.values(name, owner.record)
         async with self._files_of(owner) as adds:
-            adds += await self._seal(owner, wanted, entries_of, target_bytes, values)
+            await self._seal_whole(adds, owner, wanted, entries_of, target_bytes, values)
             await self._attach(name, owner, adds, files, values.kind)
 
     async def rewrite(
@@ -243,7 +253,7 @@ class Tables:
                     file.last_entry_id,
                     file.size,
                 )
-                adds += await self._seal(owner, wanted, entries_of, target_bytes, values)
+                await self._seal_whole(adds, owner, wanted, entries_of, target_bytes, values)
             await self._attach(name, owner, adds, files, values.kind)
 
     async def forget_content(self) -> None:
@@ -510,6 +520,7 @@ class Tables:
 
     async def _seal(
         self,
+        adds: list[DataFile],
         owner: TableOwner,
         wanted: SealRange,
         entries_of: EntriesOf,
@@ -517,18 +528,33 @@ class Tables:
         values: ValueSchemas,
         located: PiecesOf | None = None,
         patient: bool = False,
-    ) -> list[DataFile]:
+    ) -> None:
+        """Add files with the entries of a range to a list; of its beginning if that is all."""
         roots, size = await self.roots.with_room(owner.record, wanted.size)
-        return await self._sealing.seal(
-            wanted.within(size),
-            roots,
-            self.roots.needed(owner.record),
-            target_bytes,
-            values,
-            entries_of,
-            located,
-            patient,
-        )
+        needed = self.roots.needed(owner.record)
+
+        async def attempt(part: SealRange, as_sent: bool) -> list[DataFile]:
+            return await self._sealing.seal(
+                part, roots, needed, target_bytes, values, entries_of, located, patient, as_sent
+            )
+
+        await SealAttempts(attempt, adds).seal(wanted.within(size))
+
+    async def _seal_whole(
+        self,
+        adds: list[DataFile],
+        owner: TableOwner,
+        wanted: SealRange,
+        entries_of: EntriesOf,
+        target_bytes: int,
+        values: ValueSchemas,
+    ) -> None:
+        """The same for what takes the place of other files: all of it, or ``StorageError``."""
+        await self._seal(adds, owner, wanted, entries_of, target_bytes, values)
+        if not adds or adds[-1].last_entry_id != wanted.last:
+            raise StorageFullError(
+                f"there is no room to write ledger {wanted.ledger_id} anew up to {wanted.last}"
+            )
 
     @asynccontextmanager
     async def _files_of(self, owner: TableOwner) -> AsyncIterator[list[DataFile]]:

@@ -65,6 +65,10 @@ class TableWorker:
         except OSError as e:
             full = e.errno in (errno.ENOSPC, errno.EDQUOT)
             return {"error": "StorageFullError" if full else "StorageError", "message": str(e)}, []
+        except Exception as e:
+            log.warning("a request to %s failed", request.get("op"), exc_info=True)
+            kind = "UnsealableError" if request.get("op") == "seal" else "StorageError"
+            return {"error": kind, "message": f"a defect of Pulsark: {e!r}"}, []
 
     def _seal(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
         from pulsark.storage.table.seal import seal
@@ -82,6 +86,7 @@ class TableWorker:
                 target_bytes=request["targetBytes"],
                 roots_needed=request["rootsNeeded"],
                 values=ValueSchemas.decode(request["values"]),
+                as_sent=request.get("asSent", False),
             )
         finally:
             for _ in pieces:

@@ -12,7 +12,7 @@ from pulsark.dispatch.sealing import CHECK_SECONDS, READ_SECONDS, STAGED_MS, TID
 from pulsark.dispatch.sealing_due import DEFERRED_SECONDS_MAX, SMALL_TABLES_A_ROUND
 from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
 from pulsark.dispatch.topic import stored_entry
-from pulsark.errors import StorageError
+from pulsark.errors import StorageError, UnsealableError
 from pulsark.metadata.resources import InUseError, InvalidResourceError
 from pulsark.storage.bookie_index import Stretch
 from pulsark.storage.journal_excerpt import JournalExcerpt
@@ -20,6 +20,7 @@ from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.record import DataFile, table_path
 from pulsark.storage.table.seal import seal
 from pulsark.storage.table.seal_processes import HURRY_SECONDS, PATIENCE_SECONDS
+from pulsark.storage.table.seal_range import SealRange
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
 from tests.support.client_view import client_view
@@ -189,6 +190,34 @@ async def test_what_fails_stays_in_the_journal_and_is_tried_again(broker: Broker
     assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
 
 
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_an_entry_that_cannot_be_sealed_holds_back_its_ledger_and_no_other(
+    broker: BrokerInMemory,
+) -> None:
+    originals = await appended(broker, 35)
+    topic = await broker.broker.topic(NAME)
+    first = topic.ledger.ledgers()[0].ledger_id
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    processes = sealing.tables._sealing
+    once, healed = processes.seal, False
+
+    async def fails_at_entry_4(wanted: SealRange, *rest: Any) -> list[DataFile]:
+        if wanted.ledger_id == first and wanted.first <= 4 <= wanted.last and not healed:
+            raise UnsealableError("a defect")
+        return await once(wanted, *rest)
+
+    processes.seal = fails_at_entry_4  # type: ignore[assignment]
+    await asyncio.sleep(4 * CHECK_SECONDS)
+    infos = topic.ledger.ledgers()
+    assert [in_journal(broker, info.ledger_id) for info in infos] == [6, 0, 0, 5]
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+    healed = True
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    assert [in_journal(broker, info.ledger_id) for info in infos] == [0, 0, 0, 5]
+    assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
+
+
 @scenario(sealEnabled=True, sealFreshnessSeconds=1)
 async def test_without_a_processor_to_spare_sealing_takes_its_share(
     broker: BrokerInMemory,
@@ -199,7 +228,7 @@ async def test_without_a_processor_to_spare_sealing_takes_its_share(
     patient: Any = sealing._tables._sealing.patient
     asked = 0
 
-    async def starves(*_: Any) -> Any:
+    async def starves(*_: Any, **__: Any) -> Any:
         nonlocal asked
         asked += 1
         await asyncio.Event().wait()

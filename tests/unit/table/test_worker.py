@@ -11,6 +11,7 @@ from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.bookie_index import Stretch
 from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.table import messages
+from pulsark.storage.table import seal as seal_module
 from pulsark.storage.table.process import encode_piece
 from pulsark.storage.table.record import DataFile, SealedLedger
 from pulsark.storage.table.worker import TableWorker
@@ -71,6 +72,30 @@ def test_errors_are_replies_and_the_rest_of_the_request_is_passed_over() -> None
     assert worker.answer({"op": "dance"}, io.BytesIO())[0]["error"] == "StorageError"
     assert worker.answer(read_request([], 0), io.BytesIO())[0]["error"] == "NoSuchEntryError"
     assert disk.files() == ()
+
+
+def test_a_defect_is_a_reply_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = TableWorker(SimDisk())
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(seal_module, "seal", broken)
+    stream = sent([numbered(3), numbered(5)])
+    reply, _ = worker.answer(SEAL, stream)
+    assert reply["error"] == "UnsealableError"
+    assert "ZeroDivisionError('a defect')" in reply["message"]
+    assert stream.read() == b""
+    assert worker.answer({"op": "check"}, io.BytesIO())[0]["error"] == "StorageError"
+    monkeypatch.undo()
+    assert "files" in worker.answer(SEAL, sent([numbered(3)]))[0]
+
+
+def test_what_is_sealed_as_sent_is_read_byte_for_byte() -> None:
+    worker, originals = TableWorker(SimDisk()), numbered(10)
+    reply, _ = worker.answer({**SEAL, "asSent": True}, sent([originals]))
+    files = [DataFile.from_json(file) for file in reply["files"]]
+    assert worker.answer(read_request(files, 0), io.BytesIO())[1] == originals
 
 
 @pytest.mark.parametrize("missing", [1, 5, 20, 30])
