@@ -222,6 +222,9 @@ DECOMPRESSED_BYTES_MAX = 256 << 20
 READER_GRACE_SECONDS = 60.0
 """A reader that was told to connect anew and stays away this long loses its subscription."""
 
+ARRIVAL_MARKS_MAX = 1024
+"""Marks of when entries of a topic were stored (24 bytes each); those of long ago become fewer."""
+
 CHUNKED_MESSAGES_MAX = 10_000
 """Large messages of a Shared subscription whose pieces are on their way to one consumer."""
 

@@ -309,7 +309,7 @@ async def _single(broker: Broker, topic: TopicName, name: str) -> Subscription:
 async def _expire(subscriptions: list[Subscription], seconds: int) -> None:
     """Expire messages of this age; 409 unless every subscription has some."""
     expired = [
-        await subscription.topic.backlog.expire_older_than(seconds, [subscription])
+        subscription.topic.backlog.expire_older_than(seconds, [subscription])
         for subscription in subscriptions
     ]
     if not all(expired):

@@ -161,7 +161,7 @@ async def catch_up(topic: Topic, broker: Broker) -> None:
     topic.last_used_ms = broker.at_rest_since_ms
     for subscription in topic.subscriptions.values():
         subscription.idle_since_ms = broker.at_rest_since_ms
-    await topic.backlog.expire()
+    topic.backlog.expire()
     await topic.backlog.enforce()
     await expire_subscriptions(topic)
     await topic.sync_cursors()  # only what is durable makes room

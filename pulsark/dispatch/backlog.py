@@ -121,49 +121,43 @@ class Backlog:
 
     # -- time to live ---
 
-    async def expire(self) -> None:
+    def expire(self) -> None:
         """Let what is older than the policy allows count as acknowledged."""
         seconds = self._topic.policies.message_ttl_seconds
         if seconds > 0:
-            await self.expire_older_than(seconds, self.subscriptions)
+            self.expire_older_than(seconds, self.subscriptions)
 
-    async def expire_older_than(self, seconds: float, subscriptions: list[Subscription]) -> bool:
-        """Expire entries of this age; whether the oldest of any subscription was older."""
-        before_ms = self._topic.clock.now_ms() - int(seconds * 1000)
-        behind = []
-        for subscription in subscriptions:
-            oldest = await self.oldest_of(subscription)
-            if oldest is not None and oldest.published_ms < before_ms:
-                behind.append(subscription)
-        if not behind:
-            return False
-        through = await self._last_before(before_ms)
+    def expire_older_than(self, seconds: float, subscriptions: list[Subscription]) -> bool:
+        """Expire entries that have been here for longer; whether any subscription had some.
+
+        What clients say of the time at which they published does not matter: a wrong clock would
+        take away messages that others sent a moment ago.
+        """
+        through = self._topic.arrivals.older_than(seconds)
+        behind = [s for s in subscriptions if s.mark_delete < through]
         for subscription in behind:
             subscription.expire(through)
-        return True
-
-    async def _last_before(self, published_ms: int) -> Position:
-        """The last entry that was published before a time."""
-        ledger = self._topic.ledger
-        return ledger.previous_position(await ledger.find_by_publish_time(published_ms))
+        return bool(behind)
 
     # -- quotas ---
 
-    async def exceeded(self) -> Exceeded | None:
+    def exceeded(self) -> Exceeded | None:
         """The quota that the backlog is over now, if it is over one."""
         policies = self._topic.policies
         size, age_s = 0, 0.0
         if policies.backlog_by_size.limit >= 0:
             size = self.size
         if policies.backlog_by_age.limit > 0:
-            oldest = await self.oldest()
-            if oldest is not None:
-                age_s = (self._topic.clock.now_ms() - oldest.published_ms) / 1000
+            slowest = self.slowest
+            if slowest is not None:
+                first = self._topic.ledger.next_position(slowest.mark_delete)
+                if first <= self._topic.ledger.last_confirmed:
+                    age_s = self._topic.arrivals.age(first)
         return exceeded(policies, size, age_s)
 
-    async def check_admission(self) -> None:
+    def check_admission(self) -> None:
         """Raise the error with which a producer is refused while the backlog is too large."""
-        over = await self.exceeded()
+        over = self.exceeded()
         code = None if over is None else _REFUSALS.get(over.quota.action)
         if code is not None:
             raise ClientError(code, "Cannot create producer on topic with backlog quota exceeded")
@@ -171,7 +165,7 @@ class Backlog:
     async def enforce(self) -> None:
         """Do what the policy says about a backlog that is too large."""
         await self.oldest()  # for the statistics
-        over = await self.exceeded()
+        over = self.exceeded()
         if over is None:
             return
         if over.quota.action in _REFUSALS:
@@ -179,8 +173,7 @@ class Backlog:
             for producer in list(self._topic.producers.values()):
                 producer.connection.close_producer(producer)
         elif over.by_age:
-            age_ms = int(over.quota.limit * EVICTED_TO * 1000)
-            self._evict(await self._last_before(self._topic.clock.now_ms() - age_ms))
+            self._evict(self._topic.arrivals.older_than(over.quota.limit * EVICTED_TO))
         else:
             self._evict(self._topic.ledger.position_leaving(int(over.quota.limit * EVICTED_TO)))
 

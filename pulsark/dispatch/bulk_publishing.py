@@ -149,7 +149,7 @@ class BulkPublishing:
 
     async def _check_writable(self, topic: Topic) -> None:
         topic.check_writable()
-        await topic.backlog.check_admission()
+        topic.backlog.check_admission()
 
 
 def _refused(reason: str) -> ClientError:

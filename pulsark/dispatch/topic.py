@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.arrivals import Arrivals
 from pulsark.dispatch.backlog import Backlog
 from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.dispatch.cache import CacheBudget, TopicCache
@@ -80,6 +81,7 @@ class Topic:
         self.bytes_in = 0
         self.entries_in = 0
         self.ledger: ManagedLedger
+        self.arrivals: Arrivals
         self._cursors: CursorLog
         self._cache = TopicCache(budget)
         self.backlog = Backlog(self)
@@ -102,6 +104,7 @@ class Topic:
     ) -> None:
         """Complete the construction: the ledger needs its listener first."""
         self.ledger = ledger
+        self.arrivals = Arrivals(self.clock, ledger)
         await self.delayed.load(delayed)
         self.compactor = Compactor(self, runtime)
         self.show_compacted()
@@ -159,6 +162,7 @@ class Topic:
         self.entries_in += len(contexts)
         self.messages_in += messages
         self.bytes_in += size
+        self.arrivals.stored(ledger_id, first_entry_id + len(contexts) - 1)
         self._cache.append(ledger_id, first_entry_id, contexts, size)
         if len(self.subscriptions) <= SUBSCRIPTIONS_AT_ONCE_MAX:
             for subscription in self.subscriptions.values():
@@ -214,6 +218,8 @@ class Topic:
         self.touch()
         self.entries_in += sum(info.entries for info in infos)
         self.bytes_in += sum(info.size for info in infos)
+        if infos:
+            self.arrivals.stored(infos[-1].ledger_id, infos[-1].entries - 1)
         self._cache.clear()  # its window ends before them
         for subscription in self.subscriptions.values():
             subscription.schedule_pump()
@@ -226,7 +232,7 @@ class Topic:
 
     async def add_producer(self, producer: Producer) -> bool:
         """Admit a producer, or raise ``ClientError``. False: it waits, and will be told."""
-        await self.backlog.check_admission()
+        self.backlog.check_admission()
         return await self._admission.add(producer)
 
     def remove_producer(self, producer: Producer) -> None:

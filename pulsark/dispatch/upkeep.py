@@ -169,7 +169,7 @@ async def _trim(topic: Topic) -> None:
 
 
 async def _expire(topic: Topic) -> None:
-    await topic.backlog.expire()
+    topic.backlog.expire()
 
 
 async def enforce_quotas(topic: Topic) -> None:

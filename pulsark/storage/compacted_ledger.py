@@ -114,7 +114,8 @@ class CompactedLedger:
         async def read(
             place: Position, max_entries: int, max_bytes: int
         ) -> list[tuple[Position, bytes]]:
-            stored = await self.stored(place.entry_id, place.entry_id + max_entries - 1, max_bytes)
+            last = min(place.entry_id + max_entries, count) - 1
+            stored = await self.stored(place.entry_id, last, max_bytes)
             return [(place, unpack(data)[1]) for place, data in stored]
 
         found = await find_by_publish_time(here, read, ms)

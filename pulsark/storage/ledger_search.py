@@ -12,8 +12,8 @@ from pulsark.wire.entry import parse_entry
 Read = Callable[[Position, int, int], Awaitable[list[tuple[Position, bytes]]]]
 """``read(position, max_entries, max_bytes)``: entries from the first at or after a position."""
 
-DISORDER_WINDOW = 128
-"""Entries before the found place that are looked at one by one."""
+WINDOW_ENTRIES = 128
+"""So many entries, one behind the other, tell which way to go."""
 
 _WINDOW_BYTES = 1 << 20
 
@@ -21,46 +21,37 @@ _WINDOW_BYTES = 1 << 20
 async def find_by_publish_time(ledgers: LedgerList, read: Read, ms: int) -> Position:
     """The first entry published at ``ms`` (epoch) or later, or the place after the last entry.
 
-    Publish times come from the clients' clocks, so they rise only roughly. The binary search
-    then ends at one of several places; of the entries shortly before it, the earliest that is
-    not older than ``ms`` is taken, so that a seek repeats a few messages rather than skips one.
-    Entries that cannot be parsed count as not older, for the same reason.
+    Publish times come from the clients' clocks, so they rise only roughly, and one client's may be
+    wrong by days. The binary search goes on behind a place only if all of the next entries are
+    older than ``ms``: clocks that are behind do not lead it past messages of others, and those
+    that are ahead make a seek repeat messages rather than skip one. Entries that cannot be parsed
+    count as not older, for the same reason.
     """
     low, high = 0, ledgers.entries
     while low < high:
         middle = (low + high) // 2
-        if _is_older(await read(ledgers.at(middle), 1, 1), ms):
+        if await _first_in_window(ledgers, read, ms, middle) is None:
             low = middle + 1
         else:
             high = middle
-    found = ledgers.at(low) if low < ledgers.entries else ledgers.after(ledgers.last())
-    return await _earliest_in_window(ledgers, read, ms, low) or found
+    if low < ledgers.entries:
+        found = await _first_in_window(ledgers, read, ms, low)
+        if found is not None:
+            return found
+    return ledgers.after(ledgers.last())
 
 
-async def _earliest_in_window(
-    ledgers: LedgerList, read: Read, ms: int, end: int
-) -> Position | None:
-    """The first entry that is not older among the last ones before rank ``end``."""
-    rank = max(0, end - DISORDER_WINDOW)
-    limit = ledgers.at(end - 1) if end else None
-    while limit is not None and rank < end:
-        entries = await read(ledgers.at(rank), end - rank, _WINDOW_BYTES)
-        for position, entry in entries:
-            if position > limit:
-                return None
-            if not _is_older([(position, entry)], ms):
-                return position
-        if not entries:
-            return None
-        rank = ledgers.rank(entries[-1][0]) + 1
+async def _first_in_window(ledgers: LedgerList, read: Read, ms: int, rank: int) -> Position | None:
+    """The first entry that is not older, among those from a rank on; what is gone is older."""
+    for position, entry in await read(ledgers.at(rank), WINDOW_ENTRIES, _WINDOW_BYTES):
+        if not _is_older(entry, ms):
+            return position
     return None
 
 
-def _is_older(entries: list[tuple[Position, bytes]], ms: int) -> bool:
-    """Whether the first entry was published before ``ms``; one that is gone was."""
-    if not entries:
-        return True
+def _is_older(entry: bytes, ms: int) -> bool:
+    """Whether an entry was published before ``ms``."""
     try:
-        return parse_entry(entries[0][1]).publish_time < ms
+        return parse_entry(entry).publish_time < ms
     except ProtocolError:
         return False

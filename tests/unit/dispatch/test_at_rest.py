@@ -291,7 +291,7 @@ async def test_a_topic_whose_visit_fails_is_left_and_the_next_one_has_its_turn(b
         loaded = await load(name)
         if name == NAME:
 
-            async def fail() -> None:
+            def fail() -> None:
                 raise StorageError("broken")
 
             loaded.backlog.expire = fail

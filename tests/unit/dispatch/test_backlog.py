@@ -117,6 +117,44 @@ async def test_who_has_acknowledged_further_stays_where_it_is(broker) -> None:
     assert subscription(broker, "fast").mark_delete == ids[-1]
 
 
+@pytest.mark.parametrize("wrong_s", [-86_400, 86_400])
+@scenario(**QUIET)
+async def test_a_client_with_a_wrong_clock_expires_nothing_and_keeps_nothing(
+    broker: BrokerInMemory, wrong_s: int
+) -> None:
+    await namespace(broker, message_ttl_in_seconds=400, **quota(BY_AGE, 450, EVICT))
+    await absent(broker, "s")
+    client, wrong = Publisher(broker), Publisher(broker)
+    await client.open()
+    await wrong.open(2)
+    clock = broker.broker.clock
+    for number in range(200):  # more of them than any search looks at
+        await client.put(1)
+        await wrong.publish(number, producer_id=2, publish_time=clock.now_ms() + wrong_s * 1000)
+    await asyncio.sleep(TTL_CHECK)
+    assert subscription(broker).backlog == 400
+    await asyncio.sleep(TTL_CHECK)
+    assert subscription(broker).backlog == 0
+
+
+@scenario(**QUIET)
+async def test_after_a_restart_messages_are_as_old_as_the_end_of_their_ledger(broker) -> None:
+    await namespace(broker, message_ttl_in_seconds=400)
+    await absent(broker, "s")
+    client = Publisher(broker)
+    await client.open()
+    await client.put(3)
+    await asyncio.sleep(200)
+    await broker.restart()
+    client = Publisher(broker)
+    await client.open()
+    await client.put(1)
+    await asyncio.sleep(TTL_CHECK)
+    assert subscription(broker).backlog == 4
+    await asyncio.sleep(TTL_CHECK)
+    assert subscription(broker).backlog == 0
+
+
 @scenario(**QUIET)
 async def test_a_reader_sees_what_has_expired(broker) -> None:
     await namespace(broker, message_ttl_in_seconds=100)
