@@ -361,12 +361,16 @@ class Runtime:
     new_worker: Callable[[str], Worker] = ThreadWorker
 
 
+LOCK_NAME = "LOCK"
+"""The file in a directory whose lock says that a process uses it."""
+
+
 def lock_directory(path: str) -> int | None:
-    """Take the exclusive lock of a data directory; ``None`` if another process holds it.
+    """Take the exclusive lock of a directory; ``None`` if another process holds it.
 
     The lock ends with the process or when the returned descriptor is closed.
     """
-    fd = os.open(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

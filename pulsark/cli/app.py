@@ -74,6 +74,14 @@ def standalone(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting; see `pulsark config`."),
     ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="Serve although the metadata store is older than the bookies, or another one;"
+            " see docs/operations.md.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run a broker with its storage in one process, until Ctrl-C."""
@@ -93,7 +101,7 @@ def standalone(
         "flightServicePort": flight_port,
     }
     flags |= {key: value for key, value in given.items() if value is not None}
-    run_standalone(conf, flags, as_json=json)
+    run_standalone(conf, flags, as_json=json, adopt=adopt)
 
 
 @app.command()

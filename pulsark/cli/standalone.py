@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def run_standalone(
-    conf: str | None, flags: Mapping[str, str | int | bool], *, as_json: bool
+    conf: str | None,
+    flags: Mapping[str, str | int | bool],
+    *,
+    as_json: bool,
+    adopt: bool = False,
 ) -> None:
     """Serve until SIGINT or SIGTERM; what was acknowledged is on disk at any time."""
     loaded = for_standalone(load_settings(file=conf, environment=os.environ, flags=flags))
@@ -30,19 +34,19 @@ def run_standalone(
 
     hand_over_promptly()
     try:
-        uvloop.run(_serve(loaded.settings, as_json=as_json))
+        uvloop.run(_serve(loaded.settings, as_json=as_json, adopt=adopt))
     except OSError as error:
         place = error.filename or loaded.settings.dataDir
         raise CommandError(f"{place}: {error.strerror or error}") from error
 
 
-async def _serve(settings: Settings, *, as_json: bool) -> None:
+async def _serve(settings: Settings, *, as_json: bool, adopt: bool) -> None:
     from pulsark.dispatch.standalone import serve
 
     ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
     ready.add_done_callback(lambda done: _announce(done, as_json=as_json))
     try:
-        await serve(settings, ready)
+        await serve(settings, ready, adopt=adopt)
     finally:
         ready.cancel()
 

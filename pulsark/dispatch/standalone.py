@@ -21,11 +21,10 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop_load import LoopLoad
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.server import Server
-from pulsark.errors import ConfigError
 from pulsark.metadata.sqlite import SqliteMetadataStore
-from pulsark.runtime import Runtime, collect_rarely, lock_directory
+from pulsark.runtime import Runtime, collect_rarely
 from pulsark.storage.bookie_fleet import open_fleet
-from pulsark.storage.data_dir import DataDir
+from pulsark.storage.data_dir import DataDir, locked
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.table.roots import commission
@@ -40,36 +39,39 @@ log = logging.getLogger(__name__)
 class Standalone:
     """All parts of one process, started and stopped in order."""
 
-    def __init__(self, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, *, adopt: bool = False) -> None:
+        """``adopt``: also serve bookies that the metadata store does not know (``--adopt``)."""
         self._settings = settings
         self._runtime = runtime
         self._cleanup = contextlib.AsyncExitStack()
-        self._lock: int | None = None
+        self._adopt = adopt
 
     async def start(self) -> dict[str, str]:
         """Start everything; returns what ``standalone.json`` holds."""
         settings, runtime = self._settings, self._runtime
         data_dir = DataDir.of(settings)
         runtime.disk.make_dirs(data_dir.path)
-        self._lock = lock_directory(data_dir.path)
-        if self._lock is None:
-            raise ConfigError(
-                f"dataDir: {data_dir.path} is in use by another process; stop it or choose "
-                "another directory with --data-dir"
-            )
-        metadata = await SqliteMetadataStore.open(data_dir.metadata_path, runtime)
+        for home in data_dir.homes:
+            with contextlib.suppress(OSError):  # who opens the bookie says it
+                runtime.disk.make_dirs(home.journal_dir)
+                runtime.disk.make_dirs(home.ledger_dir)
+        self._cleanup.enter_context(locked(data_dir))
+        metadata = await SqliteMetadataStore.open(
+            data_dir.metadata_path, runtime, accept_loss=self._adopt
+        )
         self._cleanup.push_async_callback(metadata.close)
         bookies = await open_fleet(
             data_dir.homes,
             JournalSettings(journal_max_size=settings.journalMaxSizeMB << 20),
             metadata,
             runtime,
+            adopt=self._adopt,
         )
         for bookie in bookies.values():
             self._cleanup.push_async_callback(bookie.close)
         settings = self._settings = within_fleet(settings, len(bookies))
         tables = Tables(
-            await commission(data_dir.storage_roots, metadata, runtime),
+            await commission(data_dir.storage_roots, metadata, runtime, adopt=self._adopt),
             metadata,
             runtime,
             copies=settings.managedLedgerDefaultWriteQuorum,
@@ -111,9 +113,6 @@ class Standalone:
     async def stop(self) -> None:
         """Stop everything in the reverse order; durable state is on disk afterwards."""
         await self._cleanup.aclose()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
 
 def within_fleet(settings: Settings, bookies: int) -> Settings:
@@ -133,9 +132,14 @@ def within_fleet(settings: Settings, bookies: int) -> Settings:
     )
 
 
-async def serve(settings: Settings, ready: asyncio.Future[dict[str, str]] | None = None) -> None:
+async def serve(
+    settings: Settings,
+    ready: asyncio.Future[dict[str, str]] | None = None,
+    *,
+    adopt: bool = False,
+) -> None:
     """Run a standalone until SIGINT or SIGTERM."""
-    standalone = Standalone(settings, Runtime())
+    standalone = Standalone(settings, Runtime(), adopt=adopt)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):

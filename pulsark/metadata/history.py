@@ -62,11 +62,14 @@ class History:
         return True
 
     def with_session(self, nonce: int, above: Iterable[int] = ()) -> History:
-        """After a start, whose first commit is the next one, and later than the marks ``above``."""
+        """After a start that goes on with the next number, and above the marks ``above``.
+
+        Numbers that are left out count as of the new session, so a mark of them is not known.
+        """
         commits = [self.last_commit, *(mark >> NONCE_BITS for mark in above)]
-        session = Session(max(commits) + 1, nonce)
+        session = Session(self.last_commit + 1, nonce)
         kept = (*self.sessions, session)[-METADATA_SESSIONS_KEPT:]
-        return History(kept, session.first_commit)
+        return History(kept, max(commits) + 1)
 
 
 def mark_of(commit: int, nonce: int) -> int:

@@ -84,10 +84,10 @@ class MemoryTree:
         for listener in self.listeners:
             listener(self.history.mark)
 
-    def branch(self) -> None:
-        """Become a copy that lives on beside the original, from the same past."""
+    def branch(self, above: Iterable[int] = ()) -> None:
+        """Go on in a session of its own, as every start of a store does; a copy, too."""
         number = next(self._numbers)
-        self.history = self.history.with_session(number % (1 << NONCE_BITS))
+        self.history = self.history.with_session(number % (1 << NONCE_BITS), above)
 
     def children(self, path: str) -> list[str]:
         """Sorted names of the direct children."""
@@ -151,8 +151,7 @@ class MemoryMetadataStore:
         self._watches.append(lambda: self.tree.listeners.remove(told))
 
     async def adopt(self, marks: Iterable[int]) -> None:
-        nonce = self.tree.history.sessions[-1].nonce
-        self.tree.history = self.tree.history.with_session(nonce, marks)
+        self.tree.branch(marks)
 
     async def get(self, path: str) -> Versioned | None:
         self._check_session()

@@ -4,21 +4,27 @@ Each place of the fleet has a record ``/bookies/<place>`` in the metadata store 
 bookie and its instance. A bookie whose directories came back empty must not answer under its
 old name: it would say "no such entry" for entries that it had acknowledged. So the place gets
 a bookie with a new name, and the old one counts as lost.
+
+Whether bookies and metadata store belong together at all is asked first (``bookie_claims``).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pulsark.errors import ConfigError, PulsarkError
+from pulsark.limits import ADOPTED_LEDGER_IDS_LEFT_OUT
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.runtime import Disk, Runtime
+from pulsark.runtime import LOCK_NAME, Disk, Runtime
+from pulsark.storage.bookie_claims import WAYS_OUT, OtherStoreError, Seen, foreign, older
 from pulsark.storage.bookie_records import PLACES
 from pulsark.storage.embedded_bookie import EmbeddedBookie
+from pulsark.storage.embedded_bookie_identity import load_identity
 from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.ledger_metadata import ID_COUNTER
 
 log = logging.getLogger(__name__)
 
@@ -38,25 +44,88 @@ async def open_fleet(
     settings: JournalSettings,
     metadata: MetadataStore,
     runtime: Runtime,
+    *,
+    adopt: bool = False,
 ) -> dict[str, EmbeddedBookie]:
     """Open a bookie in each home, by bookie id.
 
     One that cannot be opened is left out, loudly, as long as another one is there; otherwise
-    its ``ConfigError`` or ``StorageError`` is raised.
+    its ``ConfigError`` or ``StorageError`` is raised. ``OtherStoreError`` if they are not the
+    bookies of this metadata store, or have seen a later state of it; with ``adopt`` they become
+    its bookies.
     """
+    places = {f"bookie-{number}": home for number, home in enumerate(homes, 1)}
+    # All are looked at before one is opened: with the wrong store, nothing is to be changed.
+    for place, home in places.items():
+        await _check_claim(place, home, metadata, runtime, adopt=adopt)
     fleet: dict[str, EmbeddedBookie] = {}
     error: PulsarkError | None = None
-    for place, home in enumerate(homes, 1):
-        try:
-            bookie = await _open(f"bookie-{place}", home, settings, metadata, runtime)
-        except PulsarkError as e:
-            log.error("bookie of place %d is left out: %s", place, e)
-            error = e
-        else:
-            fleet[bookie.bookie_id] = bookie
-    if not fleet and error is not None:
-        raise error
+    try:
+        for place, home in places.items():
+            try:
+                bookie = await _open(place, home, settings, metadata, runtime)
+            except PulsarkError as e:
+                log.error("%s is left out: %s", place, e)
+                error = e
+            else:
+                fleet[bookie.bookie_id] = bookie
+        if not fleet and error is not None:
+            raise error
+        await _check_age(fleet.values(), metadata, adopt=adopt)
+    except BaseException:
+        for bookie in fleet.values():
+            await bookie.close()
+        raise
+    for bookie in fleet.values():
+        metadata.on_commit(bookie.note_mark)
+        bookie.note_mark(metadata.mark)
     return fleet
+
+
+async def _check_claim(
+    place: str, home: BookieHome, metadata: MetadataStore, runtime: Runtime, *, adopt: bool
+) -> None:
+    try:
+        identity = load_identity(runtime.disk, home.ledger_dir)
+    except (ConfigError, OSError):
+        return  # it is said when the bookie is opened
+    path = f"{PLACES}/{place}"
+    found = await metadata.get(path)
+    record = json.loads(found.value) if found is not None else None
+    reason = foreign(place, record, identity, metadata.identity)
+    if reason is None or identity is None:
+        return
+    if not adopt:
+        raise OtherStoreError(f"{reason}. {WAYS_OUT}")
+    log.error("%s is adopted although %s", place, reason)
+    adopted = {"bookieId": identity.bookie_id, "instanceId": identity.instance_id.hex()}
+    await _put(metadata, path, adopted, found.version if found is not None else ABSENT)
+
+
+async def _check_age(
+    bookies: Iterable[EmbeddedBookie], metadata: MetadataStore, *, adopt: bool
+) -> None:
+    seen = [Seen(b.bookie_id, b.mark, b.max_ledger_id) for b in bookies]
+    unknown = [bookie for bookie in seen if not metadata.knows(bookie.mark)]
+    counter = await metadata.get(ID_COUNTER)
+    next_ledger_id = 0 if counter is None else int(counter.value)
+    reason = older(seen, unknown, next_ledger_id)
+    if reason is not None and not adopt:
+        raise OtherStoreError(f"{reason}. {WAYS_OUT}")
+    if adopt:
+        if reason is not None:
+            log.error("bookies are adopted although %s", reason)
+        await leave_out_ledger_ids(metadata, max(bookie.max_ledger_id for bookie in seen))
+        await metadata.adopt(bookie.mark for bookie in seen)
+
+
+async def leave_out_ledger_ids(metadata: MetadataStore, seen: int) -> None:
+    """Let the next ledger have an id well above one that was seen, and above the next one."""
+    counter = await metadata.get(ID_COUNTER)
+    next_ledger_id = max(0 if counter is None else int(counter.value), seen + 1)
+    next_ledger_id += ADOPTED_LEDGER_IDS_LEFT_OUT
+    await metadata.put(ID_COUNTER, b"%d" % next_ledger_id)
+    log.info("the next ledger is %d", next_ledger_id)
 
 
 async def _open(
@@ -85,26 +154,34 @@ async def _open(
     if record["instanceId"] is None:
         # The name is settled first: a crash in between finds it again, and no second one.
         version = await _put(metadata, path, record, version)
-    name = str(record["bookieId"])
-    bookie = await EmbeddedBookie.open(name, home.journal_dir, home.ledger_dir, settings, runtime)
-    instance = bookie.instance_id.hex()
-    if record["instanceId"] is None:
-        await _put(metadata, path, {**record, "instanceId": instance}, version)
-    elif record["instanceId"] != instance:
-        await bookie.close()
-        raise ConfigError(
-            f"{home.journal_dir} belongs to instance {instance} of {name}, but this cluster "
-            f"knows instance {record['instanceId']}: mount the right directory"
-        )
+    name, instance = str(record["bookieId"]), record["instanceId"]
+    _check_instance(name, home, instance, runtime.disk)
+    bookie = await EmbeddedBookie.open(
+        name, home.journal_dir, home.ledger_dir, settings, runtime, metadata.identity
+    )
+    if instance is None:
+        await _put(metadata, path, {**record, "instanceId": bookie.instance_id.hex()}, version)
     return bookie
 
 
+def _check_instance(name: str, home: BookieHome, instance: str | None, disk: Disk) -> None:
+    """Raise ``ConfigError`` if directories are those of another instance than is known."""
+    found = load_identity(disk, home.journal_dir)
+    if instance is not None and found is not None and found.instance_id.hex() != instance:
+        raise ConfigError(
+            f"{home.journal_dir} belongs to instance {found.instance_id.hex()} of "
+            f"{found.bookie_id}, but this cluster knows instance {instance} of {name}: mount the "
+            "right directory"
+        )
+
+
 async def _put(
-    metadata: MetadataStore, path: str, record: dict[str, str | None], version: int
+    metadata: MetadataStore, path: str, record: Mapping[str, str | None], version: int
 ) -> int:
     value = json.dumps({"version": FORMAT_VERSION, **record}).encode()
     return await metadata.put(path, value, version)
 
 
 def _is_empty(disk: Disk, home: BookieHome) -> bool:
-    return not disk.list(home.journal_dir) and not disk.list(home.ledger_dir)
+    names = {*disk.list(home.journal_dir), *disk.list(home.ledger_dir)}
+    return names <= {LOCK_NAME}

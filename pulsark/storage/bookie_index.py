@@ -20,6 +20,12 @@ from typing import NamedTuple
 from pulsark.storage.journal_format import Snapshot
 
 STRETCH_BYTES = 32 * 1024
+
+MARK_LEDGER = -2
+"""A ledger without entries whose release watermark is the mark of the metadata store
+(``metadata.history``): a number that rises, is in the journal, in each snapshot and in the
+checkpoint, and is never taken back."""
+
 _WORDS = 4
 _LOW = 0xFFFFFFFF
 
@@ -295,6 +301,12 @@ class BookieIndex:
             del self.tombstones[ledger_id]
 
     # Questions.
+
+    @property
+    def mark(self) -> int:
+        """The newest mark of the metadata store that is durable here."""
+        state = self.ledgers.get(MARK_LEDGER)
+        return state.released if state is not None else -1
 
     def snapshot(self) -> Snapshot:
         """The state that a new segment begins with."""

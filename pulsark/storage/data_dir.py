@@ -2,7 +2,7 @@
 
 ::
 
-    DATA/LOCK               held while the process lives
+    DATA/LOCK               held while the process lives; so in each bookie's directories
     DATA/standalone.json    addresses and pid, while it serves
     DATA/metadata.db        the metadata store
     DATA/bookies/NAME/      journal and storage root of each embedded bookie;
@@ -13,11 +13,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pulsark.runtime import Disk
+from pulsark.errors import ConfigError
+from pulsark.runtime import Disk, lock_directory
 from pulsark.storage.bookie_fleet import BookieHome
 
 if TYPE_CHECKING:
@@ -80,6 +83,35 @@ class DataDir:
     def storage_roots(self) -> list[str]:
         """Where tables are: beside the index of each bookie."""
         return [os.path.join(home.ledger_dir, "table") for home in self.homes]
+
+
+@contextlib.contextmanager
+def locked(data: DataDir) -> Iterator[None]:
+    """Hold the locks of a data directory and of all directories of its bookies.
+
+    So no two processes share any of them, whatever their settings say. (A storage root is in the
+    ledger directory of its bookie.) A directory that is not there, or cannot be written, has no
+    lock. Raises ``ConfigError`` if another process has one.
+    """
+    bookies = [path for home in data.homes for path in (home.journal_dir, home.ledger_dir)]
+    held = []
+    try:
+        for path in dict.fromkeys(map(os.path.realpath, (data.path, *bookies))):
+            try:
+                lock = lock_directory(path)
+            except OSError:
+                continue  # who needs it says why it cannot be used
+            if lock is None:
+                key = "dataDir" if path == os.path.realpath(data.path) else "bookies"
+                raise ConfigError(
+                    f"{key}: {path} is in use by another process; stop it or choose another "
+                    "directory (--data-dir, journalDirectories, ledgerDirectories)"
+                )
+            held.append(lock)
+        yield
+    finally:
+        for lock in held:
+            os.close(lock)
 
 
 def _default_home(path: str, place: int) -> BookieHome:

@@ -22,9 +22,16 @@ from pulsark.errors import (
     NoSuchLedgerError,
     StorageError,
 )
+from pulsark.limits import METADATA_MARK_SECONDS
 from pulsark.runtime import Done, Runtime, Worker, run_in_worker
 from pulsark.storage.bookie import EntryRun, LedgerTail
-from pulsark.storage.bookie_index import BookieIndex, LedgerState, SegmentState, Stretch
+from pulsark.storage.bookie_index import (
+    MARK_LEDGER,
+    BookieIndex,
+    LedgerState,
+    SegmentState,
+    Stretch,
+)
 from pulsark.storage.bookie_index_checkpoint import Place
 from pulsark.storage.bookie_index_checkpointer import Checkpointer
 from pulsark.storage.embedded_bookie_identity import (
@@ -76,6 +83,7 @@ class EmbeddedBookie:
         self._upkeep: asyncio.Task[None] | None = None
         self._must_collect = False
         self._closing = False
+        self._mark_timer: asyncio.TimerHandle | None = None
         self._journal = Journal(
             journal_dir,
             identity.instance_id,
@@ -107,16 +115,18 @@ class EmbeddedBookie:
         ledger_dir: str,
         settings: JournalSettings,
         runtime: Runtime,
+        store_id: str = "",
     ) -> EmbeddedBookie:
         """Recover the journal and begin a new segment.
 
+        ``store_id`` is the identity of the metadata store that it is a bookie of from now on.
         Raises ``ConfigError`` when the directories are not this bookie's, ``StorageError`` when
         the disk fails.
         """
         worker = runtime.new_worker("bookie-open")
         try:
             commissioned, recovered = await run_in_worker(
-                worker, lambda: _recover(bookie_id, journal_dir, ledger_dir, runtime)
+                worker, lambda: _recover(bookie_id, journal_dir, ledger_dir, runtime, store_id)
             )
             report = recovered.report
             harmed = report.damaged or report.corrupt_entries
@@ -153,12 +163,16 @@ class EmbeddedBookie:
             self._upkeep.cancel()
             await asyncio.wait([self._upkeep])
         await self._journal.drain()
+        self._flush_mark()
+        await self._journal.drain()
         if self._checkpointer.worth_at_close and self._journal.failed is None:
             await self._checkpointer.write(self._worker_for_upkeep())
         self._stop()
 
     def _stop(self) -> None:
         self._closing = True
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
         self._journal.close()
         self._reader.close()
         if self._upkeep_worker is not None:
@@ -184,6 +198,38 @@ class EmbeddedBookie:
     def failed(self) -> StorageError | None:
         """Why this bookie has stopped taking writes for good, if it has."""
         return self._journal.failed
+
+    # The metadata store's mark.
+
+    @property
+    def mark(self) -> int:
+        """The newest mark of the metadata store that is durable here."""
+        return self._index.mark
+
+    @property
+    def max_ledger_id(self) -> int:
+        """Highest ledger id seen in the whole life of the journal."""
+        return self._index.max_ledger_id
+
+    def note_mark(self, mark: int) -> None:
+        """Keep a mark of the metadata store, ahead of everything that is asked for from now on.
+
+        It goes with the next group of the journal, or alone if there is none for a while. So
+        what the journal holds never comes from a later state of the metadata than its mark.
+        """
+        if self._closing:
+            return
+        record = JournalRecord(Kind.RELEASE, MARK_LEDGER, mark, -1, (), True, lambda error: None)
+        self._journal.ride(record)
+        if self._mark_timer is None:
+            loop = asyncio.get_running_loop()
+            self._mark_timer = loop.call_later(METADATA_MARK_SECONDS, self._flush_mark)
+
+    def _flush_mark(self) -> None:
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+            self._mark_timer = None
+        self._journal.flush_rider()
 
     # Writes.
 
@@ -306,7 +352,7 @@ class EmbeddedBookie:
             index.fence(record.ledger_id)
         elif record.kind == Kind.RELEASE:
             index.release(record.ledger_id, record.first)
-            self._must_collect = True
+            self._must_collect = self._must_collect or record.ledger_id != MARK_LEDGER
         elif record.kind == Kind.DELETE:
             index.delete(record.ledger_id, segment_id)
             self._must_collect = True
@@ -442,9 +488,9 @@ class EmbeddedBookie:
 
 
 def _recover(
-    bookie_id: str, journal_dir: str, ledger_dir: str, runtime: Runtime
+    bookie_id: str, journal_dir: str, ledger_dir: str, runtime: Runtime, store_id: str
 ) -> tuple[Commission, RecoveredJournal]:
-    commissioned = check_identity(runtime, bookie_id, journal_dir, ledger_dir)
+    commissioned = check_identity(runtime, bookie_id, journal_dir, ledger_dir, store_id)
     identity = commissioned.identity
     try:
         recovered = recover_journal(runtime.disk, journal_dir, ledger_dir, identity.instance_id)

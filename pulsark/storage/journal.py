@@ -121,6 +121,7 @@ class Journal:
         self._worker = runtime.new_worker("journal")
         self._writer: SegmentWriter | None = None
         self._pending: deque[JournalRecord] = deque()
+        self._rider: JournalRecord | None = None
         self._in_flight: list[JournalRecord] = []
         self._scheduled = False
         self._idle: asyncio.Future[None] | None = None
@@ -167,6 +168,20 @@ class Journal:
         if not self._scheduled and not self._in_flight:
             self._scheduled = True
             self._loop.call_soon(self.flush)
+
+    def ride(self, record: JournalRecord) -> None:
+        """Let a record go ahead of the next group, in place of an earlier one that still waits.
+
+        It causes no group, so it costs no sync. ``flush_rider`` does.
+        """
+        self._rider = record
+
+    def flush_rider(self) -> None:
+        """Let what waits for a group have one of its own."""
+        if self._rider is not None and not self._scheduled and not self._in_flight:
+            record, self._rider = self._rider, None
+            record.error = self.refuses(record.size, record.reserve)
+            self.add(record)
 
     def flush(self) -> None:
         """Start the group that the disk waits for, if there is one. Else it has its turn."""
@@ -233,6 +248,12 @@ class Journal:
 
     def _next_group(self) -> list[JournalRecord]:
         pending = self._pending
+        if self._rider is not None and pending:
+            record, self._rider = self._rider, None
+            record.error = self.refuses(record.size, record.reserve)
+            if record.error is None:
+                self.pending_bytes += record.size
+            pending.appendleft(record)
         if self.pending_bytes <= self._settings.max_group_bytes:
             group = list(pending)
             pending.clear()

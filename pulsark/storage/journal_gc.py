@@ -81,7 +81,7 @@ class SegmentCollector:
         return segment.live < max(few, settings.compact_below * segment.size)
 
     def _damage_matters(self, segment: SegmentState) -> bool:
-        return any(ledger_id <= segment.damage_bound for ledger_id in self._index.ledgers)
+        return any(0 <= ledger_id <= segment.damage_bound for ledger_id in self._index.ledgers)
 
     async def collect(self, segment: SegmentState, worker: Worker) -> None:
         """Empty and remove one segment. Raises ``StorageError`` when the journal fails."""

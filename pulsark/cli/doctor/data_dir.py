@@ -14,7 +14,7 @@ from pulsark.cli.doctor.finding import FAILURE, Finding, print_findings
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.cli.errors import CommandError
 from pulsark.config_sources import load_settings
-from pulsark.runtime import lock_directory
+from pulsark.storage.data_dir import locked
 
 CHECKS: Sequence[Callable[[Stopped], Iterable[Finding]]] = (
     metadata.check,
@@ -32,14 +32,10 @@ def run_data_doctor(data_dir: str, conf: str | None, *, as_json: bool) -> bool:
     path = os.path.abspath(settings.dataDir)
     if not os.path.isdir(path):
         raise CommandError(f"--data-dir: there is no directory {path}")
-    lock = lock_directory(path)
-    if lock is None:
-        raise CommandError(f"{path} is in use: stop the standalone, then ask the doctor again")
-    try:
+    stopped = Stopped(settings)
+    with locked(stopped.data):
         conclusion = ("Nothing is wrong here.", "Something is wrong here")
-        return print_findings(examine(Stopped(settings)), conclusion, as_json)
-    finally:
-        os.close(lock)
+        return print_findings(examine(stopped), conclusion, as_json)
 
 
 def examine(stopped: Stopped) -> Iterator[Finding]:

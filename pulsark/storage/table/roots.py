@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote
@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 from pulsark.errors import MetadataError, StorageError
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Disk, Runtime
+from pulsark.storage.bookie_fleet import leave_out_ledger_ids
 from pulsark.storage.ledger_metadata import check_version
 
 log = logging.getLogger(__name__)
@@ -61,17 +62,34 @@ class StorageRoots:
         check_root(disk, root, self.ids)
 
 
+def highest_ledger_id(disk: Disk, roots: Iterable[str]) -> int:
+    """The highest id of a ledger that has a directory in a table, or -1. Blocks, and for long."""
+    highest = -1
+    for root in roots:
+        below = [root]
+        for _ in range(4):  # tenant, namespace, table, partition
+            below = [f"{path}/{name}" for path in below for name in disk.list(path)]
+        for path in below:
+            for name in disk.list(path):
+                key, _, number = name.partition("=")
+                if key == "ledger_id" and number.isdecimal():
+                    highest = max(highest, int(number))
+    return highest
+
+
 def storage_root_of(directory: str) -> str:
     """The storage root of a table's directory (``record.table_directory``)."""
     return directory.rsplit("/", 3)[0]
 
 
 async def commission(
-    roots: Sequence[str], metadata: MetadataStore, runtime: Runtime
+    roots: Sequence[str], metadata: MetadataStore, runtime: Runtime, *, adopt: bool = False
 ) -> StorageRoots:
     """The storage roots of a process; one that was never known gets an id, and its file.
 
-    A root that is refused or away is logged; what uses it finds out by itself.
+    A root that is refused or away is logged; what uses it finds out by itself. One with a file that
+    this metadata store does not know is refused, too: it is another store's, or the store went
+    back. With ``adopt`` it is taken, and no ledger of its tables has an id that is given again.
     """
     known = await _known(metadata)
     here = {known[root] for root in roots if root in known}
@@ -82,7 +100,8 @@ async def commission(
         found = await metadata.get(path)
         record = _decoded(path, found.value) if found is not None else {}
         on_disk = _id_on(runtime.disk, root)
-        has_moved = found is None and on_disk in away
+        is_stranger = found is None and on_disk is not None and on_disk not in away | here
+        has_moved = found is None and (on_disk in away or (is_stranger and adopt))
         root_id = record.get("rootId") or (on_disk if has_moved else None)
         root_id = root_id or f"{runtime.rng.getrandbits(128):032x}"
         version = found.version if found is not None else ABSENT
@@ -92,12 +111,15 @@ async def commission(
         ids[root] = root_id
         try:
             # What is a copy of another root stays as it is, and is refused.
-            if not record.get("inService") and not has_moved and on_disk not in here:
+            is_new = not record.get("inService") and not has_moved and not is_stranger
+            if is_new and on_disk not in here:
                 put_in_service(runtime.disk, root, root_id)
                 await metadata.put(path, _encoded(root_id, in_service=True), version)
             check_root(runtime.disk, root, ids)
         except (OSError, StorageError) as e:
             log.error("%s: %s", root, e)
+    if adopt:
+        await leave_out_ledger_ids(metadata, highest_ledger_id(runtime.disk, roots))
     now = {root_id: root for root, root_id in ids.items()}
     moved = {p: now[i] for p, i in known.items() if p not in roots and i in now}
     for before, root in moved.items():

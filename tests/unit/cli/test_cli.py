@@ -96,7 +96,7 @@ def test_both_forms_of_standalone_have_the_same_options(
     seen: list[Any] = []
     monkeypatch.setattr(
         "pulsark.cli.standalone.run_standalone",
-        lambda conf, flags, *, as_json: seen.append(
+        lambda conf, flags, *, as_json, adopt: seen.append(
             (conf, {key: str(item) for key, item in flags.items()}, as_json)
         ),
     )

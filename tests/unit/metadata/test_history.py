@@ -51,6 +51,7 @@ def test_after_the_adoption_only_what_comes_now_counts() -> None:
     assert adopted.mark > BEGUN.mark
     assert adopted.knows(adopted.mark)
     assert adopted.knows(mark_of(89, 22))
+    assert not any(adopted.knows(mark_of(commit, 22)) for commit in range(91, 101))
 
 
 def test_sessions_that_are_long_past_are_forgotten() -> None:

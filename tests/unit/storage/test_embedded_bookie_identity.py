@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from pulsark.errors import ConfigError
 from pulsark.storage.embedded_bookie import EmbeddedBookie
+from pulsark.storage.embedded_bookie_identity import check_identity, load_identity
 from pulsark.storage.journal_settings import JournalSettings
 from tests.sim.bookies import JOURNAL_DIR, LEDGER_DIR, append, bookie_on, entries, open_bookie
 from tests.sim.disk import SimDisk, crash_points
@@ -98,8 +102,24 @@ def test_damaged_identity(content: bytes) -> None:
 
 def test_identity_of_a_later_version() -> None:
     disk = used_disk()
-    disk.edit(f"{LEDGER_DIR}/BOOKIE", b'{"version": 2}')
-    assert "version 2" in refusal(disk)
+    disk.edit(f"{LEDGER_DIR}/BOOKIE", b'{"version": 3}')
+    assert "version 3" in refusal(disk)
+
+
+def test_a_file_of_version_1_has_no_store_and_gets_the_one_that_opens_it() -> None:
+    disk = used_disk()
+    of_version_1 = json.loads(disk.content(f"{JOURNAL_DIR}/BOOKIE"))
+    del of_version_1["storeId"]
+    for directory in (JOURNAL_DIR, LEDGER_DIR):
+        disk.edit(f"{directory}/BOOKIE", json.dumps({**of_version_1, "version": 1}).encode())
+    known = load_identity(disk, LEDGER_DIR)
+    assert known is not None
+    assert known.store_id == ""
+    with Simulation() as sim:
+        commissioned = check_identity(sim.runtime(disk), "b", JOURNAL_DIR, LEDGER_DIR, "5" * 32)
+    assert commissioned.identity == replace(known, store_id="5" * 32)
+    for directory in (JOURNAL_DIR, LEDGER_DIR):
+        assert load_identity(disk, directory) == commissioned.identity
 
 
 @pytest.mark.feature("F71")
