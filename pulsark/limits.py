@@ -11,7 +11,10 @@ from __future__ import annotations
 TURN_SECONDS = 0.005
 """What waits in the broker's run queue gets so much of a turn of the event loop."""
 
-TOPICS_PER_TURN_MAX = 64
+STALL_LOGGED_SECONDS = 0.25
+"""All clients had to wait for so long: that is worth a line in the log."""
+
+TOPICS_PER_TURN_MAX = 32
 """So many topics are looked at in a row where all of them are: some milliseconds at most."""
 
 SUBSCRIPTIONS_AT_ONCE_MAX = 8
@@ -117,6 +120,12 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 
 HTTP_HEAD_TIMEOUT_SECONDS = 30.0
 """A connection that has not sent its first request by then is closed."""
+
+HTTP_PIECE_BYTES = 64 * 1024
+"""A large answer goes to the socket in pieces of about this size."""
+
+METRICS_PER_TURN_MAX = 1000
+"""So many samples are made in a row: some milliseconds of the event loop."""
 
 HTTP_CLOSE_SECONDS = 2.0
 """How long requests under way may take to end when the process stops."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,8 +13,12 @@ from fastapi.responses import Response
 from pulsark import __version__
 from pulsark.admin.errors import fail
 from pulsark.admin.requests import BrokerOf, StatsOf, done, name_part, text, unquoted, value
+from pulsark.admin.streams import json_object, streamed
 from pulsark.config import key_index
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.stats import Stats
+from pulsark.dispatch.topic_kinds import AnyTopic
+from pulsark.dispatch.turns import Pace, in_turns
 from pulsark.dispatch.upkeep import each_topic, enforce_quotas
 
 router = APIRouter(prefix="/admin/v2", tags=["brokers"])
@@ -134,13 +139,29 @@ async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
 async def broker_topics(broker: BrokerOf, stats: StatsOf) -> Response:
     """Statistics of all loaded topics, by namespace, bundle and domain."""
     tree: dict[str, Any] = {}
-    for topic in broker.served_topics():
+    async for topic in in_turns(broker.served_topics()):
         bundles = tree.setdefault(topic.name.namespace_name, {})
         domains = bundles.setdefault(await broker.ownership.bundle_of(topic.name), {})
-        domains.setdefault(topic.name.domain, {})[str(topic.name)] = _broker_stats(
-            stats.topic(topic), stats.internal(topic)
-        )
-    return value(tree)
+        domains.setdefault(topic.name.domain, []).append(topic)
+    return streamed(json_object(_broker_tree(tree, stats, Pace())))
+
+
+async def _broker_tree(
+    tree: dict[str, Any], stats: Stats, pace: Pace
+) -> AsyncIterator[tuple[str, Any]]:
+    for name, below in tree.items():
+        if isinstance(below, dict):
+            yield name, _broker_tree(below, stats, pace)
+        else:
+            yield name, _broker_topics(below, stats, pace)
+
+
+async def _broker_topics(
+    topics: list[AnyTopic], stats: Stats, pace: Pace
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    for topic in topics:
+        yield str(topic.name), _broker_stats(stats.topic(topic), stats.internal(topic))
+        await pace.step()
 
 
 @router.get("/broker-stats/metrics")
@@ -149,23 +170,27 @@ async def broker_metrics() -> Response:
     return value([])
 
 
+_RATES = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
+
+
 @router.get("/broker-stats/load-report")
 async def load_report(broker: BrokerOf, stats: StatsOf) -> Response:
     """How busy the broker is."""
-    topics = [stats.topic(topic) for topic in broker.served_topics()]
+    topics = []
+    async for topic in in_turns(broker.served_topics()):
+        found = stats.topic(topic)
+        counts = {name: found[name] for name in _RATES}
+        counts["producers"] = len(found["publishers"])
+        counts["consumers"] = sum(len(s["consumers"]) for s in found["subscriptions"].values())
+        topics.append(counts)
     return value(
         {
             "webServiceUrl": broker.web_url,
             "pulsarServiceUrl": broker.broker_url,
-            "msgRateIn": float(sum(t["msgRateIn"] for t in topics)),
-            "msgRateOut": float(sum(t["msgRateOut"] for t in topics)),
-            "msgThroughputIn": float(sum(t["msgThroughputIn"] for t in topics)),
-            "msgThroughputOut": float(sum(t["msgThroughputOut"] for t in topics)),
+            **{name: float(sum(counts[name] for counts in topics)) for name in _RATES},
             "numTopics": len(topics),
-            "numProducers": sum(len(t["publishers"]) for t in topics),
-            "numConsumers": sum(
-                len(s["consumers"]) for t in topics for s in t["subscriptions"].values()
-            ),
+            "numProducers": sum(counts["producers"] for counts in topics),
+            "numConsumers": sum(counts["consumers"] for counts in topics),
             "brokerVersionString": PULSAR_VERSION,
             "startTimestamp": broker.started_ms,
             "loadReportType": "LocalBrokerData",

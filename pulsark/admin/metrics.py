@@ -6,18 +6,22 @@ called ``_total``: that is how Pulsar has it. Series exist for topics that are l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi.responses import StreamingResponse
 
 from pulsark import __version__
 from pulsark.admin.requests import BrokerOf, StatsOf
+from pulsark.admin.streams import streamed
 from pulsark.config import Settings
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop_stalls import LoopStalls
 from pulsark.dispatch.stats import Stats
 from pulsark.dispatch.topic_kinds import AnyTopic
+from pulsark.dispatch.turns import in_turns
+from pulsark.limits import METRICS_PER_TURN_MAX
 
 router = APIRouter(tags=["metrics"])
 
@@ -28,23 +32,32 @@ Sample = tuple[str, Labels, float]
 
 
 @router.get("/metrics")
-async def metrics(broker: BrokerOf, stats: StatsOf) -> Response:
+async def metrics(broker: BrokerOf, stats: StatsOf) -> StreamingResponse:
     """All metrics of this broker."""
-    body = render(samples(broker, stats), broker.settings.clusterName) + _process_metrics()
-    return Response(body, media_type=CONTENT_TYPE)
+    return streamed(_lines(broker, stats), CONTENT_TYPE)
 
 
-def render(found: Iterable[Sample], cluster: str) -> str:
-    """Samples as text, those of one name together."""
+async def _lines(broker: Broker, stats: Stats) -> AsyncIterator[str]:
+    cluster = broker.settings.clusterName
+    async for line in render(samples(broker, stats), cluster):
+        yield line
+    if broker.loop_stalls is not None:
+        yield _stalls(broker.loop_stalls, cluster)
+    yield _process_metrics()
+
+
+async def render(found: Iterable[Sample], cluster: str) -> AsyncIterator[str]:
+    """Samples as lines, those of one name together."""
     families: dict[str, list[str]] = {}
-    for name, labels, number in found:
+    async for name, labels, number in in_turns(found, METRICS_PER_TURN_MAX):
         inside = ",".join(
             f'{key}="{_escaped(label)}"' for key, label in (("cluster", cluster), *labels)
         )
-        families.setdefault(name, []).append(f"{name}{{{inside}}} {_number(number)}")
-    return "".join(
-        f"# TYPE {name} gauge\n" + "\n".join(lines) + "\n" for name, lines in families.items()
-    )
+        families.setdefault(name, []).append(f"{name}{{{inside}}} {_number(number)}\n")
+    for name, lines in families.items():
+        yield f"# TYPE {name} gauge\n"
+        async for line in in_turns(lines, METRICS_PER_TURN_MAX):
+            yield line
 
 
 def samples(broker: Broker, stats: Stats) -> Iterator[Sample]:
@@ -215,6 +228,21 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     health = (("broker", broker.settings.advertisedAddress), ("metric", "health"))
     yield "pulsar_health", health, 1
     yield "pulsar_version_info", (("version", __version__), ("commit", "")), 1
+
+
+def _stalls(stalls: LoopStalls, cluster: str) -> str:
+    """How long clients had to wait for the event loop: a histogram."""
+    name, label = "pulsark_loop_stall_seconds", f'cluster="{_escaped(cluster)}"'
+    return "".join(
+        [
+            f"# TYPE {name} histogram\n",
+            *(f'{name}_bucket{{{label},le="{le}"}} {count}\n' for le, count in stalls.buckets()),
+            f"{name}_sum{{{label}}} {stalls.total_seconds!r}\n",
+            f"{name}_count{{{label}}} {stalls.count}\n",
+            f"# TYPE {name}_max gauge\n",
+            f"{name}_max{{{label}}} {stalls.take_longest()!r}\n",
+        ]
+    )
 
 
 def _process_metrics() -> str:

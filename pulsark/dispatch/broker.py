@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.dispatch.cache import CacheBudget
 from pulsark.dispatch.flight import TopicRange
+from pulsark.dispatch.loop_stalls import LoopStalls
 from pulsark.dispatch.non_persistent_topics import NonPersistentTopics
 from pulsark.dispatch.ownership import Ownership
 from pulsark.dispatch.policies import auto_topic_creation
@@ -30,6 +31,7 @@ from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.topic_admin import TopicAdmin, buckets_path, ledger_path
 from pulsark.dispatch.topic_watchers import TopicWatchers
+from pulsark.dispatch.turns import in_turns
 from pulsark.dispatch.upkeep import Upkeep
 from pulsark.errors import (
     ClientError,
@@ -84,6 +86,8 @@ class Broker:
         self.runtime = runtime
         self.clock = runtime.clock
         self.run_queue = RunQueue(self.clock)
+        self.loop_stalls: LoopStalls | None = None
+        """Set by the process whose loop it is."""
         self.metadata = metadata
         self.resources = Resources(metadata, runtime)
         self.ledgers = ledgers
@@ -167,7 +171,7 @@ class Broker:
 
     async def drop_lost(self) -> None:
         """Unload topics whose ledger or cursors stopped for good; clients load them anew."""
-        for topic in self.loaded_topics():
+        async for topic in in_turns(self.loaded_topics()):
             if topic.is_lost:
                 log.warning("%s lost its ledger or its cursors: unloading it", topic.name)
                 await self.unload_topic(topic.name)

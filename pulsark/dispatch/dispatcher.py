@@ -65,6 +65,9 @@ class Dispatcher:
         self._held = 0
         self._pump_scheduled = False
 
+    def __str__(self) -> str:
+        return f"{self._topic.name}, subscription {self._subscription.name}"
+
     # -- from outside ---
 
     def schedule_pump(self) -> None:

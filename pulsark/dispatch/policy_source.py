@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsark.dispatch.policies import TopicPolicies, effective
+from pulsark.dispatch.turns import in_turns
 from pulsark.errors import PulsarkError
 from pulsark.metadata.resources import POLICIES_PATH, TOPIC_POLICIES_PATH, topic_of_policies_path
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
+
+
+class _Policies(NamedTuple):
+    """Those of a namespace, and of its topics that have some of their own."""
+
+    namespace: Mapping[str, Any] | None
+    topics: Mapping[TopicName, Mapping[str, Any]]
 
 
 class PolicySource:
@@ -57,20 +65,24 @@ class PolicySource:
 
     async def refresh_namespace(self, namespace: str) -> None:
         """Bring the loaded topics of a namespace up to date."""
+        served = [t for t in self._broker.served_topics() if t.name.namespace_name == namespace]
+        seen, policies = -1, _Policies(None, {})
+        async for topic in in_turns(served):
+            while seen != self._changes:  # what is newer must not be overwritten
+                seen = self._changes
+                policies = await self._policies(namespace)
+            if policies.namespace is not None and not topic.closed:
+                own = policies.topics.get(topic.name.base, {})
+                topic.set_policies(effective(self._broker.settings, policies.namespace, own))
+        async for topic in in_turns(served):
+            await topic.policies_obeyed()
+
+    async def _policies(self, namespace: str) -> _Policies:
+        found = await self._broker.resources.namespaces.get(namespace)
         records = self._broker.resources.topic_policies
-        while True:
-            seen = self._changes
-            found = await self._broker.resources.namespaces.get(namespace)
-            with_own = {name: await records.get(name) for name in await records.list(namespace)}
-            if found is None:
-                return
-            if seen == self._changes:
-                break
-        topics = [t for t in self._broker.served_topics() if t.name.namespace_name == namespace]
-        for topic in topics:
-            own = with_own.get(topic.name.base, {})
-            topic.set_policies(effective(self._broker.settings, found.policies, own))
-        await asyncio.gather(*(topic.policies_obeyed() for topic in topics))
+        names = await records.list(namespace)
+        own = {name: await records.get(name) async for name in in_turns(names)}
+        return _Policies(None if found is None else found.policies, own)
 
     async def refresh_topic(self, base: TopicName) -> None:
         """Bring a topic, or its partitions, up to date as far as they are loaded."""

@@ -103,11 +103,15 @@ class Rates:
 
     def note(self) -> None:
         """Note all counters."""
+        self._broker.run_queue.take_steps(self._notes())
+
+    def _notes(self) -> Iterator[None]:
         notes: Notes = {}
+        noted_at = self._broker.clock.monotonic()
         for topic in self._broker.served_topics():
             notes.update(_counters_of(topic))
-        self._older = self._newer
-        self._newer = (self._broker.clock.monotonic(), notes)
+            yield
+        self._older, self._newer = self._newer, (noted_at, notes)
 
 
 def _counters_of(topic: AnyTopic) -> Iterator[tuple[Hashable, Counters]]:

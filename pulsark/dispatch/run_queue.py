@@ -12,9 +12,17 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from pulsark.limits import TURN_SECONDS
 from pulsark.runtime import Clock
+
+
+class Step(NamedTuple):
+    """Something that was called and took time."""
+
+    seconds: float
+    name: str
 
 
 class RunQueue:
@@ -26,6 +34,7 @@ class RunQueue:
         self._scheduled = False
         self._until = math.inf
         """While it is worked off, the end of the turn."""
+        self._longest: tuple[float, Callable[[], object]] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -50,17 +59,40 @@ class RunQueue:
                 self.call(partial(self.take_steps, steps))
                 return
 
+    def take_longest(self) -> Step | None:
+        """The longest step since the last call that took more than a turn."""
+        longest, self._longest = self._longest, None
+        return None if longest is None else Step(longest[0], _name(longest[1]))
+
     def _work_off(self) -> None:
         waiting, now = self._waiting, self._now
-        self._until = until = now() + TURN_SECONDS
+        begun = now()
+        self._until = until = begun + TURN_SECONDS
         try:
             while waiting:
-                waiting.popleft()()
-                if now() >= until:
+                work = waiting.popleft()
+                work()
+                ended = now()
+                if ended >= until:
+                    if ended - begun > TURN_SECONDS:
+                        self._was_long(ended - begun, work)
                     break
+                begun = ended
         finally:
             self._until = math.inf
             # Also when one of them fails, which the loop logs: the others go on.
             self._scheduled = bool(waiting)
             if waiting:
                 asyncio.get_running_loop().call_soon(self._work_off)
+
+    def _was_long(self, seconds: float, work: Callable[[], object]) -> None:
+        if self._longest is None or self._longest[0] < seconds:
+            self._longest = seconds, work
+
+
+def _name(work: Callable[[], object]) -> str:
+    if isinstance(work, partial):  # of ``take_steps``
+        return str(getattr(work.args[0], "__qualname__", work.args[0]))
+    owner = getattr(work, "__self__", None)
+    name = getattr(work, "__qualname__", repr(work))
+    return name if owner is None else f"{name} of {owner}"

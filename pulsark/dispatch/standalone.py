@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from pulsark import __version__
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop_load import LoopLoad
+from pulsark.dispatch.loop_stalls import LoopStalls
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.server import Server
 from pulsark.metadata.sqlite import SqliteMetadataStore
@@ -107,6 +108,9 @@ class Standalone:
         }
         if broker.sealing is not None:
             broker.sealing.load = LoopLoad(broker.clock, time.thread_time)
+        broker.loop_stalls = stalls = LoopStalls(broker.clock, broker.run_queue)
+        stalls.start()
+        self._cleanup.callback(stalls.close)
         await broker.start(*urls.values())
         return {"pid": str(os.getpid()), **urls, "version": __version__}
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.at_rest import TopicsAtRest
 from pulsark.dispatch.inactivity import delete_if_unused, expire_subscriptions
+from pulsark.dispatch.turns import in_turns
 from pulsark.errors import trace_of
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
 from pulsark.storage.ledger_deletion import delete_noted
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 LOST_CHECK_SECONDS = 1.0
 ROLL_OVER_CHECK_SECONDS = 60.0
 DELETED_CHECK_SECONDS = 60.0
-TOPICS_A_TURN = 64
-"""So many topics are looked at before the event loop does other work."""
 
 Visit = Callable[["Topic"], Awaitable[None]]
 
@@ -138,9 +137,7 @@ class Upkeep:
 
 async def each_topic(broker: Broker, visit: Visit) -> None:
     """Visit every loaded topic, one after the other; a failure concerns only its own."""
-    for number, topic in enumerate(broker.loaded_topics(), 1):
-        if number % TOPICS_A_TURN == 0:
-            await asyncio.sleep(0)
+    async for topic in in_turns(broker.loaded_topics()):
         if topic.closed:
             continue
         try:

@@ -141,8 +141,9 @@ class AdminApi:
         messages: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
-            piece = pieces.pop(0) if pieces else b""
-            return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+            if not pieces:
+                await asyncio.Event().wait()  # the client stays until it has its answer
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
         async def send(message: Any) -> None:
             messages.append(message)
@@ -231,6 +232,7 @@ def connection() -> Any:
         address="/10.0.0.1:5000",
         client_version="test-1.0",
         writable=True,
+        is_open=True,
         closed=[],
         received=[],
     )

@@ -1,0 +1,59 @@
+"""Large answers of the admin API, made and sent piece by piece."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+
+from pulsark.limits import HTTP_PIECE_BYTES
+
+_separators = (",", ":")
+
+
+def streamed(pieces: AsyncIterator[str], media_type: str = "application/json") -> StreamingResponse:
+    """An answer of many small pieces, which are put together for the socket."""
+    return StreamingResponse(_collected(pieces), media_type=media_type)
+
+
+async def _collected(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    waiting: list[str] = []
+    size = 0
+    async for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= HTTP_PIECE_BYTES:
+            yield "".join(waiting).encode()
+            waiting.clear()
+            size = 0
+    yield "".join(waiting).encode()
+
+
+async def json_list(items: AsyncIterator[Any]) -> AsyncIterator[str]:
+    """The pieces of a JSON list."""
+    before = "["
+    async for item in items:
+        yield before + encoded(item)
+        before = ","
+    yield "[]" if before == "[" else "]"
+
+
+async def json_object(fields: AsyncIterator[tuple[str, Any]]) -> AsyncIterator[str]:
+    """The pieces of a JSON object; a value that is an iterator is an object of its own."""
+    before = "{"
+    async for name, field in fields:
+        if isinstance(field, AsyncIterator):
+            yield f"{before}{encoded(name)}:"
+            async for piece in json_object(field):
+                yield piece
+        else:
+            yield f"{before}{encoded(name)}:{encoded(field)}"
+        before = ","
+    yield "{}" if before == "{" else "}"
+
+
+def encoded(thing: Any) -> str:
+    """JSON without spaces, as all answers are."""
+    return json.dumps(thing, ensure_ascii=False, allow_nan=False, separators=_separators)

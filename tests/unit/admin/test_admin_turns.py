@@ -1,0 +1,103 @@
+"""Requests about all topics: however many there are, the event loop has its turns in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from pulsark.admin import metrics
+from pulsark.dispatch.topic import Topic
+from pulsark.limits import METRICS_PER_TURN_MAX, TOPICS_PER_TURN_MAX
+from tests.support.admin_api import AdminApi, Answer
+
+TOPICS = 4 * TOPICS_PER_TURN_MAX + 5
+NAMESPACE = "persistent://public/default"
+
+
+@pytest.fixture
+def crowded(api: AdminApi) -> AdminApi:
+    """Many topics are loaded."""
+    for number in range(TOPICS):
+        api.topic(f"{NAMESPACE}/t{number}")
+    return api
+
+
+def longest_turn(api: AdminApi, looked_at: list[Any], request: Any) -> tuple[Answer, int]:
+    """The answer, and what was looked at in the turn in which that was most."""
+
+    async def run() -> tuple[Answer, int]:
+        asking = asyncio.create_task(request)
+        counts = [0]
+        while not asking.done():
+            await asyncio.sleep(0)
+            counts.append(len(looked_at))
+        return await asking, max(after - before for before, after in pairwise(counts))
+
+    return api.run(run())
+
+
+@pytest.mark.parametrize("path", ["topics", "load-report"])
+def test_broker_statistics(crowded: AdminApi, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    looked_at: list[Any] = []
+    one = crowded.stats.topic
+    monkeypatch.setattr(
+        crowded.stats, "topic", lambda topic: [looked_at.append(topic), one(topic)][1]
+    )
+    request = crowded._call("GET", f"/admin/v2/broker-stats/{path}", b"", {})
+    answer, most = longest_turn(crowded, looked_at, request)
+    assert len(looked_at) == TOPICS
+    assert most <= TOPICS_PER_TURN_MAX
+    found = json.loads(answer.body)
+    if path == "load-report":
+        assert found["numTopics"] == TOPICS
+    else:
+        bundles = found["public/default"].values()
+        assert sum(len(domains["persistent"]) for domains in bundles) == TOPICS
+
+
+def test_metrics(crowded: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    number = metrics._number
+    monkeypatch.setattr(metrics, "_number", lambda value: [made.append(value), number(value)][1])
+    request = crowded._call("GET", "/metrics", b"", {})
+    answer, most = longest_turn(crowded, made, request)
+    assert len(made) > 2 * METRICS_PER_TURN_MAX
+    assert most <= METRICS_PER_TURN_MAX
+    lines = answer.body.decode().splitlines()
+    assert sum(line.startswith("pulsar_rate_in{") for line in lines) == TOPICS
+
+
+def test_a_policy_of_the_namespace(crowded: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    one = Topic.set_policies
+    monkeypatch.setattr(
+        Topic, "set_policies", lambda self, policies: [told.append(self), one(self, policies)][1]
+    )
+    path = "/admin/v2/namespaces/public/default/maxConsumersPerTopic"
+    request = crowded._call("POST", path, b"7", {"content-type": "application/json"})
+    answer, most = longest_turn(crowded, told, request)
+    assert answer.status == 204
+    assert len(told) >= TOPICS
+    assert most <= 2 * TOPICS_PER_TURN_MAX  # the request, and who watches the store
+    assert {t.policies.max_consumers for t in crowded.broker.loaded_topics()} == {7}
+
+
+def test_of_two_changes_of_a_policy_the_later_one_holds(crowded: AdminApi) -> None:
+    async def change() -> None:
+        broker = crowded.broker
+        for value in range(1, 5):
+            path = "/admin/v2/namespaces/public/default/maxConsumersPerTopic"
+            sent = {"content-type": "application/json"}
+            changes = asyncio.create_task(crowded._call("POST", path, b"%d" % value, sent))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        await changes
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert {t.policies.max_consumers for t in broker.loaded_topics()} == {4}
+
+    crowded.run(change())
