@@ -142,14 +142,22 @@ def decode_record(path: str, value: bytes) -> ManagedLedgerRecord:
         raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
 
 
-async def load_or_create(
+async def claim_or_create(
     path: str, metadata: MetadataStore, runtime: Runtime, properties: Mapping[str, str] | None
 ) -> tuple[ManagedLedgerRecord, int]:
-    """The record at a path and its version, made with a new topic id if there is none."""
+    """The record at a path and its version, made with a new topic id if there is none.
+
+    One that is there is written anew: whoever opened the topic before can add no ledger to it
+    any more, also where there is no open one that recovery would fence.
+    """
     while True:
         found = await metadata.get(path)
         if found is not None:
-            return decode_record(path, found.value), found.version
+            record = decode_record(path, found.value)
+            try:
+                return record, await metadata.put(path, found.value, found.version)
+            except BadVersionError:
+                continue
         topic_id = f"{runtime.rng.getrandbits(128):032x}"
         record = ManagedLedgerRecord(
             topic_id, runtime.clock.now_ms(), properties=dict(properties or {})

@@ -41,7 +41,7 @@ from pulsark.storage.ledger_list import LedgerInfo
 from pulsark.storage.ledger_record import (
     ManagedLedgerRecord,
     TopicState,
-    load_or_create,
+    claim_or_create,
     read_record,
 )
 from pulsark.storage.ledger_view import LedgerView
@@ -147,7 +147,7 @@ class ManagedLedger(LedgerView):
         ``MetadataError`` if the end of the topic cannot be known now.
         """
         while True:
-            record, version = await load_or_create(path, metadata, runtime, properties)
+            record, version = await claim_or_create(path, metadata, runtime, properties)
             if record.state is TopicState.DELETING:
                 await delete_managed_ledger(path, manager, metadata)
                 continue

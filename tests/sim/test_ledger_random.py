@@ -1,0 +1,223 @@
+"""A topic's ledgers on several bookies, under owners that die, are cut off and come back.
+
+Each seed draws the number of bookies, the quorums, the weather on the links, and what happens
+when. At the end everything heals, and one more owner opens the topic.
+
+* What anybody ever confirmed is there, under its id, and nothing that was not appended.
+* An owner that was replaced confirms nothing that its successor does not have.
+* What recovery found above the last confirmed entry is on every bookie of its ensemble.
+* All copies of an entry are alike; whoever opens the topic sees the same.
+* Once all is well, the topic can be opened and appended to within half a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from pulsark.errors import MetadataError, StorageError
+from pulsark.metadata.memory import MemoryTree
+from pulsark.runtime import Runtime
+from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.ledger_metadata import LedgerMetadata, decode_ledger_metadata, ledger_path
+from pulsark.storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from pulsark.storage.position import Position
+from tests.sim.disk import SimDisk
+from tests.sim.links import LinkedBookie, LinkedStore, Weather
+from tests.sim.simulation import Simulation
+from tests.support.ledgers import Appends, read_all
+from tests.support.memory_bookie import MemoryBookie
+
+PATH = "/managed-ledgers/t/n/persistent/x"
+FIRST_SEED = int(os.environ.get("SEED", "1"))
+SEEDS = int(os.environ.get("SEEDS", "300"))
+GROUPS = 6
+HEALED_SECONDS = 30.0
+
+
+@dataclass
+class Owner:
+    """One process that has opened the topic, or tries to."""
+
+    number: int
+    links: dict[str, LinkedBookie]
+    store: LinkedStore
+    appends: Appends = field(default_factory=Appends)
+    life: asyncio.Task[None] | None = None
+
+    def die(self) -> None:
+        """Hear nothing and say nothing from now on; what was said is on its way."""
+        self.store.dead = True
+        for link in self.links.values():
+            link.dead = True
+        if self.life is not None:
+            self.life.cancel()
+
+
+class World:
+    """Bookies, metadata, owners, and what must be true of them."""
+
+    def __init__(self, sim: Simulation, seed: int) -> None:
+        self.rng = random.Random(f"ledgers/{seed}")
+        self.runtime: Runtime = sim.runtime(SimDisk())
+        self.tree = MemoryTree()
+        self.weather = Weather.drawn(self.rng)
+        count = self.rng.choice((3, 3, 4, 5))
+        self.bookies = {f"b{n}": MemoryBookie(f"b{n}") for n in range(1, count + 1)}
+        size = self.rng.choice((3, 3, count))
+        self.config = ManagedLedgerConfig(
+            size, self.rng.choice((2, 3)), 2, max_entries=self.rng.choice((5, 20)), min_age_ms=0
+        )
+        self.owners: list[Owner] = []
+        self.appended: set[bytes] = set()
+
+    def new_owner(self) -> Owner:
+        links = {name: LinkedBookie(b, self.weather) for name, b in self.bookies.items()}
+        owner = Owner(len(self.owners), links, LinkedStore(self.tree, self.weather))
+        self.owners.append(owner)
+        return owner
+
+    async def open(self, owner: Owner) -> ManagedLedger:
+        manager = LedgerManager(owner.store, owner.links, self.runtime)
+        return await ManagedLedger.open(
+            PATH, manager, owner.store, self.config, self.runtime, owner.appends
+        )
+
+    # -- what happens ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        owner = self._begin(self.new_owner())
+        for _ in range(self.rng.randint(3, 9)):
+            await asyncio.sleep(self.rng.uniform(0, 0.15))
+            event = self.rng.randrange(6)
+            if event == 0:
+                owner.die()
+                owner = self._begin(self.new_owner())
+            elif event == 1:  # two that both believe the topic is theirs
+                owner = self._begin(self.new_owner())
+            elif event == 2:
+                self._cut(self.rng.choice(self.owners))
+            elif event == 3:
+                for other in self.owners:
+                    self._mend(other)
+            elif event == 4:
+                bookie = self.rng.choice(list(self.bookies.values()))
+                bookie.down = not bookie.down
+            else:
+                bookie = self.rng.choice(list(self.bookies.values()))
+                bookie.read_only = not bookie.read_only
+        await self._heal_and_check()
+
+    def _begin(self, owner: Owner) -> Owner:
+        owner.life = asyncio.ensure_future(self._live(owner))
+        return owner
+
+    async def _live(self, owner: Owner) -> None:
+        """Append until death; open again when that fails."""
+        number = 0
+        managed: ManagedLedger | None = None
+        while number < 400:
+            if managed is None or managed.is_fenced:
+                if managed is not None:
+                    return  # somebody else has it
+                try:
+                    managed = await self.open(owner)
+                except (StorageError, MetadataError):
+                    await asyncio.sleep(0.01)
+                    continue
+            for _ in range(self.rng.choice((1, 1, 3))):
+                entry = b"%d/%d" % (owner.number, number)
+                number += 1
+                self.appended.add(entry)
+                managed.append(entry, entry)
+            await asyncio.sleep(self.rng.choice((0, 0, 0.001, 0.01)))
+
+    def _cut(self, owner: Owner) -> None:
+        for link in self.rng.sample(list(owner.links.values()), self.rng.randint(1, 3)):
+            link.cut = True
+
+    def _mend(self, owner: Owner) -> None:
+        for link in owner.links.values():
+            link.cut = False
+
+    # -- what must be true -------------------------------------------------------------------
+
+    async def _heal_and_check(self) -> None:
+        for owner in self.owners:
+            assert owner.life is not None
+            owner.life.cancel()  # nobody opens the topic any more, and some go on writing to it
+            if self.rng.random() < 0.5:
+                owner.die()
+            self._mend(owner)
+        await asyncio.wait([owner.life for owner in self.owners if owner.life is not None])
+        for bookie in self.bookies.values():
+            bookie.down = bookie.read_only = False
+        self.weather.clear()
+        known = self._last_confirmed()
+        last = self.new_owner()
+        async with asyncio.timeout(HEALED_SECONDS):
+            managed = await self.open(last)
+            self._check_recovered(known)
+            found = dict(await read_all(managed))
+            await asyncio.sleep(1)  # whoever was replaced, and what was on its way, had its time
+            managed.append(b"afterwards", None)
+            while b"afterwards" not in last.appends.confirmed.values():
+                assert not last.appends.failed, last.appends.failed
+                await asyncio.sleep(0.01)
+        for owner in self.owners:
+            for position, entry in owner.appends.confirmed.items():
+                if entry != b"afterwards":
+                    assert found.get(position) == entry, f"{position} of owner {owner.number}"
+        assert set(found.values()) <= self.appended
+        assert len(set(found.values())) == len(found), "an entry is there twice"
+        self._check_copies(found)
+        again = dict(await read_all(await self.open(self.new_owner())))
+        assert {p: e for p, e in again.items() if e != b"afterwards"} == found
+
+    def _ledgers(self) -> dict[int, LedgerMetadata]:
+        found = {}
+        for name in self.tree.children("/ledgers"):
+            value = self.tree.get(ledger_path(int(name)))
+            if value is not None:
+                found[int(name)] = decode_ledger_metadata(int(name), value.value)
+        return found
+
+    def _last_confirmed(self) -> dict[int, int]:
+        """Of ledgers that are not closed: the highest entry that any bookie knows as confirmed."""
+        return {
+            ledger_id: max(b._ledgers[ledger_id].last_confirmed
+                           for b in self.bookies.values() if ledger_id in b._ledgers)
+            for ledger_id, metadata in self._ledgers().items()
+            if not metadata.is_closed and any(
+                ledger_id in b._ledgers for b in self.bookies.values())
+        }  # fmt: skip
+
+    def _check_recovered(self, known: dict[int, int]) -> None:
+        """The last recovery met no fault: what it found above the LAC is everywhere."""
+        for ledger_id, metadata in self._ledgers().items():
+            if ledger_id not in known or not metadata.is_closed:
+                continue
+            for entry_id in range(known[ledger_id] + 1, metadata.last_entry_id + 1):
+                ensemble, _ = metadata.ensemble_at(entry_id)
+                for name in metadata.holders(ensemble, entry_id):
+                    held = self.bookies[name].entries(ledger_id)
+                    assert entry_id in held, f"{ledger_id}:{entry_id} is not on {name}"
+
+    def _check_copies(self, found: dict[Position, bytes]) -> None:
+        for (ledger_id, entry_id), entry in found.items():
+            held = [b.entries(ledger_id).get(entry_id) for b in self.bookies.values()]
+            copies = [copy for copy in held if copy is not None]
+            assert len(copies) >= self.config.ack_quorum, f"{ledger_id}:{entry_id}: {len(copies)}"
+            assert set(copies) == {entry}, f"{ledger_id}:{entry_id} has different copies"
+
+
+@pytest.mark.feature("F70", "F73")
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_what_was_confirmed_is_there_whoever_owned_the_topic(group: int) -> None:
+    for seed in range(FIRST_SEED + group, FIRST_SEED + SEEDS, GROUPS):
+        with Simulation(seed) as sim:
+            sim.run(World(sim, seed).run())
