@@ -101,6 +101,10 @@ class OlderMetadataError(StorageError):
     """The metadata store has forgotten what a table knows: an old copy of it was put back."""
 
 
+class CrowdedTableError(StorageError):
+    """What is known of a table would not fit into its document: files must be merged first."""
+
+
 class NoSuchLedgerError(StorageError):
     """The bookie has never stored anything of this ledger, or it was deleted."""
 

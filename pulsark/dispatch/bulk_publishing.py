@@ -61,7 +61,7 @@ class BulkPublishing:
     async def is_published(self, topic: TopicName, ident: str, number: int) -> bool:
         """Whether a publish was made, or a later one of the same origin."""
         topic_id, _ = await self._identity(topic)
-        return await self._sealing().tables.has_published(topic, topic_id, ident, number)
+        return await self._sealing().tables.publishing.has_published(topic, topic_id, ident, number)
 
     async def publish(
         self,
@@ -95,7 +95,7 @@ class BulkPublishing:
                 raise _refused(f"{topic} has no partition {partition}")
             name = topic if partition < 0 else topic.with_partition(partition)
             leaves[partition] = await self._broker.topic(name, create=True)
-        if not await sealing.tables.has_published(topic, topic_id, ident, number):
+        if not await sealing.tables.publishing.has_published(topic, topic_id, ident, number):
             for leaf in leaves.values():
                 await self._check_writable(leaf)
         publishing = asyncio.create_task(
@@ -116,7 +116,7 @@ class BulkPublishing:
     ) -> bool:
         ledgers = {partition: leaf.ledger for partition, leaf in leaves.items()}
         try:
-            done = await sealing.tables.publish(
+            done = await sealing.tables.publishing.publish(
                 topic, topic_id, ledgers, staged, ident, number, value
             )
         except CorruptEntryError as error:

@@ -26,9 +26,8 @@ from pulsark.dispatch.sealing_due import (
 )
 from pulsark.dispatch.sealing_jobs import SealingJobs
 from pulsark.dispatch.sealing_unloaded import UnloadedTopics
-from pulsark.dispatch.topic_admin import ledger_path
-from pulsark.errors import PulsarkError, StorageError
-from pulsark.storage.managed_ledger import read_record
+from pulsark.dispatch.tidying import Tidying
+from pulsark.errors import CrowdedTableError, PulsarkError, StorageError
 from pulsark.storage.position import Position
 from pulsark.storage.table.seal_range import SealRange
 
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.policies import Sealing as SealingPolicy
     from pulsark.dispatch.topic import Topic
     from pulsark.schemas.value_schemas import ValueSchemas
-    from pulsark.storage.ledger_list import LedgerInfo
     from pulsark.storage.table.process import Entries, Piece
-    from pulsark.storage.table.record import SealedLedger
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
@@ -51,9 +48,6 @@ CHECK_SECONDS = 2.0
 
 TIDY_SECONDS = 600.0
 """Time between two times that small files are merged and old ones deleted."""
-
-STAGED_MS = 24 * 3_600_000
-"""Files that were staged so long ago, and that no attach names, are deleted."""
 
 READ_BYTES = 16 << 10
 """Entries that go to the table process at a time. What comes meanwhile waits for so many."""
@@ -144,6 +138,7 @@ class Sealing:
         self._unreleased: dict[int, int] = {}
         """By ledger: up to where some bookie is still to be told that entries are in the table."""
         self._tell_at, self._tell_pause = 0.0, CHECK_SECONDS
+        self._tidying = Tidying(broker, tables, self.entries)
         self.load: LoopLoad | None = None
         """While it says that clients keep the broker busy, sealing waits."""
         self.jobs = SealingJobs(broker, self, tables)
@@ -154,10 +149,12 @@ class Sealing:
         roots = await self._tables.directories(base)
         if not roots:
             return None
-        files = [file for sealed in await self._tables.ledgers(base) for file in sealed.files]
-        return TableState(
-            tuple(roots), len(files), sum(f.rows for f in files), sum(f.size for f in files)
-        )
+        files = rows = size = 0
+        async for sealed in self._tables.each_ledger(base):
+            files += len(sealed.files)
+            rows += sum(file.rows for file in sealed.files)
+            size += sum(file.size for file in sealed.files)
+        return TableState(tuple(roots), files, rows, size)
 
     def start(self) -> None:
         """Begin. With ``sealByJobs`` this process tidies, and seals only what nobody has loaded."""
@@ -182,7 +179,7 @@ class Sealing:
 
     async def staging(self, base: TopicName, table_id: str) -> tuple[list[str], int, ValueSchemas]:
         """Directories for the files of a bulk publish, how many are needed, and how to write."""
-        found = await self._tables.staging(base, table_id)
+        found = await self._tables.publishing.staging(base, table_id)
         self._tidy_later(base)
         return found
 
@@ -191,7 +188,7 @@ class Sealing:
     ) -> set[int]:
         """Those of a partition's reserved ledgers that exist: the table knows."""
         table_id = await self.table_id_of(name, topic_id)
-        return await self._tables.existing(name, table_id, ledger_ids)
+        return await self._tables.publishing.existing(name, table_id, ledger_ids)
 
     async def forget(self, base: TopicName) -> None:
         """A topic was deleted with all its partitions: so is its table."""
@@ -385,8 +382,12 @@ class Sealing:
         or ``MetadataError``: not all of them yet.
         """
         async with self.exclusively(base):
-            while await self._seal(base, topics, everything) and everything:
-                pass
+            try:
+                while await self._seal(base, topics, everything) and everything:
+                    pass
+            except CrowdedTableError:
+                self._tidy_at[base] = 0.0  # now
+                raise
 
     async def _seal(self, base: TopicName, topics: list[Topic], everything: bool) -> bool:
         """One attach; whether there was anything to be sealed."""
@@ -504,61 +505,12 @@ class Sealing:
     # -- tidying ---
 
     async def tidy(self, base: TopicName, topic: Topic) -> None:
-        """Merge, remove and delete files of a table; ``topic`` is any partition of it.
-
-        A long log gets a checkpoint.
-        The files of a ledger that was closed are merged if they are many. Rows of a ledger that
-        was trimmed leave the table. Files that left it longer ago than retention are deleted, and
-        so are files that were staged long ago and never attached.
-        """
+        """``Tidying`` of a table; ``topic`` is any partition of it."""
         async with self.exclusively(base):
-            await self._tidy(base, topic)
-
-    async def _tidy(self, base: TopicName, topic: Topic) -> None:
-        table_id = await self.table_id(topic)
-        sealed_ledgers = await self._tables.ledgers(base)
-        if sealed_ledgers:
-            await self._tables.checkpoint(base)
-        target = topic.policies.sealing.target_file_bytes
-        retention_ms = self._broker.settings.tableVacuumRetentionHours * 3_600_000
-        for sealed in sealed_ledgers:
-            infos = await self._ledgers_of(base, sealed.partition)
-            if infos is None:
-                continue
-            info = infos.get(sealed.ledger_id)
-            if info is None and sealed.files:
-                await self._tables.remove(base, table_id, sealed)
-            elif info is not None and is_complete(sealed, info) and is_scattered(sealed, target):
-                await self._tables.merge(base, table_id, sealed.files, self.entries, target)
-            before_ms = self._clock.now_ms() - retention_ms
-            if any(file.time_ms < before_ms for file in sealed.left):
-                await self._tables.vacuum(base, table_id, sealed.ledger_id, before_ms)
-        before_ms = self._clock.now_ms() - STAGED_MS
-        if await self._tables.remove_staged(base, before_ms):
-            self._tidy_later(base)
-        if any(sealed.left for sealed in await self._tables.ledgers(base)):
-            self._tidy_later(base)
-
-    async def _ledgers_of(self, base: TopicName, partition: int) -> dict[int, LedgerInfo] | None:
-        """The ledgers of a partition, loaded or not; ``None`` if that cannot be said."""
-        name = base if partition < 0 else base.with_partition(partition)
-        topic = self._broker.loaded_topic(name)
-        if topic is not None and not topic.ledger.is_fenced:
-            return {info.ledger_id: info for info in topic.ledger.ledgers()}
-        if self._broker.is_loading(name):
-            return None
-        record = await read_record(ledger_path(name), self._broker.metadata)
-        if record is None or record.pending:
-            return None
-        return {info.ledger_id: info for info in record.ledgers}
-
-
-def is_complete(sealed: SealedLedger, info: LedgerInfo) -> bool:
-    """Whether all entries are sealed that the ledger will ever have."""
-    return not info.open and sealed.through == info.entries - 1
-
-
-def is_scattered(sealed: SealedLedger, target_bytes: int) -> bool:
-    """Whether the files of a ledger could be less than half as many."""
-    size = sum(file.size for file in sealed.files)
-    return len(sealed.files) > 2 * max(1, size // target_bytes)
+            found = await self._tidying.tidy(base, await self.table_id(topic), topic.policies)
+            if found.more:
+                self._tidy_at[base] = 0.0
+            elif found.later:
+                self._tidy_later(base)
+        if found.error is not None:
+            raise found.error

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.topic_admin import ledger_path
-from pulsark.storage.managed_ledger import read_record
+from pulsark.dispatch.listed_ledgers import ListedLedgers
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.sealing import Sealing
     from pulsark.dispatch.topic import Topic
-    from pulsark.storage.table.record import SealedLedger
-    from pulsark.wire.topic_name import TopicName
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +58,11 @@ async def _apply_to_table(
     table_id = await sealing.table_id(topic)
     hours = broker.settings.tableVacuumRetentionHours
     rows = deleted = kept = 0
-    for sealed in await tables.ledgers(base):
-        gone = sealed.ledger_id in trimmed or not await _is_listed(broker, base, sealed)
+    listed = ListedLedgers(broker, base)
+    async for sealed in tables.each_ledger(base):
+        infos = await listed.of(sealed.partition)
+        gone = infos is not None and sealed.ledger_id not in infos
+        gone = gone or sealed.ledger_id in trimmed
         leaving = sealed.files if gone else ()
         rows += sum(file.rows for file in leaving)
         if leaving and not dry_run:
@@ -76,15 +76,3 @@ async def _apply_to_table(
         deleted += old
         kept += len(sealed.left) + len(leaving) - old
     return RetentionReport(ledgers, rows, deleted, kept)
-
-
-async def _is_listed(broker: Broker, base: TopicName, sealed: SealedLedger) -> bool:
-    """Whether a ledger of the table is still part of the topic; in doubt it is."""
-    name = base if sealed.partition < 0 else base.with_partition(sealed.partition)
-    topic = broker.loaded_topic(name)
-    if topic is not None:
-        return any(info.ledger_id == sealed.ledger_id for info in topic.ledger.ledgers())
-    if broker.is_loading(name):
-        return True
-    record = await read_record(ledger_path(name), broker.metadata)
-    return record is None or any(i.ledger_id == sealed.ledger_id for i in record.ledgers)

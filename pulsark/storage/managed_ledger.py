@@ -474,6 +474,15 @@ class ManagedLedger(LedgerView):
         """Close the ledger if it is full, without waiting for an append; the next opens one."""
         await self._order(self._close_if_full)
 
+    async def close_ledger(self) -> None:
+        """Close the open ledger although it is not full; the next append opens one."""
+        await self._order(self._close_if_used)
+
+    async def _close_if_used(self) -> None:
+        if self._writer is not None and self._writer.last_pushed >= 0:
+            await self._save(await self._close_writer())
+            self._listener.ledger_closed()
+
     async def _close_if_full(self) -> None:
         writer = self._writer
         if writer is not None and writer.last_pushed >= 0 and self._is_full(writer):

@@ -119,7 +119,7 @@ class Owner:
             name = TOPIC.with_partition(number)
 
             async def attached(_: str, ids: object, name: TopicName = name) -> set[int]:
-                return await self.tables.existing(name, TABLE_ID, ids)  # type: ignore[arg-type]
+                return await self.tables.publishing.existing(name, TABLE_ID, ids)  # type: ignore[arg-type]
 
             self.ledgers[number] = await ManagedLedger.open(
                 path_of(number), manager, self.store, CONFIG, self.runtime,
@@ -132,7 +132,9 @@ class Owner:
         self.ledgers[partition].append(message("p", number), number)
 
     async def publish(self, number: int, staged: Sequence[StagedLedger]) -> bool:
-        return await self.tables.publish(TOPIC, TABLE_ID, self.ledgers, staged, "q", number)
+        return await self.tables.publishing.publish(
+            TOPIC, TABLE_ID, self.ledgers, staged, "q", number
+        )
 
     async def script(self) -> None:
         await self.open()

@@ -14,6 +14,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection import Connection
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.tables import Tables
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
@@ -43,7 +44,9 @@ LATEST_ID = (2**63 - 1, 2**63 - 1)
 class BrokerInMemory:
     """One broker over one bookie. ``started`` makes it; ``Client`` talks to it."""
 
-    def __init__(self, sim: Simulation, **changed: Any) -> None:
+    def __init__(
+        self, sim: Simulation, limits: TableLimits = DEFAULT_LIMITS, **changed: Any
+    ) -> None:
         names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
         quorums = {f"managedLedgerDefault{name}": 1 for name in names}
         settings = {**quorums, "activeConsumerFailoverDelayTimeMillis": 0, **changed}
@@ -54,6 +57,7 @@ class BrokerInMemory:
         self._settings = Settings(**settings)
         self._runtime = runtime
         self._has_tables = bool(settings.get("sealEnabled"))
+        self._limits = limits
         self._tables: Tables | None = None
         self.broker = self._new_broker()
 
@@ -61,7 +65,9 @@ class BrokerInMemory:
         if self._has_tables:
             from tests.support.inline_table import inline_tables
 
-            self._tables = inline_tables(["/table"], self.metadata, self._runtime)
+            self._tables = inline_tables(
+                ["/table"], self.metadata, self._runtime, limits=self._limits
+            )
         ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, self._runtime, self._tables)
         return Broker(self._settings, self._runtime, self.metadata, ledgers, self._tables)
 

@@ -23,6 +23,7 @@ from functools import partial
 
 from pulsark.errors import (
     BadVersionError,
+    CrowdedTableError,
     LedgerFencedError,
     MetadataError,
     OlderMetadataError,
@@ -304,7 +305,7 @@ class TableOwner:
 
     def _check_size(self, document: bytes, what: str) -> None:
         if len(document) > self._limits.document_bytes:
-            raise StorageError(
+            raise CrowdedTableError(
                 f"table {self._record.table_id}: {what} would have {len(document)} bytes, and may "
                 f"have {self._limits.document_bytes}; it goes on when files are merged and deleted"
             )

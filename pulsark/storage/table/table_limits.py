@@ -21,6 +21,13 @@ class TableLimits:
     files_per_publish: int = FILES_PER_PUBLISH_MAX
     files_per_step: int = 400
     """Files of a ledger that one attach merges into one, or takes out of the table."""
+    files_merged: int = 10
+    """Of an open ledger: so many files that follow each other become one."""
+    files_of_open_ledger: int = 200
+    """Above it they are merged although some are much larger than others."""
+    files_of_ledger: int = 3000
+    """That it has, or had within the time for which such files are kept: with more it is closed, so
+    that its document does not grow any more."""
     document_bytes: int = MAX_VALUE_BYTES
     """Of a sealed ledger's document, and of the table record: the store takes no more."""
     files_a_turn: int = 64

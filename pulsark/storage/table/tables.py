@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections import OrderedDict
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
-    Collection,
-    Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager
@@ -22,49 +17,44 @@ from urllib.parse import unquote
 from pulsark.errors import (
     BadVersionError,
     CorruptEntryError,
-    LedgerFencedError,
+    MetadataError,
     NoSuchEntryError,
+    PulsarkError,
     StorageError,
     StorageFullError,
     UnsealableError,
 )
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
-from pulsark.schemas.columns import BINARY, ColumnType
-from pulsark.schemas.definition import SchemaData
+from pulsark.schemas.columns import ColumnType
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.managed_ledger import ManagedLedger
 from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
-from pulsark.storage.table.bulk import BulkPublish, remove_never_attached, remove_old_staged
+from pulsark.storage.table.bulk import remove_old_staged
 from pulsark.storage.table.known_ledgers import KnownLedgers
 from pulsark.storage.table.process import Entries, TableProcess
+from pulsark.storage.table.publishing import TablePublishing
 from pulsark.storage.table.read_ahead import BLOCK_BYTES, ReadAhead
 from pulsark.storage.table.record import (
     TABLES_PATH,
     DataFile,
     SealedLedger,
     TableRecord,
-    table_directory,
     table_path,
 )
 from pulsark.storage.table.roots import StorageRoots
 from pulsark.storage.table.seal_attempts import SealAttempts
 from pulsark.storage.table.seal_processes import EntriesOf, PiecesOf, SealProcesses
 from pulsark.storage.table.seal_range import SealRange
-from pulsark.storage.table.staging import STAGING, StagedLedger
 from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
+from pulsark.storage.table.table_owners import SchemasOf, TableOwners
 from pulsark.storage.table.table_roots import TableRoots
 from pulsark.storage.table.unnamed_files import UnnamedFiles
 from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
-OWNERS_MAX = 1024
-"""Tables that are kept open for further attaches."""
-
-
-SchemasOf = Callable[[TopicName], Awaitable[Sequence[tuple[bytes, SchemaData]]]]
-"""Gives all versions of a topic's schema, the oldest first, by what messages carry of them."""
+DOCUMENT_BYTES = 1024
+"""Reading a document costs as much as so many bytes of it."""
 
 
 class Tables:
@@ -84,8 +74,7 @@ class Tables:
     ) -> None:
         self._metadata = metadata
         self._runtime = runtime
-        self._schemas_of = schemas_of
-        self._limits = limits
+        self.limits = self._limits = limits
         sealing, self._reading = new_process(), new_process()
         self._reading.priority = "urgent"
         self._sealing = SealProcesses(sealing, new_process(), runtime, self._thread)
@@ -94,9 +83,13 @@ class Tables:
         self.roots = TableRoots(
             roots, runtime.disk, self._thread, copies=copies, copies_needed=copies_needed
         )
-        self._owners: OrderedDict[str, TableOwner] = OrderedDict()
-        self._opening = asyncio.Lock()
         self._ledgers = KnownLedgers()
+        self._owners = TableOwners(
+            self.roots, metadata, runtime, self._thread, self._ledgers, limits, schemas_of
+        )
+        self.publishing = TablePublishing(
+            self._owners, self.roots, runtime, self._thread, self._sealing.normal
+        )
 
     async def sealed(self, name: TopicName, ledger_id: int) -> SealedLedger | None:
         """What is sealed of a ledger of a topic or partition."""
@@ -106,7 +99,7 @@ class Tables:
         """Where the table of a topic or partition is, the primary first; none without a table."""
         path = table_path(name)
         try:
-            return (await self._record(path)).roots
+            return (await self._owners.record(path)).roots
         except StorageError:
             return ()
 
@@ -116,33 +109,15 @@ class Tables:
         What the owner before decided and did not do is done when this returns, so what was known
         of sealed ledgers may be out of date.
         """
-        path = table_path(name)
-        async with self._opening:
-            owner = self._owners.get(path)
-            if owner is not None and owner.record.table_id == table_id:
-                self._owners.move_to_end(path)
-                return False
-            self._owners[path] = await TableOwner.open(
-                path,
-                table_id,
-                [table_directory(root, name, table_id) for root in self.roots.choose(table_id)],
-                self._metadata,
-                self._runtime,
-                self._thread(),
-                roots_needed=self.roots.copies_needed,
-                check_root=self.roots.check,
-                where=self.roots.where,
-                limits=self._limits,
-            )
-            while len(self._owners) > OWNERS_MAX:
-                self._owners.popitem(last=False)
-            self._ledgers.forget(path)
-        return True
+        return await self._owners.open(name, table_id)
+
+    async def values(self, name: TopicName, record: TableRecord) -> ValueSchemas:
+        """With which schemas, and as which type, further files of a table have their values."""
+        return await self._owners.values(name, record)
 
     async def opened(self, name: TopicName, table_id: str) -> TableRecord:
         """``open``, and the table as it is now."""
-        await self.open(name, table_id)
-        return self._owners[table_path(name)].record
+        return (await self._owners.of(name, table_id)).record
 
     def new_attempt(self) -> str:
         """What makes the names of the files of one attempt differ from all others."""
@@ -155,7 +130,8 @@ class Tables:
 
         ``StorageError`` if they are on fewer storage roots than are needed.
         """
-        owner = self._owners[table_path(name)]
+        record = await self._owners.record(table_path(name))
+        owner = await self._owners.of(name, record.table_id)
         needed = self.roots.needed(owner.record)
         for file in files:
             there = 0
@@ -193,9 +169,8 @@ class Tables:
         or ``MetadataError``: not yet; it may be tried again. A range that has an entry which cannot
         be sealed at all keeps no other out: its error comes when they are attached.
         """
-        await self.open(name, table_id)
-        owner = self._owners[table_path(name)]
-        values = await self.values(name, owner.record)
+        owner = await self._owners.of(name, table_id)
+        values = await self._owners.values(name, owner.record)
         unsealable: UnsealableError | None = None
         async with self._files_of(owner) as adds:
             for wanted in ranges:
@@ -220,13 +195,12 @@ class Tables:
         target_bytes: int,
     ) -> None:
         """Write consecutive files of a ledger anew, as few as there can be, in their place."""
-        await self.open(name, table_id)
-        owner = self._owners[table_path(name)]
+        owner = await self._owners.of(name, table_id)
         first, last = files[0], files[-1]
         wanted = SealRange(
             first.partition, first.ledger_id, first.first_entry_id, last.last_entry_id
         )
-        values = await self.values(name, owner.record)
+        values = await self._owners.values(name, owner.record)
         async with self._files_of(owner) as adds:
             await self._seal_whole(adds, owner, wanted, entries_of, target_bytes, values)
             await self._attach(name, owner, adds, files, values.kind)
@@ -241,9 +215,8 @@ class Tables:
         target_bytes: int,
     ) -> None:
         """Write some files of a ledger anew, entry for entry, in the place of what they were."""
-        await self.open(name, table_id)
-        owner = self._owners[table_path(name)]
-        values = await self.values(name, owner.record)
+        owner = await self._owners.of(name, table_id)
+        values = await self._owners.values(name, owner.record)
         async with self._files_of(owner) as adds:
             for file in files:
                 wanted = SealRange(
@@ -267,14 +240,12 @@ class Tables:
         """
         step = self._limits.files_per_step
         for end in range(len(sealed.files), 0, -step):
-            await self.open(name, table_id)
-            owner = self._owners[table_path(name)]
+            owner = await self._owners.of(name, table_id)
             await self._attach(name, owner, [], sealed.files[max(end - step, 0) : end])
 
     async def vacuum(self, name: TopicName, table_id: str, ledger_id: int, before_ms: int) -> int:
         """Delete files of a ledger that left the table before a time; returns their number."""
-        await self.open(name, table_id)
-        return await self._owners[table_path(name)].vacuum(ledger_id, before_ms)
+        return await (await self._owners.of(name, table_id)).vacuum(ledger_id, before_ms)
 
     async def remove_staged(self, name: TopicName, before_ms: int) -> int:
         """Delete files that were staged before a time, and that were never attached.
@@ -282,13 +253,14 @@ class Tables:
         Returns how many of those for bulk publishes are left.
         """
         path = table_path(name)
-        record = await self._record_if_any(path)
+        record = await self._owners.record_if_any(path)
         if record is None:
             return 0
-        await self.open(name, record.table_id)  # refused if the metadata store is older than it
+        # Refused if the metadata store is older than the table.
+        owner = await self._owners.of(name, record.table_id)
 
         async def names_of(ledger_id: int) -> list[str]:
-            intent = self._owners[path].record.intent
+            intent = owner.record.intent
             sealed = await read_sealed(path, ledger_id, self._metadata)
             names = [file.path for file in intent.adds] if intent is not None else []
             if sealed is not None:
@@ -309,86 +281,6 @@ class Tables:
             )
         return left
 
-    async def staging(self, name: TopicName, table_id: str) -> tuple[list[str], int, ValueSchemas]:
-        """Directories for the files of a bulk publish, made now, one on each root in service.
-
-        Also in how many of them each file has to be, and how values are written.
-        """
-        await self.open(name, table_id)
-        record = self._owners[table_path(name)].record
-        directories = []
-        for root in record.roots:
-            try:
-                await run_in_worker(self._thread(), partial(self._make_staging, root))
-            except (OSError, StorageError) as e:
-                log.warning("%s: left out of bulk publishes: %s", root, e)
-            else:
-                directories.append(f"{os.path.abspath(root)}/{STAGING}")
-        needed = self.roots.needed(record)
-        if len(directories) < needed:
-            raise StorageError(f"{len(directories)} storage roots of {needed} can be reached")
-        return directories, needed, await self.values(name, record)
-
-    def _make_staging(self, root: str) -> None:
-        self.roots.check(root)
-        self._runtime.disk.make_dirs(f"{root}/{STAGING}")
-
-    async def has_published(self, name: TopicName, table_id: str, ident: str, number: int) -> bool:
-        """Whether a bulk publish was made, or a later one of the same origin."""
-        await self.open(name, table_id)
-        return self._owners[table_path(name)].record.has_published(ident, number)
-
-    async def publish(
-        self,
-        name: TopicName,
-        table_id: str,
-        ledgers: Mapping[int, ManagedLedger],
-        staged: Sequence[StagedLedger],
-        ident: str,
-        number: int,
-        value: ColumnType = BINARY,
-    ) -> bool:
-        """Make staged files ledgers of a topic's partitions, all at once, and once.
-
-        ``value`` is the type that the files have in their column ``value``.
-
-        ``False``: it was done before. ``StorageError`` or ``MetadataError``: it may be tried again.
-        """
-        await self.open(name, table_id)
-        owner = self._owners[table_path(name)]
-        files = [file for ledger in staged for file in ledger.files]
-        if not owner.record.has_published(ident, number):
-            if value != (await self.values(name, owner.record)).kind:
-                raise CorruptEntryError("the topic's schema is another one since it was written")
-            await self._sealing.normal.check(
-                [f"{root}/{STAGING}" for root in owner.record.roots], files
-            )
-        needed = self.roots.needed(owner.record)
-        publish = BulkPublish(owner, ledgers, staged, self._runtime.disk, self._thread(), needed)
-        try:
-            return await publish.run(ident, number, value)
-        except LedgerFencedError:
-            self._owners.pop(table_path(name), None)
-            raise
-
-    async def existing(
-        self, name: TopicName, table_id: str, ledger_ids: Collection[int]
-    ) -> set[int]:
-        """Those of a partition's reserved ledgers that exist. Of the others nothing stays."""
-        await self.open(name, table_id)
-        path = table_path(name)
-        owner = self._owners[path]
-        try:
-            found = await owner.existing(ledger_ids)
-        except LedgerFencedError:
-            self._owners.pop(path, None)
-            raise
-        for root in owner.record.roots:
-            for ledger_id in set(ledger_ids) - found:
-                remove = partial(remove_never_attached, self._runtime.disk, root)
-                await self._blocking(root, partial(remove, name.partition, ledger_id))
-        return found
-
     async def _blocking(self, root: str, action: Callable[[], int]) -> int:
         try:
             return await run_in_worker(self._thread(), action)
@@ -399,7 +291,7 @@ class Tables:
     async def record(self, name: TopicName) -> TableRecord | None:
         """The table of a topic, if it has one."""
         try:
-            return await self._record(table_path(name))
+            return await self._owners.record(table_path(name))
         except StorageError:
             return None
 
@@ -409,7 +301,7 @@ class Tables:
         It does nothing that the owner has not decided, so that it need not be one: a table whose
         other roots are still to be filled cannot be opened.
         """
-        record = await self._record(table_path(name))
+        record = await self._owners.record(table_path(name))
         files = [file for ledger in await self.ledgers(name) for file in ledger.files]
         await self.roots.catch_up(record, directory, files)
 
@@ -419,7 +311,7 @@ class Tables:
         ``StorageError``: they have not, or somebody was faster; nothing is changed then.
         """
         path = table_path(name)
-        self._owners.pop(path, None)  # whoever owns it begins anew
+        self._owners.drop(name)  # whoever owns it begins anew
         found = await self._metadata.get(path)
         if found is None:
             raise StorageError(f"there is no table at {path}")
@@ -445,17 +337,38 @@ class Tables:
 
     async def checkpoint(self, name: TopicName) -> None:
         """Give long logs a checkpoint, for the sake of other engines."""
-        await self._sealing.normal.checkpoint((await self._record(table_path(name))).roots)
+        await self._sealing.normal.checkpoint((await self._owners.record(table_path(name))).roots)
 
     async def ledgers(self, name: TopicName) -> list[SealedLedger]:
         """Every ledger of which the table has files, or had some that are still there."""
+        return [sealed async for sealed in self.each_ledger(name)]
+
+    async def each_ledger(
+        self, name: TopicName, failed: Callable[[PulsarkError], None] | None = None
+    ) -> AsyncIterator[SealedLedger]:
+        """Likewise, one after the other; the event loop does other work in between.
+
+        One that cannot be read is an error, or is told to ``failed``.
+        """
         path = table_path(name)
-        found = []
+        room = self._limits.bytes_a_turn
         for child in await self._metadata.children(path):
-            sealed = await read_sealed(path, int(child), self._metadata)
+            if not child.isdigit():
+                continue
+            try:
+                found = await self._metadata.get(f"{path}/{child}")
+                sealed = SealedLedger.decode(f"{path}/{child}", found.value) if found else None
+            except MetadataError as error:
+                if failed is None:
+                    raise
+                failed(error)
+                continue
+            room -= DOCUMENT_BYTES + (len(found.value) if found else 0)
+            if room < 0:
+                await asyncio.sleep(0)
+                room = self._limits.bytes_a_turn
             if sealed is not None:
-                found.append(sealed)
-        return found
+                yield sealed
 
     async def read(
         self, name: TopicName, ledger_id: int, first: int, last: int, max_bytes: int
@@ -467,7 +380,7 @@ class Tables:
             raise NoSuchEntryError(f"entry {ledger_id}:{first} is not sealed")
 
         async def load(entry_id: int) -> Entries:
-            roots = (await self._record(path)).roots
+            roots = (await self._owners.record(path)).roots
             return await self._reading.read(roots, ledger, entry_id, ledger.through, BLOCK_BYTES)
 
         return await self._ahead.read(path, ledger_id, first, last, max_bytes, ledger.through, load)
@@ -495,7 +408,7 @@ class Tables:
     async def delete(self, name: TopicName) -> None:
         """Delete the table of a topic that is deleted."""
         path = table_path(name)
-        self._owners.pop(path, None)
+        self._owners.drop(name)
         self._ahead.forget(path)
         self._ledgers.forget(path)
         await delete_table(path, self._metadata, self._runtime, self._thread(), self.roots.where)
@@ -507,14 +420,6 @@ class Tables:
         await self._reading.close()
         if self._worker is not None:
             self._worker.close()
-
-    async def values(self, name: TopicName, record: TableRecord) -> ValueSchemas:
-        """With which schemas, and as which type, further files of a table have their values."""
-        if self._schemas_of is None or (record.attached and record.value == BINARY):
-            return ValueSchemas()
-        versions = await self._schemas_of(name)
-        table = record.value if record.attached else None
-        return await run_in_worker(self._thread(), lambda: ValueSchemas.next(table, versions))
 
     # Internals.
 
@@ -592,34 +497,18 @@ class Tables:
         try:
             await owner.attach(new, removes, value, decided)
         except StorageError:
-            # Whoever is the owner now knows more; the next attempt opens the table anew.
-            self._owners.pop(path, None)
+            self._owners.drop(name)
             raise
         self._ledgers.forget(path, {file.ledger_id for file in (*new, *removes)})
         if removes:
             self._ahead.forget(path, {file.ledger_id for file in removes})
-
-    async def _record(self, path: str) -> TableRecord:
-        record = await self._record_if_any(path)
-        if record is None:
-            raise StorageError(f"there is no table at {path}")
-        return record
-
-    async def _record_if_any(self, path: str) -> TableRecord | None:
-        owner = self._owners.get(path)
-        if owner is not None:
-            return owner.record
-        found = await self._metadata.get(path)
-        if found is None:
-            return None
-        return TableRecord.decode(path, found.value).relocated(self.roots.where)
 
     async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
         found = self._ledgers.get(path, ledger_id)
         if found is None:
             found = await read_sealed(path, ledger_id, self._metadata)
             if found is None:
-                record = await self._record_if_any(path)
+                record = await self._owners.record_if_any(path)
                 return None if record is None else record.decided(ledger_id)
             self._ledgers.add(path, found)
         return found

@@ -10,7 +10,7 @@ import pytest
 
 from pulsark.dispatch.bulk_publishing import BulkPublishing, Staging
 from pulsark.dispatch.deduplication import BULK_PREFIX
-from pulsark.dispatch.sealing import STAGED_MS
+from pulsark.dispatch.tidying import STAGED_MS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import ClientError
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy

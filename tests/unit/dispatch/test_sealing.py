@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.sealing import CHECK_SECONDS, READ_SECONDS, STAGED_MS, TIDY_SECONDS
+from pulsark.dispatch.sealing import CHECK_SECONDS, READ_SECONDS, TIDY_SECONDS
 from pulsark.dispatch.sealing_due import DEFERRED_SECONDS_MAX, SMALL_TABLES_A_ROUND
 from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
+from pulsark.dispatch.tidying import STAGED_MS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import StorageError, UnsealableError
 from pulsark.metadata.resources import InUseError, InvalidResourceError

@@ -1,0 +1,48 @@
+"""Which ledgers a topic has by now: those of its table that are not among them were trimmed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.topic_admin import ledger_path
+from pulsark.storage.managed_ledger import read_record
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.storage.ledger_list import LedgerInfo
+    from pulsark.wire.topic_name import TopicName
+
+
+class ListedLedgers:
+    """Those of the partitions of one topic, each looked up once, loaded or not.
+
+    To be made after the table's ledgers were listed: a ledger is in its topic's list before it is
+    in the table, so that what is missing here is gone.
+    """
+
+    def __init__(self, broker: Broker, base: TopicName) -> None:
+        self._broker = broker
+        self._base = base
+        self._known: dict[int, Mapping[int, LedgerInfo] | None] = {}
+
+    def name(self, partition: int) -> TopicName:
+        """A partition, or the topic itself if it has none."""
+        return self._base if partition < 0 else self._base.with_partition(partition)
+
+    async def of(self, partition: int) -> Mapping[int, LedgerInfo] | None:
+        """The ledgers of a partition by their ids; ``None`` if that cannot be said now."""
+        if partition not in self._known:
+            self._known[partition] = await self._look_up(self.name(partition))
+        return self._known[partition]
+
+    async def _look_up(self, name: TopicName) -> Mapping[int, LedgerInfo] | None:
+        topic = self._broker.loaded_topic(name)
+        if topic is not None and not topic.ledger.is_fenced:
+            return {info.ledger_id: info for info in topic.ledger.ledgers()}
+        if self._broker.is_loading(name):
+            return None
+        record = await read_record(ledger_path(name), self._broker.metadata)
+        if record is None or record.pending:
+            return None
+        return {info.ledger_id: info for info in record.ledgers}
