@@ -77,7 +77,7 @@ class Client:
         self.socket.sendall(encode_command(command))
 
     def take(self, kind: int) -> pb.BaseCommand:
-        """The next command of this type; pings are answered, all else is dropped."""
+        """The next command of this type; pings are answered, all else but errors is dropped."""
         while True:
             while self._ready:
                 command = self._ready.pop(0)
@@ -85,6 +85,8 @@ class Client:
                     return command
                 if command.type == Command.PING:
                     self.send(pong())
+                elif command.type == Command.ERROR:
+                    raise RuntimeError(command.error.message)
             data = self.socket.recv(1 << 18)
             if not data:
                 raise EOFError("the broker closed the connection")

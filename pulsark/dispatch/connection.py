@@ -104,6 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         self._commands: Iterator[tuple[Command, bytes | None]] = iter(())
         self._steps: Iterator[bool] | None = None
         """Of the command that is being carried out, if that takes long."""
+        self._polled_at = -1.0
+        self._deadline = 0.0
         self._unfinished = False
         """Whether the next turn is for what was read, before more is read."""
         self._recently_closed: dict[int, None] = {}
@@ -146,15 +148,16 @@ class Connection(asyncio.BufferedProtocol):
         decoder = self._decoder
         full = decoder.fills(nbytes)
         self._commands = decoder.buffer_updated(nbytes)
-        self._carry_out(self._run_queue.deadline())
+        polled_at = self._loop.time()
+        if polled_at != self._polled_at:  # else the loop reads on in the same turn
+            self._polled_at = polled_at
+            self._deadline = self._run_queue.deadline()
+        self._carry_out(self._deadline)
         self.keep_alive.heard()
         if self._unfinished:
             decoder.read_less()
-        elif full and self.state is not _CLOSED:
-            # The loop reads a socket dozens of times in a row while there is enough in it.
+        elif full:
             decoder.read_more()
-            self._stop_for_now()
-            self._hold_back()
 
     def _carry_out(self, deadline: float) -> None:
         """Carry out what was read, in order: as much as fits one turn, the rest in the next."""
@@ -190,6 +193,8 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("%s: failed, closing", self.address)
             self.abort()
             return
+        if not self._unfinished and now() >= deadline:
+            self._stop_for_now()  # or the loop would read on, up to 32 times in a row
         if self._published_to:
             self._store()
         self._hold_back()

@@ -42,7 +42,7 @@ class RunQueue:
     def deadline(self) -> float:
         """When who can go on later has to stop, the work of a client for example."""
         now = self._now()
-        return min(now + (TURN_SECONDS / 4 if self._waiting else TURN_SECONDS), self._until)
+        return min(now + (TURN_SECONDS / 4 if self._waiting else 2 * TURN_SECONDS), self._until)
 
     def call(self, work: Callable[[], object]) -> None:
         """Call it in this or a later turn."""

@@ -17,15 +17,23 @@ class Server:
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
+        """Take the port; returns it (``port`` 0 takes a free one). ``ConfigError`` if in use.
+
+        Nobody is served before ``serve``.
+        """
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._broker), host, port, backlog=1024
+                lambda: Connection(self._broker), host, port, backlog=1024, start_serving=False
             )
         except OSError as error:
             raise ConfigError.cannot_listen("brokerServicePort", host, port, error) from error
         return int(self._server.sockets[0].getsockname()[1])
+
+    async def serve(self) -> None:
+        """Accept clients: the broker has started, and knows the addresses that it tells them."""
+        assert self._server is not None
+        await self._server.start_serving()
 
     def close(self) -> None:
         """Accept no more clients."""

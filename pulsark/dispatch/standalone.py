@@ -112,6 +112,7 @@ class Standalone:
         stalls.start()
         self._cleanup.callback(stalls.close)
         await broker.start(*urls.values())
+        await server.serve()
         return {"pid": str(os.getpid()), **urls, "version": __version__}
 
     async def stop(self) -> None:
