@@ -67,7 +67,10 @@ class Disk(Protocol):
     """The file system. All calls block; paths are absolute or relative to the process."""
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents, durably."""
+        """Create a directory and its parents, durably, also where they exist already."""
+
+    def sync_names(self, path: str) -> None:
+        """Make the names in a directory durable that an earlier process may not have synced."""
 
     def create(self, path: str) -> AppendFile:
         """Create a new file (it must not exist) and make its name durable."""
@@ -96,6 +99,14 @@ class Disk(Protocol):
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file to ``size`` bytes, durably."""
+
+    def write_again(self, path: str, start: int) -> None:
+        """Write in place what the file holds from ``start`` on, and make it durable.
+
+        What a process that was killed had not synced can be read although a power failure would
+        take it. After a sync that failed not even another sync changes that: the pages count as
+        clean.
+        """
 
     def remove(self, path: str) -> None:
         """Unlink a file durably; it is no error if it does not exist."""
@@ -157,6 +168,7 @@ class SystemClock:
 
 
 _IOV_MAX = 1024
+_WRITE_AGAIN_BYTES = 1 << 20
 
 
 class _OsAppendFile:
@@ -211,9 +223,16 @@ class OsDisk:
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)
+        # Whoever made this one may have been killed before the sync. A parent that must not be
+        # read is not one in which this program makes directories.
+        with contextlib.suppress(PermissionError):
+            self._sync_dir(os.path.dirname(path))
         for directory in reversed(missing):
             os.makedirs(directory, exist_ok=True)
             self._sync_dir(os.path.dirname(directory))
+
+    def sync_names(self, path: str) -> None:
+        self._sync_dir(path)
 
     def create(self, path: str) -> AppendFile:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -254,6 +273,15 @@ class OsDisk:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.ftruncate(fd, size)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def write_again(self, path: str, start: int) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            while piece := os.pread(fd, _WRITE_AGAIN_BYTES, start):
+                start += os.pwrite(fd, piece, start)
             os.fsync(fd)
         finally:
             os.close(fd)

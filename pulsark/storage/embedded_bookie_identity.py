@@ -88,6 +88,8 @@ def check_identity(
         raise ConfigError(f"journal and ledger directory must differ: both are {journal_dir}")
     disk.make_dirs(journal_dir)
     disk.make_dirs(ledger_dir)
+    for directory in (journal_dir, ledger_dir):
+        disk.sync_names(directory)  # what is believed below must not go with the power
     in_journal, in_ledgers = load_identity(disk, journal_dir), load_identity(disk, ledger_dir)
     has_segments = any(segment_id_of(name) is not None for name in disk.list(journal_dir))
     for identity, directory in ((in_journal, journal_dir), (in_ledgers, ledger_dir)):

@@ -145,6 +145,8 @@ class _Recovery:
                 self.cut(state, event, seen)
             else:
                 self.salvage(state, scan, event)
+        if segment_id == self.on_disk[-1] and scan.last_write is not None:
+            self.settle(segment_id, scan.last_write)
         state.epoch = scan.epoch or state.epoch
         self.index.max_ledger_id = max(self.index.max_ledger_id, scan.max_ledger_id)
         self.report.corrupt_entries += scan.corrupt_payloads
@@ -159,6 +161,15 @@ class _Recovery:
         else:
             self.disk.remove(path)
             del self.index.segments[state.segment_id]
+
+    def settle(self, segment_id: int, last_write: int) -> None:
+        """Make durable what is believed from here on.
+
+        Each group is written after the sync of the one before it. So one write can be unsynced,
+        the journal's last one. As soon as the next segment lists it, its loss would be damage.
+        """
+        if segment_id in self.index.segments:
+            self.disk.write_again(self.path(segment_id), last_write)
 
     def salvage(self, state: SegmentState, scan: SegmentScan, damage: Damage) -> None:
         """The end of a segment that has a successor: it was whole once."""
@@ -225,6 +236,8 @@ def recover_journal(
     disk: Disk, journal_dir: str, ledger_dir: str, instance_id: bytes
 ) -> RecoveredJournal:
     """Load the checkpoint, apply the journal after it, cut a torn tail, finish removals.
+
+    What is in the files afterwards is on stable storage, whatever became of the last process.
 
     Raises ``UnknownVersionError`` and ``OSError``.
     """

@@ -2,10 +2,11 @@
 
 Every group was on stable storage before the next one was written. So a group that is not
 whole, and has nothing after it, is the one that the crash interrupted: a *torn tail*, never
-acknowledged. A group that is not whole although something was written after it is *damage*:
-it had been acknowledged. Something was written after it when the file goes on behind the end
-that its head tells, when the head of a later group is found (its magic, checksum, random epoch
-and own offset cannot be there by chance), or when a later segment exists.
+acknowledged. (A last group that is whole need not have been synced either: a process that was
+killed leaves it in the page cache.) A group that is not whole although something was written
+after it is *damage*: it had been acknowledged. Something was written after it when the file goes
+on behind the end that its head tells, when the head of a later group is found (its magic,
+checksum, random epoch and own offset cannot be there by chance), or when a later segment exists.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class SegmentScan:
         """Highest that the group heads mention."""
         self.corrupt_payloads = 0
         """Entries met whose payload fails its checksum; reading them will say so."""
+        self.last_write: int | None = None
+        """Where the last group begins that was read, with what was written together with it."""
 
     def close(self) -> None:
         """Close the file."""
@@ -119,6 +122,8 @@ class SegmentScan:
             if not group.whole and end >= self.size:
                 yield Damage(position, self.size, tail=True)
                 return
+            # A segment's head and its first group are one write.
+            self.last_write = position if position > SEGMENT_HEAD_SIZE else 0
             yield from self._usable(group, end)
             position = end
 

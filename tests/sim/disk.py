@@ -1,20 +1,22 @@
-"""A simulated disk that keeps only what was synced.
+"""A simulated disk: a page cache over stable storage.
 
-Model. A file has its current bytes (what a reader of the page cache sees) and the prefix that
-is on stable storage. A directory has its current names and those that are on stable storage.
-Every change is a *step*: ``create``, ``write``, ``sync``, ``rename``, ``link``, ``unlink``,
-``truncate``, ``mkdir``, ``syncdir``. ``crash_at = n`` lets the process die just before step ``n``,
-so trying every ``n`` puts a crash between any two steps. The dead disk refuses all further calls;
-``after_crash`` gives the disk that the next process finds, where of the unsynced changes
+Model. A file has the bytes of the page cache, which every reader sees, and those on stable
+storage; what was written and not synced is *dirty*. A directory has its current names and those
+that are on stable storage. Every change is a *step*: ``create``, ``write``, ``sync``, ``rename``,
+``link``, ``unlink``, ``truncate``, ``mkdir``, ``syncdir``. ``crash_at = n`` lets the process die
+just before step ``n``, so trying every ``n`` puts a crash between any two steps. The dead disk
+refuses all further calls; ``after_crash`` gives the disk that the next process finds, where of the
+unsynced changes
 
 * ``none`` survived (power failed, caches were lost),
-* ``all`` survived (the process was killed, the system lives on), or
-* a ``random`` part survived: each 512-byte sector and each change of a name by itself. A lost
-  sector before the end of the file reads as zeros. A sector that already held synced bytes
-  keeps those.
+* ``all`` survived (the process was killed, the system lives on): the page cache is as it was, but
+  what was not synced still is not, and a power failure later may lose it, or
+* a ``random`` part survived (power failed): each 512-byte sector and each change of a name by
+  itself. A lost sector before the end of the file reads as zeros. A sector that already held
+  synced bytes keeps those.
 
-A failed sync drops the unsynced bytes: later syncs succeed, yet those bytes never become
-durable, which is what Linux does after an I/O error.
+A failed sync leaves the bytes readable and clean: later syncs succeed, yet those bytes are not on
+stable storage unless they are written again, which is what Linux does after an I/O error.
 """
 
 from __future__ import annotations
@@ -36,56 +38,64 @@ SURVIVALS: tuple[Survival, ...] = ("none", "all", "random")
 @dataclass
 class _Inode:
     data: bytearray = field(default_factory=bytearray)
-    synced: int = 0
-    """``data[:synced]`` is on stable storage."""
-    before_cut: bytes | None = None
-    """What is on stable storage instead, while a truncation is not synced."""
-    lost: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges that a failed sync dropped: readable until the crash, never durable."""
+    """The page cache."""
+    stable: bytearray = field(default_factory=bytearray)
+    """What is on stable storage."""
+    dirty: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of ``data`` that a sync would write."""
+    cut_to: int | None = None
+    """Length to which the file was truncated since it was synced."""
+
+    @classmethod
+    def of(cls, content: bytes) -> _Inode:
+        return cls(bytearray(content), bytearray(content))
+
+    def append(self, content: bytes) -> None:
+        self.dirty.append((len(self.data), len(self.data) + len(content)))
+        self.data.extend(content)
 
     def sync(self) -> None:
-        self.synced, self.before_cut = len(self.data), None
+        if self.cut_to is not None:
+            del self.stable[self.cut_to :]
+        self.stable.extend(bytes(len(self.data) - len(self.stable)))
+        for start, end in self.dirty:
+            self.stable[start:end] = self.data[start:end]
+        self.forget_dirty()
+
+    def forget_dirty(self) -> None:
+        self.dirty, self.cut_to = [], None
 
     def truncate(self, size: int) -> None:
-        if size < self.synced and self.before_cut is None:
-            self.before_cut = bytes(self.data[: self.synced])
-        self.synced = min(self.synced, size)
-        if size <= len(self.data):
+        if size < len(self.data):
+            self.cut_to = size if self.cut_to is None else min(size, self.cut_to)
+            self.dirty = [(start, min(end, size)) for start, end in self.dirty if start < size]
             del self.data[size:]
         else:
-            self.data.extend(bytes(size - len(self.data)))
+            self.append(bytes(size - len(self.data)))
 
     def survivor(self, survival: Survival, rng: random.Random) -> _Inode:
-        cut_survives = survival == "all" or (survival == "random" and rng.random() < 0.5)
-        if self.before_cut is not None and not cut_survives:
-            data = bytearray(self.before_cut)
-        else:
-            data = self._surviving_bytes(survival, rng)
-        return _Inode(data, synced=len(data))
-
-    def _surviving_bytes(self, survival: Survival, rng: random.Random) -> bytearray:
-        if survival == "none" or len(self.data) == self.synced:
-            data = self.data[: self.synced]
-        elif survival == "all":
-            data = bytearray(self.data)
-        else:
-            data = self._surviving_sectors(rng)
-        for start, end in self.lost:
-            end = min(end, len(data))
-            if start < end:
-                data[start:end] = bytes(end - start)
-        return data
+        if survival == "all":
+            return _Inode(
+                bytearray(self.data), bytearray(self.stable), list(self.dirty), self.cut_to
+            )
+        if survival == "none" or (self.cut_to is not None and rng.random() < 0.5):
+            return _Inode.of(self.stable)
+        if not self.dirty:
+            return _Inode.of(self.stable[: self.cut_to])
+        return _Inode.of(self._surviving_sectors(rng))
 
     def _surviving_sectors(self, rng: random.Random) -> bytearray:
-        data, kept_end = bytearray(self.data), self.synced
-        position = self.synced
-        while position < len(data):
-            end = min(position - position % SECTOR + SECTOR, len(data))
-            if rng.random() < 0.5:
-                kept_end = end
-            else:
-                data[position:end] = bytes(end - position)
-            position = end
+        data = self.stable[: self.cut_to]
+        kept_end = len(data)
+        data.extend(bytes(max(0, len(self.data) - len(data))))
+        for start, stop in self.dirty:
+            position = start
+            while position < stop:
+                end = min(position - position % SECTOR + SECTOR, stop)
+                if rng.random() < 0.5:
+                    data[position:end] = self.data[position:end]
+                    kept_end = max(kept_end, end)
+                position = end
         # The length is metadata: it may be durable although the last sectors are not.
         return data if rng.random() < 0.5 else data[:kept_end]
 
@@ -113,12 +123,14 @@ class SimDisk:
         """Every write fails with this error while it is set."""
         self.sync_errno = 0
         """Every sync of a file fails with this error while it is set."""
+        self.sync_errno_once = 0
+        """The next sync of a file fails with this error, those after it do not."""
         self.read_errno = 0
         """Every read fails with this error while it is set."""
         self.name_errno = 0
         """Every create, rename and unlink fails with this error while it is set."""
         self.faulty = ""
-        """The four errors above happen only on paths that contain this text."""
+        """The errors above happen only on paths that contain this text."""
 
         self.dead = False
         self._names: dict[str, _Inode] = {}
@@ -135,10 +147,20 @@ class SimDisk:
         while path not in self._dirs:
             missing.append(path)
             path = os.path.dirname(path)
+        if path not in self._durable_dirs:
+            self._sync_dir(os.path.dirname(path))
         for directory in reversed(missing):
             self._step("mkdir", directory)
             self._dirs.add(directory)
             self._sync_dir(os.path.dirname(directory))
+
+    def sync_names(self, path: str) -> None:
+        path = _absolute(path)
+        self._check_alive()
+        if path not in self._dirs:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        if path in self._name_changes:
+            self._sync_dir(path)
 
     def create(self, path: str) -> SimAppendFile:
         path = _absolute(path)
@@ -222,9 +244,14 @@ class SimDisk:
         self._step("truncate", path)
         self._fail(self.write_errno, path)
         inode.truncate(size)
-        self._step("sync", path)
-        self._fail_sync(inode, path)
-        inode.sync()
+        self._sync(path, inode)
+
+    def write_again(self, path: str, start: int) -> None:
+        inode = self._inode(path)
+        self._step("write", path)
+        self._fail(self.write_errno, path)
+        inode.dirty.append((start, len(inode.data)))
+        self._sync(path, inode)
 
     def remove(self, path: str) -> None:
         path = _absolute(path)
@@ -252,18 +279,30 @@ class SimDisk:
         """The disk that a process would find if this one crashed now; this one lives on."""
         disk = SimDisk()
         disk.capacity = self.capacity
+        twins: dict[int, _Inode] = {}
+
+        def twin(inode: _Inode) -> _Inode:
+            if id(inode) not in twins:
+                twins[id(inode)] = inode.survivor(survival, rng)
+            return twins[id(inode)]
+
         names = dict(self._durable_names)
+        if survival == "all":
+            disk._durable_names = {path: twin(inode) for path, inode in names.items()}
+            disk._names = {path: twin(inode) for path, inode in self._names.items()}
+            disk._name_changes = {
+                directory: [{p: i and twin(i) for p, i in change.items()} for change in changes]
+                for directory, changes in self._name_changes.items()
+            }
+            disk._dirs, disk._durable_dirs = set(self._dirs), set(self._durable_dirs)
+            return disk
         for changes in self._name_changes.values():
             for change in changes:
-                if survival == "all" or (survival == "random" and rng.random() < 0.5):
+                if survival == "random" and rng.random() < 0.5:
                     _apply(names, change)
-        disk._dirs = set(self._dirs if survival == "all" else self._durable_dirs)
+        disk._dirs = set(self._durable_dirs)
         disk._durable_dirs = set(disk._dirs)
-        inodes: dict[int, _Inode] = {}
-        for path, inode in names.items():
-            if id(inode) not in inodes:
-                inodes[id(inode)] = inode.survivor(survival, rng)
-            disk._names[path] = inodes[id(inode)]
+        disk._names = {path: twin(inode) for path, inode in names.items()}
         disk._durable_names = dict(disk._names)
         return disk
 
@@ -281,12 +320,15 @@ class SimDisk:
 
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
         """Flip bits of one byte, as a bad disk does: no error, durable at once."""
-        self._names[_absolute(path)].data[offset] ^= mask
+        inode = self._names[_absolute(path)]
+        inode.data[offset] ^= mask
+        if offset < len(inode.stable):
+            inode.stable[offset] ^= mask
 
     def edit(self, path: str, content: bytes) -> None:
         """Replace a file's bytes behind the program's back, durably. Creates it if missing."""
         path = _absolute(path)
-        inode = _Inode(bytearray(content), synced=len(content))
+        inode = _Inode.of(content)
         self._names[path] = inode
         self._durable_names[path] = inode
 
@@ -315,10 +357,11 @@ class SimDisk:
             raise OSError(code, os.strerror(code), path)
 
     def _fail_sync(self, inode: _Inode, path: str) -> None:
-        if self.sync_errno and self.faulty in path:
-            inode.lost.append((inode.synced, len(inode.data)))
-            inode.sync()
-            self._fail(self.sync_errno, path)
+        code = self.sync_errno or self.sync_errno_once
+        if code and self.faulty in path:
+            self.sync_errno_once = 0
+            inode.forget_dirty()
+            self._fail(code, path)
 
     def _inode(self, path: str) -> _Inode:
         path = _absolute(path)
@@ -346,7 +389,7 @@ class SimDisk:
         self._fail(self.write_errno, path)
         data = b"".join(buffers)
         room = len(data) if self.capacity is None else max(0, self.capacity - self.used())
-        inode.data.extend(data[:room])
+        inode.append(data[:room])
         if room < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 

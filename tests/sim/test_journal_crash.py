@@ -8,9 +8,12 @@ that was never sent. A crash must never look like damage either.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -28,6 +31,7 @@ from pulsark.storage.bookie_index import BookieIndex
 from pulsark.storage.bookie_index_checkpoint import CHECKPOINT_NAME
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.segment_writer import SegmentWriter
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.simulation import Simulation
 
@@ -309,6 +313,64 @@ def test_a_crash_before_any_step_loses_nothing(seed: int) -> None:
     assert len(found) > 600
 
 
+def power_fails_after_a_kill_and_a_start(seed: int) -> int:
+    """How many kills there were."""
+    rng = random.Random(seed)
+    killed = [moment for moment in moments(seed) if moment.survival == "all"]
+    for moment in killed[seed % 3 :: 3]:
+        disk = moment.disk
+        with Simulation(seed) as sim:
+            bookie = sim.run(open_bookie(sim, disk))
+            sim.run(check(bookie, moment.promises))
+        disk = disk.after_crash(rng.choice(["none", "random"]), rng)
+        try:
+            recovered(seed, disk, moment.promises.copy())
+        except BaseException:
+            print(f"killed before step {moment.step}, then started, then the power failed")
+            raise
+    return len(killed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_power_failure_after_a_kill_and_a_start_loses_nothing(seed: int) -> None:
+    """What the start believed of the page cache is there when the page cache is not."""
+    print(f"SEED={seed}")
+    assert power_fails_after_a_kill_and_a_start(seed) > 200
+
+
+def one_sync_fails(seed: int) -> None:
+    rng = random.Random(seed)
+    for at in range(2, 40):
+        disk, promises = SimDisk(), Promises()
+        script = Script(promises, random.Random(seed))
+        with Simulation(seed) as sim:
+            bookie = sim.run(open_bookie(sim, disk))
+            disk.before_step = fail_one_sync(disk, disk.steps + at)
+            with contextlib.suppress(StorageError):
+                sim.run(script.run(bookie, 40))
+            assert bookie.failed is not None
+        # The operator starts the process again, and the power fails: before that, or after it.
+        disk = disk.after_crash(rng.choice(SURVIVALS), rng)
+        with Simulation(seed) as sim:
+            bookie = sim.run(open_bookie(sim, disk))
+            sim.run(check(bookie, promises))
+        recovered(seed, disk.after_crash("none", rng), promises)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_failed_sync_ends_the_journal_and_loses_nothing(seed: int) -> None:
+    print(f"SEED={seed}")
+    one_sync_fails(seed)
+
+
+def fail_one_sync(disk: SimDisk, step: int) -> Callable[[], None]:
+    def before_step() -> None:
+        if disk.steps == step:
+            disk.faulty, disk.sync_errno_once = "/b/journal", errno.EIO
+
+    return before_step
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_crash_in_recovery_loses_nothing(seed: int) -> None:
     rng = random.Random(seed)
@@ -325,3 +387,51 @@ def test_a_crash_in_recovery_loses_nothing(seed: int) -> None:
         except BaseException:
             print(f"crash before step {moment.step}, then two in recovery")
             raise
+
+
+# Planted bugs.
+
+
+def sync_is_tried_again(patch: pytest.MonkeyPatch) -> None:
+    """The second sync succeeds, without the data."""
+    right = SegmentWriter.sync
+
+    def sync(self: SegmentWriter, size: int) -> None:
+        try:
+            right(self, size)
+        except OSError:
+            right(self, size)
+
+    patch.setattr(SegmentWriter, "sync", sync)
+
+
+def the_page_cache_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """The last group is taken for durable because it can be read."""
+    patch.setattr(SimDisk, "write_again", lambda *_: None)
+
+
+def the_last_group_is_only_synced(patch: pytest.MonkeyPatch) -> None:
+    """After a failed sync that is not enough: the pages are clean."""
+
+    def write_again(self: SimDisk, path: str, start: int) -> None:
+        self._sync(path, self._inode(path))
+
+    patch.setattr(SimDisk, "write_again", write_again)
+
+
+@pytest.mark.parametrize(
+    ("plant", "run"),
+    [
+        (sync_is_tried_again, one_sync_fails),
+        (the_page_cache_is_believed, power_fails_after_a_kill_and_a_start),
+        (the_last_group_is_only_synced, one_sync_fails),
+    ],
+)
+def test_a_planted_bug_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    run: Callable[[int], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run(1)

@@ -110,7 +110,7 @@ def test_unsynced_bytes_survive_not_wholly_or_in_sectors() -> None:
     assert disk.after_crash("none", random.Random(1)).size("/d/f") == 1000
     assert disk.after_crash("all", random.Random(1)).size("/d/f") == 4000
     lengths, holes = set(), 0
-    for seed in range(50):
+    for seed in range(200):
         disk = SimDisk()
         _write_twice(disk)
         data = disk.after_crash("random", random.Random(seed)).content("/d/f")
@@ -212,7 +212,41 @@ def test_failed_sync_loses_the_bytes_for_good() -> None:
     file.writev([b"y"])
     file.sync()
     assert disk.content("/f") == b"x" * 10 + b"y"
-    assert disk.after_crash("all", random.Random(0)).content("/f") == bytes(10) + b"y"
+    killed = disk.after_crash("all", random.Random(0))
+    assert killed.content("/f") == b"x" * 10 + b"y"
+    assert killed.after_crash("none", random.Random(0)).content("/f") == bytes(10) + b"y"
+
+
+def test_a_sync_fails_once_and_what_is_written_again_is_durable() -> None:
+    disk = SimDisk()
+    file = disk.create("/f")
+    file.writev([b"x" * 10])
+    disk.sync_errno_once = errno.EIO
+    with pytest.raises(OSError):
+        file.sync()
+    file.sync()
+    assert disk.survivor("none", random.Random(0)).content("/f") == bytes(10)
+    disk.write_again("/f", 4)
+    assert disk.survivor("none", random.Random(0)).content("/f") == bytes(4) + b"x" * 6
+
+
+def test_what_a_kill_left_in_the_page_cache_goes_with_the_power() -> None:
+    disk = SimDisk()
+    _write_twice(disk)
+    disk.crash_at = disk.steps + 2
+    with pytest.raises(SimulatedCrash):
+        disk.create("/d/g")
+    killed = disk.after_crash("all", random.Random(1))
+    assert killed.files() == ("/d/f", "/d/g")
+    assert killed.size("/d/f") == 4000
+    lost = killed.survivor("none", random.Random(1))
+    assert lost.files() == ("/d/f",)
+    assert lost.size("/d/f") == 1000
+    killed.sync_names("/d")
+    killed.write_again("/d/f", 1000)
+    kept = killed.survivor("none", random.Random(1))
+    assert kept.files() == ("/d/f", "/d/g")
+    assert kept.content("/d/f") == b"a" * 1000 + b"b" * 3000
 
 
 def test_errors_only_on_the_faulty_path() -> None:

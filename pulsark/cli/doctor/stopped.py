@@ -29,6 +29,12 @@ class UnchangingDisk(OsDisk):
     def truncate(self, path: str, size: int) -> None:
         pass
 
+    def write_again(self, path: str, start: int) -> None:
+        pass
+
+    def sync_names(self, path: str) -> None:
+        pass
+
     def remove(self, path: str) -> None:
         pass
 
