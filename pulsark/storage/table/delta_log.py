@@ -26,6 +26,10 @@ APP_ID = "pulsark"
 
 FORMAT_PROPERTY = "pulsark.formatVersion"
 
+WRITER_FEATURE = "pulsark"
+"""An engine that does not know a feature of a table's writers may read the table, and must not
+write to it, optimise it or delete from it. Nobody else knows this one."""
+
 Action: TypeAlias = dict[str, Any]
 
 _MESSAGE_TIME = "timestamp"
@@ -158,10 +162,20 @@ def first_commit(record: TableRecord) -> bytes:
     return _lines(
         [
             _info(record.created_ms, "CREATE TABLE"),
-            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+            _protocol(),
             _metadata(replace(record, value=BINARY)),
         ]
     )
+
+
+def _protocol() -> Action:
+    return {
+        "protocol": {
+            "minReaderVersion": 1,
+            "minWriterVersion": 7,
+            "writerFeatures": [WRITER_FEATURE],
+        }
+    }
 
 
 def _metadata(record: TableRecord) -> Action:
@@ -194,6 +208,7 @@ def commit_of(record: TableRecord) -> bytes:
                     "lastUpdated": intent.time_ms,
                 }
             },
+            *([_protocol()] if intent.guards else []),
             *([_metadata(record)] if intent.value is not None else []),
             *({"add": _add(file, intent.time_ms)} for file in intent.adds),
             *({"remove": _remove(file, intent.time_ms)} for file in intent.removes),

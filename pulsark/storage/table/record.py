@@ -117,6 +117,8 @@ class Intent:
     removes: tuple[DataFile, ...] = ()
     value: ColumnType | None = None
     """The new type of the column ``value``, if the attach changes it."""
+    guards: bool = False
+    """Whether the commit keeps others from writing: of the first one after an older release."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the table record."""
@@ -126,6 +128,7 @@ class Intent:
             "adds": [file.to_json() for file in self.adds],
             "removes": [file.to_json() for file in self.removes],
             **({"value": self.value} if self.value is not None else {}),
+            **({"guards": True} if self.guards else {}),
         }
 
     @classmethod
@@ -137,6 +140,7 @@ class Intent:
             tuple(DataFile.from_json(file) for file in document["adds"]),
             tuple(DataFile.from_json(file) for file in document["removes"]),
             document.get("value"),
+            bool(document.get("guards", False)),
         )
 
 
@@ -163,6 +167,8 @@ class TableRecord:
     """Whether the intent is still to be rolled forward."""
     value: ColumnType = BINARY
     """The type of the column ``value``. Only the first attach may change it from binary."""
+    guarded: bool = True
+    """Whether its log says that nobody else may write; false of tables of older releases."""
     published: tuple[Published, ...] = ()
     """Bulk publishes that were decided, the latest last; at most ``PUBLISHED_KEPT``."""
 
@@ -212,9 +218,15 @@ class TableRecord:
             value = None
         elif self.attached and merged(self.value, value) != value:
             raise StorageError("the table has other columns than the files of an attach")
-        intent = Intent(self.attached + 1, time_ms, tuple(adds), tuple(removes), value)
+        intent = Intent(
+            self.attached + 1, time_ms, tuple(adds), tuple(removes), value, not self.guarded
+        )
         return replace(
-            self, intent=intent, pending=True, value=self.value if value is None else value
+            self,
+            intent=intent,
+            pending=True,
+            value=self.value if value is None else value,
+            guarded=True,
         )
 
     def encode(self) -> bytes:
@@ -228,6 +240,7 @@ class TableRecord:
                 "intent": self.intent.to_json() if self.intent is not None else None,
                 "pending": self.pending,
                 **({"value": self.value} if self.version > 1 else {}),
+                **({"guarded": True} if self.guarded else {}),
                 **({"published": [list(p) for p in self.published]} if self.published else {}),
             }
         )
@@ -246,6 +259,7 @@ class TableRecord:
                 Intent.from_json(intent) if intent is not None else None,
                 bool(document["pending"]),
                 document.get("value", BINARY),
+                bool(document.get("guarded", False)),
                 tuple(
                     Published(str(ident), int(number), int(time_ms))
                     for ident, number, time_ms in document.get("published", ())
