@@ -93,7 +93,12 @@ class Settings:
         le=16,
         own=True,
     )
-    bindAddress: str = setting("0.0.0.0", "", "Address of the interface the ports listen on")
+    bindAddress: str = setting(
+        "localhost",
+        "",
+        "Address of the interface the ports listen on; 0.0.0.0 is all of them, for everybody who "
+        "reaches this machine",
+    )
     advertisedAddress: str = setting(
         "localhost", "", "Host name or address that clients are told to connect to"
     )
@@ -113,6 +118,14 @@ class Settings:
     flightServicePort: int = port(8815, "Port of Arrow Flight, where Spark reads entries", own=True)
     maxHttpServerConnections: int = setting(
         2048, "count", "HTTP connections served at the same time", ge=1, le=100_000
+    )
+
+    webServiceAllowedHosts: tuple[str, ...] = setting(
+        (),
+        "",
+        "Host names under which HTTP is served, beside localhost, advertisedAddress and IP "
+        "addresses, and whose web pages may use it; *: any",
+        own=True,
     )
 
     # -- connections -------------------------------------------------------------------------

@@ -14,7 +14,7 @@ bug that one message reaches must not keep the others of its topic out of the ta
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 
@@ -74,11 +74,15 @@ class ConfigError(PulsarkError):
     """A setting, a flag or the environment is wrong; names the key and the cure."""
 
     @classmethod
-    def cannot_listen(cls, key: str, host: str, port: int, error: OSError) -> ConfigError:
+    def cannot_listen(
+        cls, key: str, hosts: Sequence[str], port: int, error: OSError
+    ) -> ConfigError:
         """The port that the setting ``key`` names cannot be opened."""
         if error.errno == errno.EADDRINUSE:
             return cls(f"{key}: port {port} is in use; stop the other process or choose another")
-        return cls(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}")
+        return cls(
+            f"{key}: cannot listen on {' and '.join(hosts)}, port {port}: {error.strerror or error}"
+        )
 
 
 class MetadataError(PulsarkError):

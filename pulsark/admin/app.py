@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from email.utils import formatdate
 from typing import Any
 
@@ -40,6 +40,7 @@ from pulsark.admin import (
     topics,
     views,
 )
+from pulsark.admin.browsers import Gate
 from pulsark.admin.works import Works
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.query_claims import QueryClaims
@@ -93,18 +94,19 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         reserved,
     ):
         app.include_router(module.router)
-    return RawPaths(app, broker.clock)
+    return RawPaths(app, broker.clock, Gate(broker.settings))
 
 
 class RawPaths:
-    """Routes by the path as it was sent, still encoded, and dates every response.
+    """Lets requests in, routes them by the path as it was sent, and dates every response.
 
     A name may hold an encoded slash, which a decoded path would show as one more segment.
     """
 
-    def __init__(self, app: ASGIApp, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, clock: Clock, gate: Gate) -> None:
         self._app = app
         self._clock = clock
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -119,7 +121,11 @@ class RawPaths:
 
         raw: bytes = scope["raw_path"]
         if len(raw) + len(scope["query_string"]) > HTTP_TARGET_BYTES_MAX:
-            await _refuse(send_dated, 414, b"The request target is too long")
+            await _refuse(send_dated, 414, "The request target is too long")
+            return
+        refusal = self._gate.refusal(scope["headers"])
+        if refusal is not None:
+            await _refuse(send_dated, 403, refusal)
             return
         path = raw.decode("latin-1")
         changed: dict[str, Any] = {"path": path.removesuffix("/") or "/", "root_path": ""}
@@ -128,7 +134,7 @@ class RawPaths:
         await self._app({**scope, **changed}, receive, send_dated)
 
 
-async def _refuse(send: Send, status: int, reason: bytes) -> None:
+async def _refuse(send: Send, status: int, reason: str) -> None:
     await send(
         {
             "type": "http.response.start",
@@ -136,5 +142,4 @@ async def _refuse(send: Send, status: int, reason: bytes) -> None:
             "headers": [(b"content-type", b"application/json"), (b"connection", b"close")],
         }
     )
-    body = b'{"reason":"' + re.sub(rb'[\\"]', b"", reason) + b'"}'
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": json.dumps({"reason": reason}).encode()})

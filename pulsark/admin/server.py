@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from pulsark.dispatch.stats import Stats
@@ -41,15 +42,15 @@ class AdminServer:
         self._http: Http | None = None
         self._loading: asyncio.Task[None] | None = None
 
-    async def listen(self, host: str, port: int) -> int:
+    async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _FirstRequest(self), host, port, backlog=128
+                lambda: _FirstRequest(self), hosts, port, backlog=128
             )
         except OSError as error:
-            raise ConfigError.cannot_listen("webServicePort", host, port, error) from error
+            raise ConfigError.cannot_listen("webServicePort", hosts, port, error) from error
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ __all__ = ["main"]
 _STANDALONE_OPTIONS = {
     "--data-dir": "dataDir",
     "--bookies": "bookies",
+    "--host": "bindAddress",
     "--broker-port": "brokerServicePort",
     "--web-port": "webServicePort",
     "--flight-port": "flightServicePort",

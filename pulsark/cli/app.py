@@ -61,6 +61,10 @@ def standalone(
     bookies: Annotated[
         int | None, typer.Option(metavar="N", help="Copies are kept on this many bookies.")
     ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is open for everybody."),
+    ] = None,
     broker_port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Port for clients; 0 is any.")
     ] = None,
@@ -96,6 +100,7 @@ def standalone(
     given = {
         "dataDir": data_dir,
         "bookies": bookies,
+        "bindAddress": host,
         "brokerServicePort": broker_port,
         "webServicePort": web_port,
         "flightServicePort": flight_port,

@@ -111,8 +111,8 @@ All {count} settings of a Pulsark process. Names and defaults are those of Apach
 
 A value comes from the first of these that sets it:
 
-1. flags: `--data-dir`, `--bookies`, `--broker-port`, `--web-port`, `--flight-port`, and
-   `--set KEY=VALUE` for every key;
+1. flags: `--data-dir`, `--bookies`, `--host` (`bindAddress`), `--broker-port`, `--web-port`,
+   `--flight-port`, and `--set KEY=VALUE` for every key;
 2. the environment: `PULSARK_<key>`, for example `PULSARK_brokerServicePort=6651`;
 3. the properties file of `--conf`, in the syntax of Java's `.properties`;
 4. the default.
@@ -122,6 +122,13 @@ value means the default. A key that nobody knows is a warning that names the nea
 key of Pulsar's that has no effect here is a warning too, unless its value is Pulsar's default. A
 bad value stops the process with the key, the value and what is allowed; so does switching on
 authentication or authorization, which Pulsark does not have yet.
+
+A standalone listens on this machine's own addresses, because there is no authentication yet:
+whoever reaches its ports can do everything. `--host 0.0.0.0` opens them, with a warning; then set
+`advertisedAddress`, too. So that a web page cannot make a browser use the HTTP port, a request is
+refused (403) whose `Host` is neither an IP address nor a name that is known here, whose `Origin`
+is another host's, or whose `Sec-Fetch-Site` is `cross-site`; `webServiceAllowedHosts` lists more
+names.
 
 The quorums of a standalone follow from `--bookies` unless a source sets them: 1 bookie gives
 ensemble, write and ack quorum 1/1/1, 2 give 2/2/2, 3 or more give 3/3/2.

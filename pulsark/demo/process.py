@@ -110,7 +110,7 @@ def free(ports: tuple[int, ...]) -> bool:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("0.0.0.0", port))
+                probe.bind(("127.0.0.1", port))
             except OSError:
                 return False
     return True

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import socket
 import threading
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.errors import ConfigError
@@ -66,36 +67,38 @@ class FlightListener:
 
     def __init__(self, source: EntrySource) -> None:
         self._source = source
-        self._listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
         self._server: EntryFlightServer | None = None
         self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._closed = False
         self._open: set[socket.socket] = set()
 
-    async def listen(self, host: str, port: int) -> int:
+    async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family, backlog=128)
+            for host in hosts:
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                listener = socket.create_server((host, port), family=family, backlog=128)
+                self._listeners.append(listener)
         except OSError as error:
-            raise ConfigError.cannot_listen("flightServicePort", host, port, error) from error
-        self._listener = listener
+            _close(self._listeners)
+            raise ConfigError.cannot_listen("flightServicePort", hosts, port, error) from error
         loop = asyncio.get_running_loop()
-        threading.Thread(
-            target=self._accept, args=(listener, loop), name="flight-accept", daemon=True
-        ).start()
-        return int(listener.getsockname()[1])
+        for listener in self._listeners:
+            threading.Thread(
+                target=self._accept, args=(listener, loop), name="flight-accept", daemon=True
+            ).start()
+        return int(self._listeners[0].getsockname()[1])
 
     async def close(self) -> None:
         """Cut all connections and stop the server, if it was ever started."""
         with self._lock:
             self._closed = True
-            listener, self._listener = self._listener, None
+            listeners, self._listeners = self._listeners, []
             server, self._server = self._server, None
             cut = list(self._open)
-        if listener is not None:
-            _shut(listener)
-            listener.close()
+        _close(listeners)
         if server is not None:
             server.closing.set()
         for connection in cut:
@@ -118,17 +121,20 @@ class FlightListener:
             self._join(client, backend)
 
     def _backend_port(self, loop: asyncio.AbstractEventLoop) -> int:
-        """The Flight server's own port; starts it at the first call. Acceptor thread only."""
+        """The Flight server's own port; starts it at the first call. Acceptor threads only."""
         server = self._server
         if server is None:
             from pulsark.dispatch.flight_server import EntryFlightServer
 
-            server = EntryFlightServer(self._source, loop)
-            with self._lock:
-                if self._closed:
-                    server.closing.set()
-                    raise OSError("the broker is shutting down")
-                self._server = server
+            with self._starting:
+                server = self._server
+                if server is None:
+                    server = EntryFlightServer(self._source, loop)
+                    with self._lock:
+                        if self._closed:
+                            server.closing.set()
+                            raise OSError("the broker is shutting down")
+                        self._server = server
         return int(server.port)
 
     def _join(self, client: socket.socket, backend: socket.socket) -> None:
@@ -169,6 +175,12 @@ class FlightListener:
         if last:
             source.close()
             target.close()
+
+
+def _close(listeners: Iterable[socket.socket]) -> None:
+    for listener in listeners:
+        _shut(listener)
+        listener.close()
 
 
 def _shut(connection: socket.socket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection import Connection
@@ -16,7 +17,7 @@ class Server:
         self._broker = broker
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int) -> int:
+    async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Take the port; returns it (``port`` 0 takes a free one). ``ConfigError`` if in use.
 
         Nobody is served before ``serve``.
@@ -24,10 +25,10 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._broker), host, port, backlog=1024, start_serving=False
+                lambda: Connection(self._broker), hosts, port, backlog=1024, start_serving=False
             )
         except OSError as error:
-            raise ConfigError.cannot_listen("brokerServicePort", host, port, error) from error
+            raise ConfigError.cannot_listen("brokerServicePort", hosts, port, error) from error
         return int(self._server.sockets[0].getsockname()[1])
 
     async def serve(self) -> None:

@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
+from pulsark.dispatch.addresses import hosts_of, is_private
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop_load import LoopLoad
 from pulsark.dispatch.loop_stalls import LoopStalls
@@ -93,12 +94,21 @@ class Standalone:
 
         settings = self._settings
         server, admin, flight = Server(broker), AdminServer(broker), FlightListener(broker)
-        host = settings.bindAddress
-        broker_port = await server.listen(host, settings.brokerServicePort)
+        if not is_private(settings.bindAddress):
+            log.warning(
+                "everybody who reaches %s can read, write and delete everything, because there is "
+                "no authentication; bindAddress=localhost is for this machine only",
+                settings.bindAddress,
+            )
+        broker_port = await server.listen(
+            self._hosts(settings.brokerServicePort), settings.brokerServicePort
+        )
         self._cleanup.callback(server.close)
-        web_port = await admin.listen(host, settings.webServicePort)
+        web_port = await admin.listen(self._hosts(settings.webServicePort), settings.webServicePort)
         self._cleanup.push_async_callback(admin.close)
-        flight_port = await flight.listen(host, settings.flightServicePort)
+        flight_port = await flight.listen(
+            self._hosts(settings.flightServicePort), settings.flightServicePort
+        )
         self._cleanup.push_async_callback(flight.close)
         name = settings.advertisedAddress
         urls = {
@@ -114,6 +124,9 @@ class Standalone:
         await broker.start(*urls.values())
         await server.serve()
         return {"pid": str(os.getpid()), **urls, "version": __version__}
+
+    def _hosts(self, port: int) -> list[str]:
+        return hosts_of(self._settings.bindAddress, port)
 
     async def stop(self) -> None:
         """Stop everything in the reverse order; durable state is on disk afterwards."""

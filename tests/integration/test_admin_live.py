@@ -433,6 +433,28 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path, option: str) -> None:
     assert "Traceback" not in error
 
 
+def _accepts(url: str, address: str) -> bool:
+    try:
+        socket.create_connection((address, int(url.rsplit(":", 1)[1])), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_only_this_machine_can_connect_unless_somebody_asked_for_more(
+    shared_standalone: Standalone, tmp_path: Path
+) -> None:
+    elsewhere = "127.0.0.2"  # no address that a standalone listens on by itself
+    ports = ("brokerServiceUrl", "webServiceUrl", "flightUrl")
+    for port in ports:
+        assert _accepts(shared_standalone.info[port], "127.0.0.1")
+        assert not _accepts(shared_standalone.info[port], elsewhere)
+    assert "no authentication" not in shared_standalone.log_path.read_text()
+    with Standalone(tmp_path / "open", "--host", "0.0.0.0") as standalone:
+        assert all(_accepts(standalone.info[port], elsewhere) for port in ports)
+        assert "no authentication" in standalone.log_path.read_text()
+
+
 def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     directory = str(tmp_path / "file" / "data")

@@ -178,7 +178,7 @@ class FakeBroker:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._flight = FlightListener(self)
-        flight_port = self._run(self._flight.listen("127.0.0.1", 0))
+        flight_port = self._run(self._flight.listen(["127.0.0.1"], 0))
         self.flight_url = f"grpc://127.0.0.1:{flight_port}"
         broker = self
 

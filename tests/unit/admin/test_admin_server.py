@@ -21,7 +21,7 @@ from pulsark.runtime import Runtime
 from pulsark.storage.ledger import LedgerManager
 from tests.support.memory_bookie import MemoryBookie
 
-GET = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def on_port(test: Callable[[int, AdminServer], Awaitable[None]], **changed: Any) -> None:
@@ -32,7 +32,7 @@ def on_port(test: Callable[[int, AdminServer], Awaitable[None]], **changed: Any)
         broker = Broker(Settings(**changed), runtime, metadata, ledgers)
         await broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
         server = AdminServer(broker)
-        port = await server.listen("127.0.0.1", 0)
+        port = await server.listen(["127.0.0.1"], 0)
         try:
             await asyncio.wait_for(test(port, server), 20)
         finally:
@@ -71,7 +71,7 @@ def test_what_arrives_before_uvicorn_is_ready() -> None:
     """Split heads, a body, and further requests in the same packet all survive."""
     body = json.dumps({"allowedClusters": ["standalone"]}).encode()
     put = (
-        b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n" % len(body)
     )
 
@@ -84,7 +84,7 @@ def test_what_arrives_before_uvicorn_is_ready() -> None:
         assert [await response(first[0]) for _ in "12"] == [(200, b'["standalone"]')] * 2
         second[1].write(body[5:])
         assert (await response(second[0]))[0] == 204
-        third[1].write(b"GET /admin/v2/tenants/t HTTP/1.1\r\nHost: x\r\n\r\n")
+        third[1].write(b"GET /admin/v2/tenants/t HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await response(third[0]))[0] == 200
         for _, writer in (first, second, third):
             writer.close()
@@ -160,7 +160,7 @@ def test_closing_ends_open_connections() -> None:
 def test_a_port_in_use_is_named() -> None:
     async def check(port: int, server: AdminServer) -> None:
         with pytest.raises(ConfigError, match=rf"webServicePort: port {port} is in use"):
-            await AdminServer(server._broker).listen("127.0.0.1", port)
+            await AdminServer(server._broker).listen(["127.0.0.1"], port)
 
     on_port(check)
 

@@ -64,7 +64,7 @@ def serve(source: FakeSource, use: Callable[[fl.FlightClient], T]) -> T:
 
     async def run() -> T:
         listener = FlightListener(source)
-        port = await listener.listen("127.0.0.1", 0)
+        port = await listener.listen(["127.0.0.1"], 0)
 
         def with_client() -> T:
             with fl.connect(f"grpc://127.0.0.1:{port}") as client:
@@ -196,7 +196,7 @@ def test_a_client_that_stops_reading_does_not_block_close() -> None:
 def test_garbage_on_the_port_hurts_nobody() -> None:
     async def run() -> int:
         listener = FlightListener(small())
-        port = await listener.listen("127.0.0.1", 0)
+        port = await listener.listen(["127.0.0.1"], 0)
 
         def use() -> int:
             with socket.create_connection(("127.0.0.1", port)) as raw:
@@ -217,10 +217,10 @@ def test_garbage_on_the_port_hurts_nobody() -> None:
 def test_a_port_in_use_is_one_clear_error() -> None:
     async def run() -> None:
         first = FlightListener(small())
-        port = await first.listen("127.0.0.1", 0)
+        port = await first.listen(["127.0.0.1"], 0)
         try:
             with pytest.raises(ConfigError, match="flightServicePort"):
-                await FlightListener(small()).listen("127.0.0.1", port)
+                await FlightListener(small()).listen(["127.0.0.1"], port)
         finally:
             await first.close()
 
@@ -233,7 +233,7 @@ def test_listening_does_not_import_pyarrow() -> None:
         "from pulsark.dispatch.flight import FlightListener\n"
         "async def run():\n"
         "    listener = FlightListener(None)\n"
-        "    await listener.listen('127.0.0.1', 0)\n"
+        "    await listener.listen(['127.0.0.1'], 0)\n"
         "    await listener.close()\n"
         "asyncio.run(run())\n"
         "sys.exit('pyarrow' in sys.modules)\n"
