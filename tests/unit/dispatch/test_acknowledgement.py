@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from pulsark.dispatch.run_queue import RunQueue
 from pulsark.errors import ServerError
-from pulsark.limits import IDS_PER_STEP_MAX
+from pulsark.limits import IDS_PER_STEP_MAX, TURN_SECONDS
 from pulsark.wire import pulsar_pb2 as pb
 from tests.support.broker_clients import (
     KEY_SHARED,
@@ -23,6 +24,7 @@ from tests.support.broker_clients import (
     held,
     scenario,
 )
+from tests.support.ticking_clock import TickingClock
 from tests.support.wire_frames import publish
 
 OTHER = "persistent://public/default/other"
@@ -410,6 +412,7 @@ async def test_a_command_with_very_many_ids_leaves_time_for_others(
     broker: BrokerInMemory, kind: int
 ) -> None:
     """What comes behind it on its connection waits."""
+    broker.broker.run_queue = RunQueue(TickingClock(TURN_SECONDS))
     client, other = Client(broker), Client(broker)
     ids = await publish_many(client, 1000)
     assert await client.subscribe(TOPIC, kind=kind) == 0
@@ -443,6 +446,7 @@ async def test_a_command_with_very_many_ids_leaves_time_for_others(
 async def test_a_consumer_that_goes_in_the_middle_of_its_acknowledgement(
     broker: BrokerInMemory, kind: int, how: str
 ) -> None:
+    broker.broker.run_queue = RunQueue(TickingClock(TURN_SECONDS))
     client = Client(broker)
     ids = await publish_many(client, 1000)
     assert await client.subscribe(TOPIC, kind=kind) == 0
