@@ -71,6 +71,13 @@ DEDUPLICATION_RETURN_SECONDS = 120.0
 DEDUPLICATION_WAIT_SECONDS = 5.0
 """A new producer waits this long until it is known what is stored of its name."""
 
+DEDUPLICATION_BATCH_BYTES_MAX = 1 << 20
+"""A batch is looked into for its last sequence id if its payload, decompressed, is not larger: that
+takes some milliseconds of the event loop."""
+
+DEDUPLICATION_BATCH_MESSAGES_MAX = 10_000
+"""Nor has more messages. Clients put 1000 into one by default."""
+
 SUBSCRIPTION_NAME_CHARS_MAX = 1024
 """Longest name of a subscription."""
 

@@ -18,15 +18,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.dispatch.producer import send_receipts
-from pulsark.dispatch.sequences import NONE, ProducerSequences, SequenceTable, Verdict
+from pulsark.dispatch.sequences import (
+    NONE,
+    SEQUENCE_ID_MAX,
+    ProducerSequences,
+    SequenceTable,
+    Verdict,
+)
+from pulsark.dispatch.turns import in_turns
 from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError, StorageError
-from pulsark.limits import DEDUPLICATION_WAIT_SECONDS
+from pulsark.limits import (
+    DEDUPLICATION_BATCH_BYTES_MAX,
+    DEDUPLICATION_BATCH_MESSAGES_MAX,
+    DEDUPLICATION_WAIT_SECONDS,
+    IDS_PER_STEP_MAX,
+)
 from pulsark.storage.position import Position
 from pulsark.wire.entry import is_erased, parse_entry
-from pulsark.wire.sequence_ids import completes_message, last_sequence_id
+from pulsark.wire.sequence_ids import completes_message, sequence_ids
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
@@ -51,6 +63,22 @@ _LAST = 2**62
 _REPLAY_ENTRIES = 1000
 _REPLAY_BYTES = 4 << 20
 _RETRY_SECONDS = 1.0
+
+
+class _Ids(NamedTuple):
+    """What an entry is judged by: a name, the id in its SEND, and the highest that is told."""
+
+    name: str
+    first: int
+    highest: int
+
+    def batch_at(self, entry: Entry) -> Position | None:
+        """Where the entry is stored, if it is a batch that does not tell its last id."""
+        return entry.position if entry.messages > 1 and self.highest == self.first else None
+
+
+def _is_small(entry: Entry) -> bool:
+    return entry.messages <= DEDUPLICATION_BATCH_MESSAGES_MAX
 
 
 class DeduplicatedTopic(Protocol):
@@ -80,9 +108,11 @@ class Deduplication:
         )
         self._topic = topic
         self._clock = topic.clock
-        self._batch_bytes_max = settings.maxMessageSize
-        self._under_way: dict[Entry, tuple[ProducerSequences, int] | None] = {}
+        self._under_way: dict[Entry, tuple[ProducerSequences, _Ids] | None] = {}
         """Appended entries, and what is stored of their producers once they are confirmed."""
+        self._curious: dict[ProducerSequences, None] = {}
+        """Names of which the last batch is to be looked into, and who does so."""
+        self._looking: asyncio.Task[None] | None = None
         self._duplicates: dict[Entry, list[Entry]] = {}
         """Duplicates by the entry under way after which their receipts are due."""
         self._doubtful: set[ProducerSequences] = set()
@@ -127,8 +157,11 @@ class Deduplication:
             self._unsaved += 1
             found = self._ids_in_metadata(entry)
             if found is not None and completes_message(entry.data):
-                name, _, last = found
-                self.table.of(name).store(last)
+                self._store(found, entry)
+
+    def _store(self, ids: _Ids, entry: Entry) -> None:
+        if ids.highest <= SEQUENCE_ID_MAX:
+            self.table.of(ids.name).store(ids.highest, ids.batch_at(entry))
 
     # -- publishing ------------------------------------------------------------------------------
 
@@ -139,13 +172,15 @@ class Deduplication:
         ids = self._ids_of(entry, producer)
         mark = None
         if ids is not None:
-            name, first, last = ids
-            known = self.table.of(name)
+            if ids.highest > SEQUENCE_ID_MAX:
+                self._refuse_number(entry, producer, ids.highest)
+                return False
+            known = self.table.of(ids.name)
             if completes_message(entry.data):
-                verdict = known.check(first, last)
-                mark = known, last
+                verdict = known.check(ids.first, ids.highest)
+                mark = known, ids
             else:
-                verdict = known.judge(first)
+                verdict = known.judge(ids.first)
             if verdict is not Verdict.NEW:
                 self._refuse(entry, producer, verdict)
                 return False
@@ -153,17 +188,17 @@ class Deduplication:
         producer.last_published = entry
         return True
 
-    def _ids_of(self, entry: Entry, producer: Producer) -> tuple[str, int, int] | None:
-        """Producer name, sequence id, and the last one in it; ``None`` if it does not count."""
+    def _ids_of(self, entry: Entry, producer: Producer) -> _Ids | None:
+        """What an entry is judged by; ``None`` if it does not count."""
         if entry.marker:
             return None
         name = producer.name
         if name.startswith(_SPECIAL_PREFIXES):
             return self._ids_in_metadata(entry)
         first = entry.sequence_id
-        return name, first, self._last(entry, first, entry.highest_sequence_id or first)
+        return _Ids(name, first, max(first, entry.highest_sequence_id or first))
 
-    def _ids_in_metadata(self, entry: Entry) -> tuple[str, int, int] | None:
+    def _ids_in_metadata(self, entry: Entry) -> _Ids | None:
         try:
             header = parse_entry(entry.data)
         except ProtocolError:
@@ -172,14 +207,16 @@ class Deduplication:
         if (header.marker and not erased) or header.producer_name.startswith(BULK_PREFIX):
             return None
         first, highest = header.sequence_id, header.metadata.highest_sequence_id
-        if header.marker:
-            return header.producer_name, first, max(first, highest)
-        return header.producer_name, first, self._last(entry, first, highest)
+        return _Ids(header.producer_name, first, max(first, highest))
 
-    def _last(self, entry: Entry, first: int, highest: int) -> int:
-        if entry.messages > 1 and highest <= first:
-            highest = last_sequence_id(entry.data, self._batch_bytes_max)
-        return max(first, highest)
+    def _refuse_number(self, entry: Entry, producer: Producer, number: int) -> None:
+        entry.producer = None
+        producer.connection.send_publish_error(
+            producer,
+            entry,
+            ServerError.NotAllowedError,
+            f"Sequence id {number} of {producer.name} is above 2^63-1: number messages from 0 on",
+        )
 
     def _refuse(self, entry: Entry, producer: Producer, verdict: Verdict) -> None:
         if verdict is Verdict.STORED:
@@ -207,10 +244,11 @@ class Deduplication:
             except KeyError:  # it was on its way before deduplication was on
                 ids = None if producer is None else self._ids_of(entry, producer)
                 if ids is not None and completes_message(entry.data):
-                    self.table.of(ids[0]).store(ids[2])
+                    self._store(ids, entry)
                 continue
             if mark is not None:
-                mark[0].store(mark[1])
+                known, ids = mark
+                known.store(ids.highest, ids.batch_at(entry))
             if producer is not None and producer.last_published is entry:
                 producer.last_published = None
         if self._duplicates:
@@ -285,7 +323,7 @@ class Deduplication:
     # -- producers -------------------------------------------------------------------------------
 
     async def joined(self, name: str) -> None:
-        """A producer has a name. Returns once all that was sent under it is decided.
+        """A producer has a name. Returns once all that was sent under it is decided and known.
 
         Raises ``ClientError`` if that takes long: the client tries again.
         """
@@ -302,15 +340,49 @@ class Deduplication:
                     ServerError.ServiceNotReady,
                     f"It is not known yet which messages of {name} are stored",
                 )
+        await self._look_into_batch(known)
 
     def left(self, name: str) -> None:
         """No producer has the name any more."""
+        known = self.table.get(name)
         self.table.left(name)
+        if known is not None and known.batch is not None and not self._ended:
+            # Now, because later it may have been trimmed.
+            self._curious[known] = None
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look_into_batches())
 
     def last_sequence_id(self, name: str) -> int:
-        """The highest that is stored of a name, -1 if nothing is known."""
+        """The last that is known to be stored of a name, -1 if nothing is known."""
         known = self.table.get(name)
-        return NONE if known is None else known.stored
+        return NONE if known is None else known.last
+
+    async def _look_into_batches(self) -> None:
+        while self._curious:
+            known = next(iter(self._curious))
+            del self._curious[known]
+            await self._look_into_batch(known)
+            await asyncio.sleep(0)
+        self._looking = None
+
+    async def _look_into_batch(self, known: ProducerSequences) -> None:
+        """Find the last id of the batch that was stored last, if it tells and is not too large."""
+        place = known.batch
+        if place is None:
+            return
+        try:
+            entries = await self._topic.read(place, 1, 1)
+            last = NONE
+            if entries and entries[0].position == place and _is_small(entries[0]):
+                ids = sequence_ids(entries[0].data, DEDUPLICATION_BATCH_BYTES_MAX)
+                async for number in in_turns(ids, IDS_PER_STEP_MAX):
+                    last = max(last, number)
+        except ProtocolError:
+            last = NONE  # encrypted, damaged or too large
+        except PulsarkError as error:
+            log.info("%s: a batch cannot be read for its ids: %s", self._topic.name, error)
+            return
+        known.looked_into(place, last if last <= SEQUENCE_ID_MAX else NONE)
 
     def _tell_changed(self) -> None:
         changed, self._changed = self._changed, None
@@ -364,4 +436,6 @@ class Deduplication:
         self._ended = True
         for task in self._settling:
             task.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         self._tell_changed()

@@ -1,17 +1,25 @@
 """Which sequence ids of each producer a topic has. Pure: the memory of deduplication.
 
-A producer numbers what it sends, upwards. Of each name two numbers say everything: the highest
-that was *pushed* to storage, and the highest that is *stored*. They differ while appends are
-under way, and while it is not known what became of failed ones.
+A producer numbers what it sends, upwards. An entry is judged by one number, which is in its SEND.
+Of each name two say everything: the highest that was *pushed* to storage, and the highest that is
+*stored*. They differ while appends are under way, and while it is not known what became of failed
+ones.
+
+A client that begins anew asks for the *last* id of all. That of a batch may be higher than the one
+in its SEND, and only the batch tells: where it is stored is noted until somebody has looked.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from pulsark.limits import DEDUPLICATION_RETURN_SECONDS
+from pulsark.storage.position import Position
+
+SEQUENCE_ID_MAX = 2**63 - 1
+"""What clients are told is a signed number, although what they send is not."""
 
 NONE = -1
 """Below every sequence id."""
@@ -33,11 +41,15 @@ class Verdict(Enum):
 class ProducerSequences:
     """The sequence ids of one producer name."""
 
-    __slots__ = ("pushed", "seen", "stored")
+    __slots__ = ("batch", "found", "pushed", "seen", "stored")
 
     def __init__(self) -> None:
         self.pushed = NONE
         self.stored = NONE
+        self.batch: Position | None = None
+        """The batch that was stored last, if its messages may have higher ids than its SEND."""
+        self.found = NONE
+        """The last id of one that was looked into."""
         self.seen = NONE
         """``stored`` when it was last known that no producer has the name."""
 
@@ -46,11 +58,16 @@ class ProducerSequences:
         """Whether it is known what became of everything that was pushed."""
         return self.pushed == self.stored
 
-    def check(self, first: int, last: int) -> Verdict:
-        """Judge an entry by its first sequence id; if it is new, count its last as pushed."""
+    @property
+    def last(self) -> int:
+        """The last id that is known to be stored: nothing is said that was not."""
+        return max(self.stored, self.found)
+
+    def check(self, first: int, highest: int) -> Verdict:
+        """Judge an entry by its first sequence id; if it is new, count its highest as pushed."""
         verdict = self.judge(first)
         if verdict is Verdict.NEW:
-            self.pushed = last
+            self.pushed = highest
         return verdict
 
     def judge(self, first: int) -> Verdict:
@@ -59,12 +76,39 @@ class ProducerSequences:
             return Verdict.NEW
         return Verdict.STORED if first <= self.stored else Verdict.UNDECIDED
 
-    def store(self, last: int) -> None:
-        """Everything up to ``last`` is stored."""
-        if last > self.stored:
-            self.stored = last
-            if last > self.pushed:
-                self.pushed = last
+    def store(self, highest: int, batch: Position | None = None) -> None:
+        """Everything up to ``highest`` is stored; more of it may be in a batch at that place."""
+        if highest > self.stored:
+            self.stored = highest
+            self.batch = batch
+            if highest > self.pushed:
+                self.pushed = highest
+
+    def looked_into(self, batch: Position, last: int) -> None:
+        """A batch has this last id; -1: it does not tell."""
+        self.found = max(self.found, last)
+        if self.batch == batch:
+            self.batch = None
+
+    def saved(self) -> str:
+        """As text: what is stored, the last id of a batch if that is higher, and a batch."""
+        parts = [str(self.stored)]
+        if self.batch is not None or self.found > self.stored:
+            parts.append(str(self.last))
+        if self.batch is not None:
+            parts.append(f"{self.batch.ledger_id}:{self.batch.entry_id}")
+        return ",".join(parts)
+
+    def restore(self, saved: str) -> None:
+        """Take in what ``saved`` gave. Raises ``ValueError`` if it is nothing of that."""
+        stored, *more = saved.split(",")
+        batch = None
+        if len(more) > 1:
+            ledger_id, entry_id = map(int, more[1].split(":"))
+            batch = Position(ledger_id, entry_id)
+        if int(stored) <= SEQUENCE_ID_MAX:  # above there is nothing that clients could go on with
+            self.store(int(stored), batch)
+            self.found = max(self.found, int(more[0]) if more else NONE)
 
     def doubt(self) -> None:
         """An append failed: what of all that was pushed is stored, is unknown."""
@@ -164,17 +208,13 @@ class SequenceTable:
         del self._by_name[name]
         del self._left[name]
 
-    def stored(self) -> Iterator[tuple[str, int]]:
-        """The highest stored sequence id of each name."""
-        return ((name, known.stored) for name, known in self._by_name.items() if known.stored >= 0)
-
     def snapshot(self) -> dict[str, str]:
         """What is stored, as the properties of a cursor."""
-        return {name: str(stored) for name, stored in self.stored()}
+        return {name: known.saved() for name, known in self._by_name.items() if known.stored >= 0}
 
     def restore(self, snapshot: Mapping[str, str]) -> None:
         """Take a snapshot in. Raises ``ValueError`` if it is none."""
-        for name, stored in snapshot.items():
+        for name, saved in snapshot.items():
             known = self.of(name)
-            known.store(int(stored))
+            known.restore(saved)
             known.seen = known.stored

@@ -6,7 +6,8 @@ All pieces of a chunked message have the same id.
 
 from __future__ import annotations
 
-from pulsark.errors import ProtocolError
+from collections.abc import Iterator
+
 from pulsark.wire.batch import read_messages
 from pulsark.wire.entry import MAGIC, entry_metadata
 
@@ -24,18 +25,12 @@ def completes_message(entry: bytes) -> bool:
     )
 
 
-def last_sequence_id(batch: bytes, limit: int) -> int:
-    """The highest sequence id in a batch.
+def sequence_ids(batch: bytes, limit: int) -> Iterator[int]:
+    """Those of the messages of a batch, as far as they tell theirs.
 
-    -1 if its messages do not tell theirs, or cannot be read: encrypted, damaged, or larger than
-    ``limit`` bytes.
+    Raises ``ProtocolError`` if they cannot be read: encrypted, damaged, or larger than ``limit``
+    bytes together.
     """
-    try:
-        ids = [
-            message.sequence_id
-            for message, _ in read_messages(batch, limit)
-            if message is not None and message.HasField("sequence_id")
-        ]
-    except ProtocolError:
-        return -1
-    return max(ids, default=-1)
+    for message, _ in read_messages(batch, limit):
+        if message is not None and message.HasField("sequence_id"):
+            yield message.sequence_id

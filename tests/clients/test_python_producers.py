@@ -164,6 +164,38 @@ def test_a_producer_goes_on_where_it_was(
     assert not reader.has_message_available()
 
 
+def test_batches_by_key_lose_nothing(
+    client: pulsar.Client, admin: AdminClient, namespace: str
+) -> None:
+    """One flush is a batch for each key, and their sequence ids interleave."""
+    admin.call("POST", f"/namespaces/{namespace}/deduplication", True)
+    topic = f"persistent://{namespace}/t"
+    receipts: list[pulsar.Result] = []
+    for first in (0, 100):
+        producer = client.create_producer(
+            topic,
+            producer_name="me",
+            batching_enabled=True,
+            batching_type=pulsar.BatchingType.KeyBased,
+            batching_max_messages=1000,
+            batching_max_publish_delay_ms=1000,
+        )
+        assert producer.last_sequence_id() >= first - 5
+        for number in range(first, first + 100):
+            producer.send_async(
+                b"%d" % number,
+                lambda result, _: receipts.append(result),
+                partition_key=f"key-{number % 3}",
+            )
+        producer.flush()
+        producer.close()
+    assert receipts == [pulsar.Result.Ok] * 200
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = sorted(int(reader.read_next(WAIT_MS).data()) for _ in range(200))
+    assert found == list(range(200))
+    assert not reader.has_message_available()
+
+
 @pytest.mark.feature("F54")
 def test_a_large_message_in_pieces_is_stored_once(
     client: pulsar.Client, admin: AdminClient, namespace: str

@@ -74,8 +74,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     if not connection.is_open:
         topic.remove_producer(producer)
     elif ready:
-        connection.remember_producer(producer)
-        _ready(connection, producer, request.request_id)
+        _begin(connection, producer, request.request_id)
     else:
         connection.waiting_producers[producer.producer_id] = producer
         connection.send(_success(producer, request.request_id, ready=False))
@@ -91,8 +90,18 @@ def _decided(
     if error is not None:
         connection.send_request_error(request_id, error)
     else:
-        connection.remember_producer(producer)
-        _ready(connection, producer, request_id)
+        _begin(connection, producer, request_id)
+
+
+def _begin(connection: Connection, producer: Producer, request_id: int) -> None:
+    """A producer is the connection's, once its client can be told so."""
+    try:
+        success = _success(producer, request_id, ready=True)
+    except BaseException:
+        producer.topic.remove_producer(producer)
+        raise
+    connection.remember_producer(producer)
+    connection.send(success)
 
 
 def _ready(connection: Connection, producer: Producer, request_id: int) -> None:

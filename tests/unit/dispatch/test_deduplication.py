@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from pulsark.dispatch import deduplication
 from pulsark.dispatch.deduplication import BULK_PREFIX, CURSOR_NAME
 from pulsark.dispatch.topic import Topic
 from pulsark.errors import ServerError, StorageError
+from pulsark.wire import batch as batches
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.frames import send_frame
@@ -55,6 +58,12 @@ async def last_of(broker: BrokerInMemory, name: str = "p") -> int:
     client.hang_up()
     await asyncio.sleep(0.01)
     return answer.last_sequence_id
+
+
+async def last_of_connected(broker: BrokerInMemory, name: str = "p") -> int:
+    found = loaded(broker).deduplication
+    assert found is not None
+    return found.last_sequence_id(name)
 
 
 async def send(client: Client, sequence_id: int, **metadata: object) -> tuple[int, int] | int:
@@ -228,8 +237,11 @@ async def test_a_producer_does_not_wait_for_ever_for_what_is_under_way(broker) -
     ids=["the first id", "the last id", "both"],
 )
 @pytest.mark.parametrize("compression", [pb.NONE, pb.LZ4])
-def test_a_batch_counts_with_its_last_message(in_command, highest, compression) -> None:
+def test_a_batch_counts_with_what_its_send_says_and_is_told_with_its_last_message(
+    in_command, highest, compression
+) -> None:
     """Clients differ in what they say of a batch."""
+    counts = max(in_command, highest)
 
     @scenario(**ON)
     async def run(broker) -> None:
@@ -243,14 +255,109 @@ def test_a_batch_counts_with_its_last_message(in_command, highest, compression) 
             client.send_bytes(send_frame(command, data))
             assert (await outcome(client) == DUPLICATE) is expected
         for sequence in (10, 20, 29, 30):
-            assert await send(client, sequence) == DUPLICATE
+            if sequence <= counts:
+                assert await send(client, sequence) == DUPLICATE
         client.hang_up()
         for how in (crash, restart):
             await how(broker)
             assert await last_of(broker) == 30
         assert len(await stored(broker)) == 1
+        client = await opened(broker)
+        assert await send(client, 31) != DUPLICATE
+        assert await last_of_connected(broker) == 31
 
     run()
+
+
+@scenario(**ON)
+async def test_batches_whose_ids_interleave_are_all_stored(broker) -> None:
+    """As clients send them that batch by key: one flush is a batch for each key."""
+    client = await opened(broker)
+    keyed = [(0, 3), (1, 5), (2, 4), (6,)]
+    with held(broker):
+        for ids in keyed:
+            client.send_bytes(send_batch(ids[0], ids))
+    for _ in keyed:
+        assert await outcome(client) != DUPLICATE
+    for ids in keyed:
+        client.send_bytes(send_batch(ids[0], ids))
+        assert await outcome(client) == DUPLICATE
+    client.hang_up()
+    assert await last_of(broker) == 6
+    await crash(broker)
+    assert await last_of(broker) == 6
+    assert len(await stored(broker)) == len(keyed)
+
+
+@pytest.mark.parametrize("how", ["too large", "too many", "damaged", "trimmed"])
+def test_of_a_batch_that_cannot_be_looked_into_the_id_in_its_send_is_told(how, monkeypatch) -> None:
+    """No client is told of an id that may never have been sent. Nothing is decompressed for it."""
+
+    @scenario(**ON)
+    async def run(broker) -> None:
+        if how == "too large":
+            monkeypatch.setattr(deduplication, "DEDUPLICATION_BATCH_BYTES_MAX", 4)
+        if how == "too many":
+            monkeypatch.setattr(deduplication, "DEDUPLICATION_BATCH_MESSAGES_MAX", 2)
+        decompressed: list[bytes] = []
+        real = batches.decompress
+        monkeypatch.setattr(
+            batches, "decompress", lambda *a: [r := real(*a), decompressed.append(r)][0]
+        )
+        client = await opened(broker)
+        if how == "damaged":
+            entry = entry_of(b"?" * 100, 10, producer_name="p", num_messages_in_batch=3)
+        else:
+            entry = batch((10, 20, 30), pb.LZ4, sequence_id=10)
+        client.send_bytes(send_frame(send_command(1, 10, 3), entry))
+        assert await outcome(client) != DUPLICATE
+        assert decompressed == []
+        if how == "trimmed":
+            monkeypatch.setattr(loaded(broker), "read", AsyncMock(return_value=[]))
+        client.hang_up()
+        assert await last_of(broker) == 10
+        assert decompressed == ([b"?" * 100] if how == "damaged" else [])
+        client = await opened(broker)
+        assert await send(client, 11) != DUPLICATE
+
+    run()
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_a_number_that_no_client_can_be_told_is_refused(number: int) -> None:
+    @scenario(**ON)
+    async def run(broker) -> None:
+        client = await opened(broker)
+        client.send_bytes(message(client, number))
+        error = (await client.take(Command.SEND_ERROR)).send_error
+        assert error.error == ServerError.NotAllowedError
+        assert error.message == (
+            f"Sequence id {number} of p is above 2^63-1: number messages from 0 on"
+        )
+        client.send_bytes(send_batch(1, range(1, 3), highest=number))
+        assert await outcome(client) == ServerError.NotAllowedError
+        assert await send(client, 0) != DUPLICATE
+        assert await send(client, 2**63 - 1) != DUPLICATE
+        client.hang_up()
+        assert await last_of(broker) == 2**63 - 1
+
+    run()
+
+
+@scenario()
+async def test_numbers_from_before_deduplication_was_on_keep_nobody_away(broker) -> None:
+    client = await opened(broker)
+    with held(broker):
+        client.send_bytes(message(client, 2**64 - 1))
+        await asyncio.sleep(0.01)
+        turning_on = asyncio.ensure_future(set_policy(broker, True))
+        await asyncio.sleep(0.01)
+    assert await outcome(client) != DUPLICATE
+    await turning_on
+    assert await last_of(broker, "q") == -1
+    assert await send(client, 7) != DUPLICATE
+    client.hang_up()
+    assert await last_of(broker) == 7
 
 
 @scenario(**ON)
@@ -552,11 +659,11 @@ async def test_five_times_the_producers_that_are_remembered_are_kept_over_a_rest
     client.hang_up()
     await restart(broker)
     assert await last_of(broker) == 1
-    deduplication = loaded(broker).deduplication
-    assert len(deduplication.table) == 50_001
-    assert deduplication.last_sequence_id("standalone-7-49999") == 49_999
+    found = loaded(broker).deduplication
+    assert len(found.table) == 50_001
+    assert found.last_sequence_id("standalone-7-49999") == 49_999
     await asyncio.sleep(600)
-    assert len(deduplication.table) <= 10_001
+    assert len(found.table) <= 10_001
 
 
 @scenario(**ON, brokerDeduplicationSnapshotIntervalSeconds=60)

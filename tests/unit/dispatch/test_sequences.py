@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsark.dispatch.sequences import ProducerSequences, SequenceTable, Verdict
+from pulsark.storage.position import Position
 
 
 class Timer:
@@ -130,6 +131,37 @@ def test_a_snapshot_is_what_is_stored() -> None:
     assert other.of("a").check(7, 7) is Verdict.STORED
     with pytest.raises(ValueError, match="seven"):
         other.restore({"a": "seven"})
+
+
+def test_a_snapshot_says_where_a_batch_is_and_what_was_found_in_one() -> None:
+    found, _ = table()
+    place = Position(3, 4)
+    found.of("a").store(7, place)
+    found.of("b").store(7, place)
+    found.of("b").looked_into(place, 9)
+    found.of("c").store(7, place)
+    found.of("c").looked_into(place, 9)
+    found.of("c").store(8, Position(3, 5))
+    found.of("d").store(7, place)
+    found.of("d").looked_into(place, 9)
+    found.of("d").store(12)
+    assert found.snapshot() == {"a": "7,7,3:4", "b": "7,9", "c": "8,9,3:5", "d": "12"}
+    other, _ = table()
+    other.restore(found.snapshot())
+    assert {name: (k.last, k.batch) for name in "abcd" if (k := other.of(name))} == {
+        "a": (7, place),
+        "b": (9, None),
+        "c": (9, Position(3, 5)),
+        "d": (12, None),
+    }
+    assert other.snapshot() == found.snapshot()
+
+
+def test_a_number_that_no_client_can_be_told_is_not_taken_in() -> None:
+    found, _ = table()
+    found.restore({"a": str(2**64 - 1)})
+    assert found.of("a").last == -1
+    assert found.of("a").check(0, 0) is Verdict.NEW
 
 
 def test_names_are_forgotten_some_time_after_they_were_left() -> None:
