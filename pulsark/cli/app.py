@@ -455,6 +455,45 @@ def jobs_run(
 
 
 @app.command()
+def backup(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A new directory.", show_default=False)
+    ],
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Data directory of a standalone.")
+    ] = None,
+    conf: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Settings of its standalone, if any.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Copy a data directory as it is at one moment, while its standalone runs or not."""
+    from pulsark.cli.backup import make_backup
+
+    if not make_backup(target, data_dir, conf, as_json=json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def restore(
+    backup: Annotated[
+        str, typer.Argument(metavar="BACKUP", help="Directory of a backup.", show_default=False)
+    ],
+    data_dir: Annotated[
+        str, typer.Option(metavar="DIR", help="A new data directory.", show_default=False)
+    ],
+    conf: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Settings of its standalone, if any.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a data directory of a backup; then `pulsark standalone` serves it."""
+    from pulsark.cli.backup import run_restore
+
+    run_restore(backup, data_dir, conf, as_json=json)
+
+
+@app.command()
 def config(
     conf: Annotated[
         str | None, typer.Option(metavar="FILE", help="Properties file to apply.")

@@ -1,0 +1,1 @@
+"""A copy of a standalone's data directory at one moment, made while it runs, and back again."""

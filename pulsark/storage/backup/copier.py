@@ -1,0 +1,82 @@
+"""Copying files with their checksums, each of them durable before it counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import google_crc32c
+
+from pulsark.runtime import Disk
+
+CHUNK_BYTES = 1 << 20
+
+
+class Copier:
+    """Copies into one directory. ``files`` has what is there: size and CRC32C by path."""
+
+    def __init__(self, disk: Disk, target: str, copied: Callable[[int], None]) -> None:
+        self._disk = disk
+        self.target = target
+        self._copied = copied
+        self.files: dict[str, tuple[int, int]] = {}
+
+    def path(self, name: str) -> str:
+        """Where a file of the target is."""
+        return f"{self.target}/{name}"
+
+    def copy(self, source: str, name: str) -> None:
+        """Copy what a file has now, unless it is there already; nothing if it is gone."""
+        try:
+            size = self._disk.size(source)
+            if name in self.files and self.files[name][0] == size:
+                return
+            file = self._disk.open(source)
+        except FileNotFoundError:
+            return
+        try:
+            self.drop(name)
+            self._disk.make_dirs(os.path.dirname(self.path(name)))
+            out = self._disk.create(self.path(name))
+            try:
+                crc, at = 0, 0
+                while at < size and (data := file.read(at, min(CHUNK_BYTES, size - at))):
+                    out.writev([data])
+                    crc = google_crc32c.extend(crc, data)
+                    at += len(data)
+                    self._copied(len(data))
+                out.sync()
+            finally:
+                out.close()
+        finally:
+            file.close()
+        self.files[name] = (at, crc)
+
+    def cut(self, name: str, size: int) -> None:
+        """Keep only the first bytes of a file that was copied."""
+        if self.files[name][0] == size:
+            return
+        self._disk.truncate(self.path(name), size)
+        self.note(name)
+
+    def drop(self, name: str) -> None:
+        """Have a file no more."""
+        self.files.pop(name, None)
+        self._disk.remove(self.path(name))
+
+    def note(self, name: str) -> None:
+        """Count a file of the target that somebody else wrote."""
+        self.files[name] = checksum_of(self._disk, self.path(name))
+
+
+def checksum_of(disk: Disk, path: str) -> tuple[int, int]:
+    """Size and CRC32C of a file."""
+    file = disk.open(path)
+    try:
+        crc, at = 0, 0
+        while data := file.read(at, CHUNK_BYTES):
+            crc = google_crc32c.extend(crc, data)
+            at += len(data)
+        return at, crc
+    finally:
+        file.close()

@@ -1,0 +1,73 @@
+"""What a backup consists of: a document that is written last, so that half a backup has none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import google_crc32c
+
+from pulsark.errors import PulsarkError
+from pulsark.runtime import Disk
+
+MANIFEST_NAME = "backup.json"
+METADATA_NAME = "metadata.db"
+FORMAT_VERSION = 1
+
+
+class BackupError(PulsarkError):
+    """A backup cannot be made, or cannot be restored; says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The files of a backup, by their path in it: ``(size, CRC32C)``."""
+
+    store_id: str
+    mark: int
+    """Of the metadata store: the moment that the backup is of."""
+    created_ms: int
+    places: tuple[str, ...]
+    """Of the bookies; each is a directory with ``journal`` and ``ledgers``."""
+    files: dict[str, tuple[int, int]]
+    missing: tuple[str, ...] = ()
+    """Files that were not there although they should have been: the original lacks them."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(size for size, _ in self.files.values())
+
+    def encode(self) -> bytes:
+        """JSON with a checksum of itself."""
+        body = json.dumps({"version": FORMAT_VERSION, **asdict(self)})
+        return json.dumps({"crc32c": google_crc32c.value(body.encode()), "backup": body}).encode()
+
+
+def read_manifest(disk: Disk, backup: str) -> Manifest:
+    """The manifest of a backup; raises ``BackupError``."""
+    path = f"{backup}/{MANIFEST_NAME}"
+    try:
+        size = disk.size(path)
+        file = disk.open(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BackupError(
+            f"{backup} is no complete backup: it has no {MANIFEST_NAME}, which is written last. "
+            "Remove it and make another one"
+        ) from None
+    try:
+        sealed = json.loads(file.read(0, size))
+        body = sealed["backup"]
+        if google_crc32c.value(body.encode()) != sealed["crc32c"]:
+            raise ValueError("its checksum differs")
+        fields = json.loads(body)
+        version = fields.pop("version")
+        if version > FORMAT_VERSION:
+            raise BackupError(f"{path} has version {version}; this release knows {FORMAT_VERSION}")
+        files = {name: (entry[0], entry[1]) for name, entry in fields.pop("files").items()}
+        places, missing = tuple(fields.pop("places")), tuple(fields.pop("missing"))
+        return Manifest(places=places, missing=missing, files=files, **fields)
+    except (KeyError, TypeError, ValueError) as e:
+        raise BackupError(f"{path} is damaged ({e}): use another backup") from e
+    finally:
+        file.close()

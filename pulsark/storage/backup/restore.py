@@ -1,0 +1,70 @@
+"""Making a data directory of a backup."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from pulsark.runtime import LOCK_NAME, Disk
+from pulsark.storage.backup.copier import Copier
+from pulsark.storage.backup.manifest import METADATA_NAME, BackupError, Manifest
+from pulsark.storage.data_dir import DataDir
+from pulsark.storage.embedded_bookie_identity import IDENTITY_NAME
+
+
+def check_empty(data: DataDir, disk: Disk) -> None:
+    """Raise ``BackupError`` if something of a standalone is in the directories.
+
+    What is there may be newer than the backup, and both together would be neither.
+    """
+    bookies = [path for home in data.homes for path in (home.journal_dir, home.ledger_dir)]
+    for path in (data.metadata_path, *bookies):
+        names = [path] if os.path.isfile(path) else disk.list(path)
+        if set(names) - {LOCK_NAME}:
+            raise BackupError(
+                f"{path} is in use by a standalone, stopped or not, which may have newer messages "
+                "than the backup. Restore into an empty directory; or move that one away first"
+            )
+
+
+def restore(
+    manifest: Manifest,
+    backup: str,
+    data: DataDir,
+    disk: Disk,
+    copied: Callable[[int], None] = lambda size: None,
+) -> None:
+    """Copy a backup into empty directories; raises ``BackupError`` if it is damaged.
+
+    The metadata store comes last: as long as it is not there, a standalone refuses the bookies.
+    """
+    if len(data.homes) < len(manifest.places):
+        raise BackupError(
+            f"the backup has {len(manifest.places)} bookies, and there are directories for "
+            f"{len(data.homes)}: set journalDirectories and ledgerDirectories for all of them"
+        )
+    homes = {f"bookie-{number}": home for number, home in enumerate(data.homes, 1)}
+    for name in _in_order(manifest.files):
+        place, _, rest = name.partition("/")
+        kind, _, below = rest.partition("/")
+        if name == METADATA_NAME:
+            path = data.metadata_path
+        elif place in homes and kind in ("journal", "ledgers"):
+            home = homes[place]
+            path = f"{home.journal_dir if kind == 'journal' else home.ledger_dir}/{below}"
+        else:
+            raise BackupError(f"{backup}: nobody knows where {name} belongs")
+        copier = Copier(disk, os.path.dirname(path), copied)
+        copier.copy(f"{backup}/{name}", os.path.basename(path))
+        if copier.files.get(os.path.basename(path)) != manifest.files[name]:
+            raise BackupError(
+                f"{backup}/{name} is not as it was written: use another backup, and remove "
+                f"{data.path}, which is not complete"
+            )
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Identities first, the metadata store last."""
+    return sorted(
+        names, key=lambda name: (name == METADATA_NAME, not name.endswith(f"/{IDENTITY_NAME}"))
+    )
