@@ -252,6 +252,16 @@ PUT_ASIDE_BYTES_MAX = 8 << 20
 
 PLANNED_TOPICS_MAX = 500
 """Topics of which a Spark query asks for the plan at once."""
+
+LEDGERS_PER_TURN_MAX = 500
+"""Ledgers of one topic that are gone through before the event loop does other work."""
+
+READS_PER_TURN_MAX = 16
+"""The same where each is read from the metadata store, which may answer without a pause."""
+
+LEDGERS_UNTIL_LARGER = 50_000
+"""A topic with so many ledgers makes new ones twice as large, with twice as many four times."""
+
 # -- the metadata store ----------------------------------------------------------------------
 
 METADATA_SESSIONS_KEPT = 1000

@@ -160,7 +160,7 @@ async def _broker_topics(
     topics: list[AnyTopic], stats: Stats, pace: Pace
 ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     for topic in topics:
-        yield str(topic.name), _broker_stats(stats.topic(topic), stats.internal(topic))
+        yield str(topic.name), _broker_stats(stats.topic(topic), await stats.internal(topic))
         await pace.step()
 
 

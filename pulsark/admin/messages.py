@@ -18,10 +18,12 @@ from pulsark.admin.requests import (
     position,
     value,
 )
+from pulsark.admin.streams import long_value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic import Topic
-from pulsark.limits import ANALYZED_ENTRIES_MAX, SHOWN_PAYLOAD_BYTES_MAX
+from pulsark.dispatch.turns import in_turns
+from pulsark.limits import ANALYZED_ENTRIES_MAX, LEDGERS_PER_TURN_MAX, SHOWN_PAYLOAD_BYTES_MAX
 from pulsark.storage.position import LATEST, Position
 from pulsark.wire.topic_name import TopicName
 
@@ -76,7 +78,7 @@ async def offline_stats(topic: TopicOf, broker: BrokerOf) -> Response:
     """What is stored, and what not acknowledged, in the shape of Pulsar's offline statistics."""
     loaded = await _single(broker, topic)
     backlogs = {s.name: s.backlog for s in loaded.backlog.subscriptions}
-    return value(
+    return long_value(
         {
             "storageSize": loaded.total_size,
             "totalMessages": loaded.ledger.entries,
@@ -90,7 +92,7 @@ async def offline_stats(topic: TopicOf, broker: BrokerOf) -> Response:
                     "size": info.size,
                     "ledgerId": info.ledger_id,
                 }
-                for info in loaded.ledger.ledgers()
+                async for info in in_turns(loaded.ledger.each_ledger(), LEDGERS_PER_TURN_MAX)
             ],
             "cursorDetails": {
                 name: {"cursorBacklog": backlog, "cursorLedgerId": -1}

@@ -227,6 +227,8 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     yield "pulsar_active_connections", where, len(broker.connections)
     health = (("broker", broker.settings.advertisedAddress), ("metric", "health"))
     yield "pulsar_health", health, 1
+    records = (topic.ledger.record_bytes for topic in broker.loaded_topics())
+    yield "pulsark_topic_record_bytes_max", (), max(records, default=0)
     yield "pulsar_version_info", (("version", __version__), ("commit", "")), 1
 
 

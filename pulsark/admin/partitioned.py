@@ -21,6 +21,7 @@ from pulsark.admin.requests import (
     string_map,
     value,
 )
+from pulsark.admin.streams import long_value
 from pulsark.dispatch.broker import Broker
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
@@ -119,11 +120,11 @@ async def partitioned_internal_stats(
     """What is inside each partition."""
     found = await existing(broker, topic)
     parts = {
-        str(part): stats.internal(await broker.any_topic(part, create=True))
+        str(part): await stats.internal(await broker.any_topic(part, create=True))
         for part in parts_of(topic, found)
     }
     metadata = {"partitions": found.partitions, "deleted": False}
-    return value({"metadata": metadata, "partitions": parts})
+    return long_value({"metadata": metadata, "partitions": parts})
 
 
 def parts_of(topic: TopicName, found: PartitionedTopic) -> list[TopicName]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -25,6 +26,8 @@ from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import BrokerOf, TopicOf, number, value
 from pulsark.admin.segments import file_answer
+from pulsark.dispatch.turns import in_turns
+from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.runtime import Disk, run_in_worker
 from pulsark.storage.table.past import (
     NO_VERSION,
@@ -51,7 +54,8 @@ async def get_past(topic: TopicOf, request: Request, broker: BrokerOf) -> Respon
         await broker.topic(leaf, create=leaf != topic) for leaf in await leaves(broker, topic)
     ]
     directories = await broker.tables.directories(topic) if broker.tables is not None else ()
-    listed = {info.ledger_id for loaded in topics for info in loaded.ledger.ledgers()}
+    each = chain.from_iterable(loaded.ledger.each_ledger() for loaded in topics)
+    listed = {info.ledger_id async for info in in_turns(each, LEDGERS_PER_TURN_MAX)}
     worker = broker.runtime.new_worker("past-table")
     try:
         look = partial(_look, broker.runtime.disk, directories, dict(given), listed)

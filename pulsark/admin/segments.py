@@ -31,10 +31,12 @@ from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import BrokerOf, TopicOf, flag, number, value
+from pulsark.admin.streams import long_value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.message_count import count_messages
 from pulsark.dispatch.topic import Topic
-from pulsark.limits import COUNTED_MESSAGES_MAX
+from pulsark.dispatch.turns import in_turns
+from pulsark.limits import COUNTED_MESSAGES_MAX, LEDGERS_PER_TURN_MAX, READS_PER_TURN_MAX
 from pulsark.storage.position import Position
 from pulsark.storage.table.record import DataFile
 from pulsark.wire.topic_name import TopicName
@@ -47,7 +49,7 @@ async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
     """The partitions of a topic with their ledgers."""
     given = request.query_params.get("after")
     after = [number(part, low=-1) for part in given.split(",")] if given else []
-    return value(await plan_of(broker, topic, after, compacted=flag(request, "compacted")))
+    return long_value(await plan_of(broker, topic, after, compacted=flag(request, "compacted")))
 
 
 async def plan_of(
@@ -60,7 +62,7 @@ async def plan_of(
     partitions = []
     for name in names:
         loaded = await broker.topic(name, create=True)
-        partition = _partition(loaded, next(oldest))
+        partition = await _partition(loaded, next(oldest))
         if compacted:
             partition |= await _compacted(loaded)  # of the moment at which it begins
         partitions.append(partition)
@@ -82,8 +84,11 @@ async def get_table_files(topic: TopicOf, request: Request, broker: BrokerOf) ->
         return value({"directories": [], "partitions": []})
     partitions = []
     for name, first in zip(await leaves(broker, topic), oldest, strict=False):
-        ledgers = (await broker.topic(name, create=True)).ledger.ledgers(first)
-        sealed = [await broker.tables.sealed(name, info.ledger_id) for info in ledgers]
+        ledgers = (await broker.topic(name, create=True)).ledger.each_ledger(first)
+        sealed = [
+            await broker.tables.sealed(name, info.ledger_id)
+            async for info in in_turns(ledgers, READS_PER_TURN_MAX)
+        ]
         partitions.append(
             {
                 "name": str(name),
@@ -92,7 +97,7 @@ async def get_table_files(topic: TopicOf, request: Request, broker: BrokerOf) ->
                 ],
             }
         )
-    return value({"directories": list(directories), "partitions": partitions})
+    return long_value({"directories": list(directories), "partitions": partitions})
 
 
 def file_answer(ledger_id: int, files: Sequence[DataFile]) -> dict[str, Any]:
@@ -145,7 +150,7 @@ def _given_place(request: Request, name: str) -> tuple[Position, int]:
     return place, number(index, low=-1) if index else -1
 
 
-def _partition(topic: Topic, first_ledger: int) -> dict[str, Any]:
+async def _partition(topic: Topic, first_ledger: int) -> dict[str, Any]:
     topic.touch()
     ledger = topic.ledger
     return {
@@ -162,7 +167,7 @@ def _partition(topic: Topic, first_ledger: int) -> dict[str, Any]:
                 "size": info.size,
                 "open": info.open,
             }
-            for info in ledger.ledgers(first_ledger)
+            async for info in in_turns(ledger.each_ledger(first_ledger), LEDGERS_PER_TURN_MAX)
         ],
     }
 

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pulsark.admin.errors import fail
-from pulsark.admin.requests import BrokerOf, json_object, value
+from pulsark.admin.requests import BrokerOf, json_object
 from pulsark.admin.segments import plan_of
+from pulsark.admin.streams import long_value
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PLANNED_TOPICS_MAX
 from pulsark.wire.topic_name import TopicName
@@ -37,4 +38,4 @@ async def get_plans(request: Request, broker: BrokerOf) -> Response:
                 raise
         if count % _TOPICS_AT_ONCE == 0:
             await asyncio.sleep(0)  # those that are loaded are answered without a pause
-    return value({"topics": found})
+    return long_value({"topics": found})

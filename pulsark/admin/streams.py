@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi.responses import StreamingResponse
 
-from pulsark.limits import HTTP_PIECE_BYTES
+from pulsark.limits import HTTP_PIECE_BYTES, LEDGERS_PER_TURN_MAX
 
 _separators = (",", ":")
 
@@ -52,6 +53,31 @@ async def json_object(fields: AsyncIterator[tuple[str, Any]]) -> AsyncIterator[s
             yield f"{before}{encoded(name)}:{encoded(field)}"
         before = ","
     yield "{}" if before == "{" else "}"
+
+
+def long_value(thing: Any) -> StreamingResponse:
+    """A JSON value with lists in it that may be very long."""
+    return streamed(json_pieces(thing))
+
+
+async def json_pieces(thing: Any) -> AsyncIterator[str]:
+    """The pieces of an answer with lists in it that may be very long."""
+    if isinstance(thing, dict):
+        before = "{"
+        for name, field in thing.items():
+            yield f"{before}{encoded(name)}:"
+            async for piece in json_pieces(field):
+                yield piece
+            before = ","
+        yield "{}" if before == "{" else "}"
+    elif isinstance(thing, list) and len(thing) > LEDGERS_PER_TURN_MAX:
+        for start in range(0, len(thing), LEDGERS_PER_TURN_MAX):
+            part = encoded(thing[start : start + LEDGERS_PER_TURN_MAX])[1:-1]
+            yield f"{',' if start else '['}{part}"
+            await asyncio.sleep(0)
+        yield "]"
+    else:
+        yield encoded(thing)
 
 
 def encoded(thing: Any) -> str:

@@ -31,9 +31,11 @@ from pulsark.admin.requests import (
     string_map,
     value,
 )
+from pulsark.admin.streams import long_value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.topic import Topic
-from pulsark.limits import TOPIC_PROPERTIES_MAX
+from pulsark.dispatch.turns import in_turns
+from pulsark.limits import LEDGERS_PER_TURN_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.storage.position import Position
 from pulsark.wire.topic_name import PERSISTENT, TopicName
 
@@ -95,7 +97,8 @@ async def internal_stats(
 ) -> Response:
     """What is inside a topic: ledgers and cursors."""
     with_metadata = flag(request, "metadata")
-    return value(stats.internal(await broker.any_topic(topic), with_metadata=with_metadata))
+    found = await broker.any_topic(topic)
+    return long_value(await stats.internal(found, with_metadata=with_metadata))
 
 
 @router.get("/{topic}/internal-info")
@@ -103,12 +106,12 @@ async def internal_info(topic: TopicOf, broker: BrokerOf) -> Response:
     """The ledgers and cursors of a topic as they are stored."""
     found = await broker.resources.partitioned_topics.get(topic)
     if found is None:
-        return value(_ledger_info(broker, await broker.topic(topic)))
+        return long_value(await _ledger_info(broker, await broker.topic(topic)))
     parts = {
-        str(part): _ledger_info(broker, await broker.topic(part, create=True))
+        str(part): await _ledger_info(broker, await broker.topic(part, create=True))
         for part in parts_of(topic, found)
     }
-    return value({"version": 0, "partitions": parts})
+    return long_value({"version": 0, "partitions": parts})
 
 
 @router.get("/{topic}/lastMessageId")
@@ -234,7 +237,7 @@ async def _change_properties(
         await topics.set_properties(topic, after)
 
 
-def _ledger_info(broker: Broker, topic: Topic) -> dict[str, Any]:
+async def _ledger_info(broker: Broker, topic: Topic) -> dict[str, Any]:
     created = broker.iso_time(topic.created_ms)
     info: dict[str, Any] = {
         "version": 0,
@@ -247,7 +250,7 @@ def _ledger_info(broker: Broker, topic: Topic) -> dict[str, Any]:
                 "timestamp": ledger.timestamp_ms,
                 "isOffloaded": False,
             }
-            for ledger in topic.ledger.ledgers()
+            async for ledger in in_turns(topic.ledger.each_ledger(), LEDGERS_PER_TURN_MAX)
         ],
         "cursors": {
             name: {

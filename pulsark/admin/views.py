@@ -20,11 +20,13 @@ from pulsark.admin.partitioned import leaves
 from pulsark.admin.past_cursors import past_cursors
 from pulsark.admin.paths import TOPICS
 from pulsark.admin.requests import BrokerOf, StatsOf, TopicOf, number, value
+from pulsark.admin.streams import long_value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.stats import Stats
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic import Topic
-from pulsark.limits import CURSOR_CHANGES_MAX, UNACKED_RANGES_MAX
+from pulsark.dispatch.turns import in_turns
+from pulsark.limits import CURSOR_CHANGES_MAX, LEDGERS_PER_TURN_MAX, UNACKED_RANGES_MAX
 from pulsark.storage.cursor_state import CursorState
 from pulsark.storage.position import LATEST, Position
 from pulsark.wire.entry import parse_entry
@@ -60,7 +62,7 @@ async def get_view(
         loaded = await broker.topic(leaf, create=True)
         place = {"topic": str(leaf.base), "partition": leaf.partition}
         rows += [place | row for row in await rows_of(broker, stats, loaded)]
-    return value(rows)
+    return long_value(rows)
 
 
 async def _schemas(broker: Broker, topic: TopicName) -> AsyncIterator[Row]:
@@ -87,7 +89,7 @@ async def _topics(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
             "last_message_id": str(last) if ledger.entries else None,
             "entries": ledger.entries,
             "bytes": ledger.total_size,
-            "ledgers": len(ledger.ledgers()),
+            "ledgers": ledger.ledger_count,
             "subscriptions": len(topic.subscriptions),
             "producers": len(topic.producers),
             "schema_type": schemas[-1].schema.type.name if schemas else None,
@@ -263,7 +265,7 @@ async def _ledgers(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
             "open": info.open,
             "changed_at": info.timestamp_ms,
         }
-        for info in topic.ledger.ledgers()
+        async for info in in_turns(topic.ledger.each_ledger(), LEDGERS_PER_TURN_MAX)
     ]
 
 

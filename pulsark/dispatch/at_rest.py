@@ -21,9 +21,10 @@ from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_kinds import is_system_subscription
 from pulsark.errors import trace_of
 from pulsark.limits import LOOKS_AT_REST_PER_SECOND, VISITS_AT_REST_PER_SECOND
-from pulsark.storage.managed_ledger import ManagedLedgerRecord, read_record
+from pulsark.storage.ledger_record import ManagedLedgerRecord, read_record, read_runs
+from pulsark.storage.ledger_runs import NOTHING_FOLDED, FoldedLedgers
 from pulsark.storage.position import Position
-from pulsark.storage.retention import Retention, trim_point
+from pulsark.storage.retention import Retention, trim_points
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -51,16 +52,18 @@ def has_work(
     policies: TopicPolicies,
     now_ms: int,
     rest_ms: int,
+    folded: FoldedLedgers = NOTHING_FOLDED,
 ) -> bool:
     """Whether a topic has to be loaded for its policies to hold. Pure.
 
     ``cursors`` are its durable ones by name, with their mark-delete positions; ``rest_ms`` is how
-    long nobody has used the topic, as far as is known. What it says is never too little, but for
-    messages that are older than their ledger, which wait until all of it is too old.
+    long nobody has used the topic, as far as is known; ``folded`` are the ledgers of its runs. What
+    it says is never too little, but for messages that are older than their ledger, which wait until
+    all of it is too old.
     """
     if record.removing or any(info.open for info in record.ledgers):
         return True  # an owner before did not come to its end
-    ledgers = record.ledger_list()
+    ledgers = record.ledger_list(folded)
     last = ledgers.last()
     subscriptions = [mark for name, mark in cursors.items() if not is_system_subscription(name)]
     if is_due(policies, rest_ms) and (
@@ -74,10 +77,16 @@ def has_work(
         return True
     consumed = min(cursors.values(), default=last)
     in_table = None if policies.sealing.enabled else frozenset[int]()
-    point = trim_point(
-        record.ledgers, consumed, policies.retention, now_ms, policies.table_retention, in_table
+    points = trim_points(
+        ledgers.infos(),
+        ledgers.closed_bytes,
+        consumed,
+        policies.retention,
+        now_ms,
+        policies.table_retention,
+        in_table,
     )
-    if point is not None:
+    if next(points, None) is not None:
         return True
     if not subscriptions:
         return False
@@ -85,10 +94,8 @@ def has_work(
     size = policies.backlog_by_size
     if size.action == EVICT and 0 <= size.limit <= ledgers.bytes_after(slowest):
         return True
-    backlog = [
-        info for info in record.ledgers if Position(info.ledger_id, info.entries - 1) > slowest
-    ]
-    return bool(backlog) and 0 < _oldest_allowed_ms(policies) <= now_ms - backlog[0].timestamp_ms
+    oldest = ledgers.info(ledgers.after(slowest).ledger_id) if slowest < last else None
+    return oldest is not None and 0 < _oldest_allowed_ms(policies) <= now_ms - oldest.timestamp_ms
 
 
 def _oldest_allowed_ms(policies: TopicPolicies) -> int:
@@ -143,12 +150,16 @@ class TopicsAtRest:
                         yield name, policies
 
     async def _has_work(self, name: TopicName, policies: TopicPolicies) -> bool:
-        record = await read_record(ledger_path(name), self._broker.metadata)
-        if record is None:
-            return False
+        path, metadata = ledger_path(name), self._broker.metadata
+        record = await read_record(path, metadata)
+        folded = None if record is None else await read_runs(record, metadata)
+        if record is None or folded is None:
+            return False  # or it changes at this moment: then it is not at rest
         cursors = await self._broker.cursors_at_rest(name, record.topic_id)
         now_ms = self._broker.clock.now_ms()
-        return has_work(record, cursors, policies, now_ms, now_ms - self._broker.at_rest_since_ms)
+        return has_work(
+            record, cursors, policies, now_ms, now_ms - self._broker.at_rest_since_ms, folded
+        )
 
     async def _visit(self, name: TopicName) -> None:
         async with self._broker.visit(name) as topic:

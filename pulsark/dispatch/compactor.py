@@ -179,15 +179,10 @@ class Compactor:
 
     def _uncompacted_bytes(self) -> int:
         """Bytes behind the horizon, a ledger that it is in counted by its part."""
-        ledger = self._topic.ledger
-        horizon = EARLIEST if ledger.compacted_to is None else ledger.compacted_to.horizon
-        size = 0
-        for info in ledger.ledgers():
-            if info.ledger_id > horizon.ledger_id:
-                size += info.size
-            elif info.ledger_id == horizon.ledger_id and info.entries:
-                size += info.size * (info.entries - 1 - horizon.entry_id) // info.entries
-        return size
+        compacted_to = self._topic.ledger.compacted_to
+        return self._topic.ledger.bytes_after(
+            EARLIEST if compacted_to is None else compacted_to.horizon
+        )
 
     async def _entries(self, horizon: Position) -> AsyncIterator[Stored]:
         """What a reader of the compacted topic gets, up to the horizon."""

@@ -187,7 +187,7 @@ class _Rewriting:
 
     def _topic_of(self, ledger_id: int) -> Topic | None:
         for topic in self._topics:
-            if any(info.ledger_id == ledger_id for info in topic.ledger.ledgers(ledger_id)[:1]):
+            if topic.ledger.ledger(ledger_id) is not None:
                 return topic
         return None
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.topic_admin import ledger_path
-from pulsark.storage.managed_ledger import read_record
+from pulsark.storage.managed_ledger import read_ledgers
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.storage.ledger_list import LedgerInfo
     from pulsark.wire.topic_name import TopicName
+
+    ById = Callable[[int], LedgerInfo | None]
+    """A ledger by its id; ``None`` if the topic does not have it."""
 
 
 class ListedLedgers:
@@ -24,25 +27,25 @@ class ListedLedgers:
     def __init__(self, broker: Broker, base: TopicName) -> None:
         self._broker = broker
         self._base = base
-        self._known: dict[int, Mapping[int, LedgerInfo] | None] = {}
+        self._known: dict[int, ById | None] = {}
 
     def name(self, partition: int) -> TopicName:
         """A partition, or the topic itself if it has none."""
         return self._base if partition < 0 else self._base.with_partition(partition)
 
-    async def of(self, partition: int) -> Mapping[int, LedgerInfo] | None:
-        """The ledgers of a partition by their ids; ``None`` if that cannot be said now."""
+    async def of(self, partition: int) -> ById | None:
+        """Finds ledgers of a partition; ``None`` if that cannot be said now."""
         if partition not in self._known:
             self._known[partition] = await self._look_up(self.name(partition))
         return self._known[partition]
 
-    async def _look_up(self, name: TopicName) -> Mapping[int, LedgerInfo] | None:
+    async def _look_up(self, name: TopicName) -> ById | None:
         topic = self._broker.loaded_topic(name)
         if topic is not None and not topic.ledger.is_fenced:
-            return {info.ledger_id: info for info in topic.ledger.ledgers()}
+            return topic.ledger.ledger
         if self._broker.is_loading(name):
             return None
-        record = await read_record(ledger_path(name), self._broker.metadata)
-        if record is None or record.pending:
+        found = await read_ledgers(ledger_path(name), self._broker.metadata)
+        if found is None or found[0].pending:
             return None
-        return {info.ledger_id: info for info in record.ledgers}
+        return found[1].info

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.turns import in_turns
 from pulsark.errors import PulsarkError
+from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.storage.position import Position
-from pulsark.storage.retention import trim_point
+from pulsark.storage.retention import trim_points
 
 if TYPE_CHECKING:
     from pulsark.dispatch.topic import Topic
@@ -25,7 +28,7 @@ class TopicRetention:
 
     def trim_soon(self) -> None:
         """Trim in a task of its own, unless one does so already."""
-        if self._task is None and self._point(frozenset()) is not None:
+        if self._task is None and self._may_trim(frozenset()):
             self._task = asyncio.get_running_loop().create_task(self._trim_aside())
 
     async def _trim_aside(self) -> None:
@@ -49,22 +52,32 @@ class TopicRetention:
         """The position before which ledgers may go now; ``None`` if none may."""
         ledger = self._topic.ledger
         if self._topic.policies.sealing.enabled and ledger.has_table:
-            return self._point(None)
+            return await self._last_point(None)
         # What the table has may be from a time when sealing was on: it is asked for those only
         # that would go without it.
-        point = self._point(frozenset())
-        if point is None:
-            return None
-        going = [info.ledger_id for info in ledger.ledgers() if info.ledger_id <= point.ledger_id]
-        return self._point({i for i in going if await ledger.sealed_through(i) >= 0})
+        sealed: set[int] = set()
+        async for point in in_turns(self._points(frozenset()), LEDGERS_PER_TURN_MAX):
+            if await ledger.sealed_through(point.ledger_id) >= 0:
+                sealed.add(point.ledger_id)
+        return await self._last_point(sealed)
 
-    def _point(self, in_table: set[int] | frozenset[int] | None) -> Position | None:
+    async def _last_point(self, in_table: set[int] | None) -> Position | None:
+        last = None
+        async for point in in_turns(self._points(in_table), LEDGERS_PER_TURN_MAX):
+            last = point
+        return None if self._topic.closed else last
+
+    def _may_trim(self, in_table: frozenset[int]) -> bool:
+        return next(self._points(in_table), None) is not None
+
+    def _points(self, in_table: set[int] | frozenset[int] | None) -> Iterator[Position]:
         topic = self._topic
         if topic.closed:
-            return None
+            return iter(())
         policies = topic.policies
-        return trim_point(
-            topic.ledger.ledgers(),
+        return trim_points(
+            topic.ledger.each_ledger(),
+            topic.ledger.total_size,
             self._consumed(),
             policies.retention,
             topic.clock.now_ms(),

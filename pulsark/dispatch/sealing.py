@@ -27,7 +27,9 @@ from pulsark.dispatch.sealing_due import (
 from pulsark.dispatch.sealing_jobs import SealingJobs
 from pulsark.dispatch.sealing_unloaded import UnloadedTopics
 from pulsark.dispatch.tidying import Tidying
+from pulsark.dispatch.turns import in_turns
 from pulsark.errors import CrowdedTableError, PulsarkError, StorageError
+from pulsark.limits import READS_PER_TURN_MAX
 from pulsark.storage.position import Position
 from pulsark.storage.table.seal_range import SealRange
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.policies import Sealing as SealingPolicy
     from pulsark.dispatch.topic import Topic
     from pulsark.schemas.value_schemas import ValueSchemas
+    from pulsark.storage.ledger_list import LedgerInfo
     from pulsark.storage.table.process import Entries, Piece
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
@@ -77,17 +80,28 @@ SMALL_SECONDS = 1.0
 class Progress:
     """What is known of a loaded topic."""
 
-    __slots__ = ("settled", "since", "through", "trimmed")
+    __slots__ = ("first", "settled", "since", "through", "trimmed")
 
     def __init__(self) -> None:
         self.settled: Position | None = None
         """The topic's last entry, when all that there was had been sealed."""
         self.since: float | None = None
         """When entries were first seen that are not in the table."""
+        self.first = 0
+        """Ledgers with lower ids are in the table as a whole, and released."""
         self.through: dict[int, int] = {}
-        """By ledger: the last entry that is in the table and released by the journal; -1: none."""
+        """By ledger that is not: the last entry that is in the table and released by the journal,
+        -1: none."""
         self.trimmed: Position | None = None
         """Up to where the topic was trimmed when it was last looked at."""
+
+    def pass_over(self, ledgers: Iterable[LedgerInfo]) -> None:
+        """Look no more at those at the beginning that are done with."""
+        for info in ledgers:
+            if info.open or self.through.get(info.ledger_id, -1) + 1 < info.entries:
+                return
+            self.first = info.ledger_id + 1
+            self.through.pop(info.ledger_id, None)
 
 
 @dataclass(slots=True)
@@ -283,7 +297,9 @@ class Sealing:
     def _due(self, topic: Topic, now: float, *, everything: bool = False) -> list[SealRange]:
         progress = self._progress[topic]
         last = topic.ledger.last_confirmed
-        infos = topic.ledger.ledgers()
+        infos = topic.ledger.ledgers(progress.first)
+        progress.pass_over(infos)
+        infos = [info for info in infos if info.ledger_id >= progress.first]
         if all(progress.through.get(i.ledger_id, -1) + 1 >= i.entries for i in infos):
             progress.settled, progress.since = last, None
             return []
@@ -317,8 +333,7 @@ class Sealing:
     def _trimmed(self, topic: Topic, progress: Progress) -> None:
         """Rows of ledgers that are gone leave the table in time."""
         progress.trimmed = topic.ledger.trimmed
-        there = {info.ledger_id for info in topic.ledger.ledgers()}
-        for gone in progress.through.keys() - there:
+        for gone in [i for i in progress.through if topic.ledger.ledger(i) is None]:
             del progress.through[gone]
         self._tidy_later(topic.name.base)
 
@@ -428,10 +443,12 @@ class Sealing:
 
     async def _look_up(self, topic: Topic) -> None:
         """What the table has of a topic's ledgers; the journal releases it."""
-        self._progress.setdefault(topic, Progress()).trimmed = topic.ledger.trimmed
-        for info in topic.ledger.ledgers():
+        progress = self._progress.setdefault(topic, Progress())
+        progress.trimmed = topic.ledger.trimmed
+        progress.first = max(progress.first, topic.ledger.unsettled_from)
+        async for info in in_turns(topic.ledger.each_ledger(progress.first), READS_PER_TURN_MAX):
             await self._release(topic, info.ledger_id)
-        if any(through >= 0 for through in self._progress[topic].through.values()):
+        if progress.first or any(through >= 0 for through in progress.through.values()):
             self._tidy_later(topic.name.base)
 
     async def _release(self, topic: Topic, ledger_id: int) -> None:

@@ -188,8 +188,8 @@ def _check(file: DataFile, topics: dict[int, Topic]) -> None:
             "of the file's own partition and ledger"
         )
     topic = topics.get(file.partition)
-    infos = topic.ledger.ledgers() if topic is not None else []
-    entries = next((i.entries for i in infos if i.ledger_id == file.ledger_id), 0)
+    info = None if topic is None else topic.ledger.ledger(file.ledger_id)
+    entries = 0 if info is None else info.entries
     if not 0 <= file.first_entry_id <= file.last_entry_id < entries:
         raise InvalidResourceError(
             f"files: entries {file.first_entry_id} to {file.last_entry_id} of ledger "

@@ -78,7 +78,7 @@ class UnloadedTopics:
     async def _has_something(self, name: TopicName) -> bool:
         """Whether there are entries outside the table. An open ledger may have some."""
         record = await read_record(ledger_path(name), self._broker.metadata)
-        if record is None or not record.ledgers:
+        if record is None or not (record.ledgers or record.folded):
             return False
         if not (await self._broker.policy_source.current(name)).sealing.enabled:
             return False
@@ -86,7 +86,7 @@ class UnloadedTopics:
             sealed = await self._tables.sealed(name, info.ledger_id)
             if info.open or (sealed.through if sealed is not None else -1) < info.entries - 1:
                 return True
-        return False
+        return not all(line.settled for line in record.folded)
 
     async def _visit(self, name: TopicName) -> None:
         async with self._broker.visit(name) as topic:

@@ -18,6 +18,8 @@ from pulsark.dispatch.key_shared_stats import (
     key_shared_of_subscription,
 )
 from pulsark.dispatch.subscription_type import SubType
+from pulsark.dispatch.turns import in_turns
+from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
@@ -277,18 +279,17 @@ class Stats:
 
     # -- inside a topic ------------------------------------------------------------------------
 
-    def internal(self, topic: AnyTopic, *, with_metadata: bool = False) -> Json:
+    async def internal(self, topic: AnyTopic, *, with_metadata: bool = False) -> Json:
         """PersistentTopicInternalStats, all zeros for a topic that stores nothing."""
         if topic.stored is None:
             return {**_NO_STORAGE, "entriesAddedCounter": topic.entries_in}
-        return self._internal(topic.stored, with_metadata=with_metadata)
+        return await self._internal(topic.stored, with_metadata=with_metadata)
 
-    def _internal(self, topic: Topic, *, with_metadata: bool) -> Json:
+    async def _internal(self, topic: Topic, *, with_metadata: bool) -> Json:
         """The open ledger shows 0 entries, as in Pulsar."""
         ledger = topic.ledger
-        ledgers = ledger.ledgers()
         iso = self._broker.iso_time
-        last = ledgers[-1] if ledgers else None
+        last = ledger.newest_ledger()
         return {
             "entriesAddedCounter": topic.entries_in,
             "numberOfEntries": ledger.entries,
@@ -309,7 +310,7 @@ class Stats:
                     "underReplicated": False,
                     **({"metadata": ""} if with_metadata else {}),
                 }
-                for info in ledgers
+                async for info in in_turns(ledger.each_ledger(), LEDGERS_PER_TURN_MAX)
             ],
             "cursors": {
                 name: self._internal_cursor(subscription)

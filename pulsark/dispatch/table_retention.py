@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.listed_ledgers import ListedLedgers
+from pulsark.dispatch.turns import in_turns
+from pulsark.limits import LEDGERS_PER_TURN_MAX
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
@@ -32,11 +34,13 @@ async def apply_retention(broker: Broker, topics: list[Topic], *, dry_run: bool)
     ledgers = 0
     trimmed: set[int] = set()
     for topic in topics:
-        before = {info.ledger_id for info in topic.ledger.ledgers()}
         point = await topic.retention.point()
-        going = {i for i in before if point is not None and i <= point.ledger_id}
-        ledgers += len(going)
-        trimmed |= going
+        through = -1 if point is None else point.ledger_id
+        async for info in in_turns(topic.ledger.each_ledger(), LEDGERS_PER_TURN_MAX):
+            if info.ledger_id > through:
+                break
+            ledgers += 1
+            trimmed.add(info.ledger_id)
         if not dry_run:
             await topic.retention.trim()
     if broker.sealing is None:
@@ -61,7 +65,7 @@ async def _apply_to_table(
     listed = ListedLedgers(broker, base)
     async for sealed in tables.each_ledger(base):
         infos = await listed.of(sealed.partition)
-        gone = infos is not None and sealed.ledger_id not in infos
+        gone = infos is not None and infos(sealed.ledger_id) is None
         gone = gone or sealed.ledger_id in trimmed
         leaving = sealed.files if gone else ()
         rows += sum(file.rows for file in leaving)

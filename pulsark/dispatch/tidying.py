@@ -119,7 +119,7 @@ class _Run:
         infos = await self._listed.of(sealed.partition)
         if infos is None:
             return
-        tables, info = self._tables, infos.get(sealed.ledger_id)
+        tables, info = self._tables, infos(sealed.ledger_id)
         if info is not None:
             sealed = await self._merged(sealed, info)
         elif sealed.files:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pulsark.errors import BadVersionError, MetadataError, StorageError
 from pulsark.metadata.store import MetadataStore
 from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.ledger_record import TopicState, decode_record
+from pulsark.storage.ledger_record import ManagedLedgerRecord, TopicState, decode_record
+from pulsark.storage.ledger_runs import decode_run, runs_path
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +58,8 @@ async def delete_noted(manager: LedgerManager, metadata: MetadataStore) -> None:
     """Remove the ledgers of deleted topics of which a bookie could not be told until now."""
     noted = [int(name) for name in await metadata.children(NOTED)]
     for ledger_id in sorted(await delete_ledgers(noted, manager)):
-        try:
+        with suppress(BadVersionError):  # somebody else did it
             await metadata.delete(f"{NOTED}/{ledger_id}")
-        except BadVersionError:
-            continue  # somebody else did it
 
 
 async def delete_managed_ledger(
@@ -81,9 +81,26 @@ async def delete_managed_ledger(
                 record = replace(record, state=TopicState.DELETING)
                 version = await metadata.put(path, record.encode(), version)
             compacted = [] if record.compacted is None else [record.compacted.ledger_id]
+            await _delete_runs(record, manager, metadata)
             listed = [info.ledger_id for info in record.ledgers]
             await delete_for_good((*listed, *compacted, *record.removing), manager, metadata)
             await metadata.delete(path, version)
         except BadVersionError:
             continue  # its owner changed it meanwhile; now, it cannot any more
         return
+
+
+async def _delete_runs(
+    record: ManagedLedgerRecord, manager: LedgerManager, metadata: MetadataStore
+) -> None:
+    """Delete folded ledgers. A document goes after its ledgers: what is there is left to do."""
+    parent = runs_path(record.topic_id)
+    for name in await metadata.children(parent):
+        path = f"{parent}/{name}"
+        found = await metadata.get(path)
+        if found is not None:
+            run = decode_run(path, found.value)
+            listed = [i.ledger_id for i in run.infos(record.trimmed.ledger_id + 1)]
+            await delete_for_good(listed, manager, metadata)
+            with suppress(BadVersionError):  # somebody else did it
+                await metadata.delete(path)

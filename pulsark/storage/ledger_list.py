@@ -7,40 +7,48 @@ Everything reduces to ``rank``, the number of entries before a position, and its
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import NamedTuple
 
+from pulsark.storage.ledger_runs import (
+    NOTHING_FOLDED,
+    FoldedLedgers,
+    LedgerInfo,
+    info_position_with,
+)
 from pulsark.storage.position import Position
+
+__all__ = ["LedgerInfo", "LedgerList"]
 
 _MAX_ID = 2**63 - 1
 
 
-class LedgerInfo(NamedTuple):
-    """One ledger of a managed ledger.
+class LedgerList:
+    """Ledgers by ascending id; only the last may grow. ``trimmed`` is the last entry removed.
 
-    ``entries`` and ``size`` (bytes) are final unless ``open``. ``timestamp_ms`` is when the
-    ledger was closed, or created as long as it is open.
+    Those that are ``folded`` come before ``ledgers``.
     """
 
-    ledger_id: int
-    entries: int
-    size: int
-    timestamp_ms: int
-    open: bool = False
-
-
-class LedgerList:
-    """Ledgers by ascending id; only the last may grow. ``trimmed`` is the last entry removed."""
-
-    def __init__(self, ledgers: Iterable[LedgerInfo] = (), trimmed: Position | None = None) -> None:
+    def __init__(
+        self,
+        ledgers: Iterable[LedgerInfo] = (),
+        trimmed: Position | None = None,
+        folded: FoldedLedgers = NOTHING_FOLDED,
+    ) -> None:
+        self._folded = folded
+        self._last_folded = folded.last_id
         self._ledgers = list(ledgers)
         self._ids = [info.ledger_id for info in self._ledgers]
         self._counts = [info.entries for info in self._ledgers]
-        self._starts = [0, *accumulate(self._counts)][: len(self._counts)]
-        self._bytes_before = [0, *accumulate([info.size for info in self._ledgers])]
+        self._starts = [*accumulate(self._counts, initial=folded.entries)][: len(self._counts)]
+        sizes = [info.size for info in self._ledgers]
+        self._bytes_before = [*accumulate(sizes, initial=folded.size)]
         self._trimmed = trimmed if trimmed is not None else Position(-1, -1)
         assert self._ids == sorted(set(self._ids)), "ledger ids must rise"
+        assert not self._ids or self._ids[0] > folded.last_id, "ledger ids must rise"
+
+    def __len__(self) -> int:
+        return len(self._folded) + len(self._ids)
 
     def grow(self, entries: int) -> None:
         """Set the number of entries of the last ledger."""
@@ -54,7 +62,7 @@ class LedgerList:
     @property
     def entries(self) -> int:
         """Entries of all ledgers."""
-        return self._starts[-1] + self._counts[-1] if self._starts else 0
+        return self._starts[-1] + self._counts[-1] if self._starts else self._folded.entries
 
     def bytes_after(self, position: Position, open_bytes: int = 0) -> int:
         """Bytes of the entries after a position; those within one ledger count as equally large.
@@ -62,8 +70,10 @@ class LedgerList:
         ``open_bytes`` are those of the last ledger, if it is open.
         """
         ledger_id, entry_id = position
-        index = bisect_left(self._ids, ledger_id)
         total = self.closed_bytes + open_bytes
+        if ledger_id <= self._last_folded:
+            return total - self._folded.bytes_through(position)
+        index = bisect_left(self._ids, ledger_id)
         if index == len(self._ids):
             return 0
         before = self._bytes_before[index]
@@ -74,40 +84,63 @@ class LedgerList:
 
     def position_leaving(self, size: int, open_bytes: int = 0) -> Position:
         """The first position after which are at most ``size`` bytes, as ``bytes_after`` counts."""
-        total = self.closed_bytes + open_bytes
-        index = bisect_left(self._bytes_before, total - size, hi=len(self._ids)) - 1
-        if index < 0:
+        total, size = self.closed_bytes + open_bytes, max(size, 0)
+        if total <= size:
             return self._trimmed
-        count, here = self._counts[index], self._size_at(index, open_bytes)
-        missing = total - size - self._bytes_before[index]
-        entries = -(-missing * count // here) if here else count
-        return Position(self._ids[index], min(entries, count) - 1)
+        if total - size <= self._folded.size:
+            return self._folded.position_with(total - size)
+        index = bisect_left(self._bytes_before, total - size, hi=len(self._ids)) - 1
+        here = LedgerInfo(
+            self._ids[index], self._counts[index], self._size_at(index, open_bytes), 0
+        )
+        return info_position_with(here, total - size - self._bytes_before[index])
 
     def _size_at(self, index: int, open_bytes: int) -> int:
         info = self._ledgers[index]
         return open_bytes if info.open else info.size
 
-    def infos(self, first: int = 0) -> list[LedgerInfo]:
-        """The ledgers from an id on, with their present numbers of entries."""
+    def infos(self, first: int = 0) -> Iterator[LedgerInfo]:
+        """The ledgers from an id on, oldest first, as they are now."""
         index = bisect_left(self._ids, first)
-        return [
-            info._replace(entries=count)
-            for info, count in zip(self._ledgers[index:], self._counts[index:], strict=True)
-        ]
+        ledgers, counts = self._ledgers[index:], self._counts[index:]
+        if first <= self._last_folded:
+            yield from self._folded.infos(first)
+        for info, count in zip(ledgers, counts, strict=True):
+            yield info._replace(entries=count)
 
-    def index_of(self, ledger_id: int) -> int | None:
-        """Place of a ledger in the list, or ``None``."""
+    def info(self, ledger_id: int) -> LedgerInfo | None:
+        """One of the ledgers."""
+        if ledger_id <= self._last_folded:
+            return self._folded.info(ledger_id)
+        index = self._index_of(ledger_id)
+        return None if index is None else self._ledgers[index]._replace(entries=self._counts[index])
+
+    def newest(self) -> LedgerInfo | None:
+        """The last ledger."""
+        if self._ids:
+            return self.info(self._ids[-1])
+        return self._folded.info(self._last_folded) if self._folded.runs else None
+
+    def _index_of(self, ledger_id: int) -> int | None:
         index = bisect_left(self._ids, ledger_id)
         return index if index < len(self._ids) and self._ids[index] == ledger_id else None
 
+    def __contains__(self, ledger_id: int) -> bool:
+        return self.info(ledger_id) is not None
+
     def count_of(self, ledger_id: int) -> int:
         """Entries of one ledger; 0 if it is not in the list."""
-        index = self.index_of(ledger_id)
+        if ledger_id <= self._last_folded:
+            info = self._folded.info(ledger_id)
+            return 0 if info is None else info.entries
+        index = self._index_of(ledger_id)
         return 0 if index is None else self._counts[index]
 
     def rank(self, position: Position) -> int:
         """Entries before ``position``, whether there is one at it or not."""
         ledger_id, entry_id = position
+        if ledger_id <= self._last_folded:
+            return self._folded.rank(position)
         ids = self._ids
         index = bisect_left(ids, ledger_id)
         if index == len(ids):
@@ -118,6 +151,8 @@ class LedgerList:
 
     def at(self, rank: int) -> Position:
         """The position of the entry with ``rank`` entries before it; it must exist."""
+        if rank < self._folded.entries:
+            return self._folded.at(rank)
         # Empty ledgers share their start with the next one: the rightmost has the entry.
         index = bisect_right(self._starts, rank) - 1
         return Position(self._ids[index], rank - self._starts[index])

@@ -6,6 +6,7 @@ the topic.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +19,11 @@ from pulsark.runtime import Runtime
 from pulsark.storage.compacted_to import CompactedTo
 from pulsark.storage.ledger_list import LedgerInfo, LedgerList
 from pulsark.storage.ledger_metadata import LedgerMetadata, check_version
+from pulsark.storage.ledger_runs import FoldedLedgers, RunLine, decode_run
 from pulsark.storage.position import EARLIEST, Position
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""With folded runs; a record without any is of format 1, which earlier releases read."""
 
 
 class TopicState(StrEnum):
@@ -56,10 +59,28 @@ class ManagedLedgerRecord:
     """Where the compacted form of the topic is, if there is one."""
     pending: tuple[LedgerInfo, ...] = ()
     """Reserved ledgers, behind all others. They exist if the topic's table has them."""
+    folded: tuple[RunLine, ...] = ()
+    """Runs of closed ledgers before ``ledgers``. Those up to ``trimmed`` are no part of them."""
 
-    def ledger_list(self) -> LedgerList:
-        """For arithmetic with positions."""
-        return LedgerList(self.ledgers, self.trimmed)
+    def ledger_list(self, folded: FoldedLedgers) -> LedgerList:
+        """For arithmetic with positions; ``folded`` are its runs (``read_runs``)."""
+        return LedgerList(self.ledgers, self.trimmed, folded)
+
+    def with_folded(self, count: int, line: RunLine) -> ManagedLedgerRecord:
+        """With so many ledgers at the beginning as a run."""
+        return replace(self, ledgers=self.ledgers[count:], folded=(*self.folded, line))
+
+    def with_joined(self, first: int, count: int, line: RunLine) -> ManagedLedgerRecord:
+        """With so many runs from a place on as one."""
+        folded = (*self.folded[:first], line, *self.folded[first + count :])
+        return replace(self, folded=folded)
+
+    def with_trimmed(self, victims: Sequence[LedgerInfo]) -> ManagedLedgerRecord:
+        """Without its first ledgers, which are to be removed."""
+        last = max([self.trimmed, *(_end(info) for info in victims if info.entries)])
+        gone = {info.ledger_id for info in victims}
+        folded = tuple(line for line in self.folded if line.last_id > last.ledger_id)
+        return replace(self.without_ledgers(gone), folded=folded, trimmed=last)
 
     def with_ledger(self, info: LedgerInfo) -> ManagedLedgerRecord:
         """With one ledger added at the end, or replaced."""
@@ -111,7 +132,7 @@ class ManagedLedgerRecord:
     def encode(self) -> bytes:
         """The stored JSON."""
         document: dict[str, Any] = {
-            "version": FORMAT_VERSION,
+            "version": FORMAT_VERSION if self.folded else 1,
             "topicId": self.topic_id,
             "createdMs": self.created_ms,
             "state": self.state.value,
@@ -127,6 +148,8 @@ class ManagedLedgerRecord:
             document["topicEpoch"] = self.topic_epoch
         if self.compacted is not None:
             document["compacted"] = [self.compacted.ledger_id, *self.compacted.horizon]
+        if self.folded:
+            document["folded"] = [[*line[:3], int(line.settled)] for line in self.folded]
         if self.pending:
             document["pending"] = [list(i[:4]) for i in self.pending]
         return json.dumps(document, separators=(",", ":")).encode()
@@ -140,6 +163,19 @@ def decode_record(path: str, value: bytes) -> ManagedLedgerRecord:
         return _from_document(document)
     except (KeyError, TypeError, ValueError) as e:
         raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+
+
+async def read_runs(record: ManagedLedgerRecord, metadata: MetadataStore) -> FoldedLedgers | None:
+    """The folded ledgers of a record; ``None`` if it is not the present one any more."""
+    runs = []
+    for line in record.folded:
+        path = line.path(record.topic_id)
+        found = await metadata.get(path)
+        if found is None:
+            return None
+        runs.append(decode_run(path, found.value))
+        await asyncio.sleep(0)  # a store in this process answers without a pause
+    return FoldedLedgers(runs).behind(record.trimmed.ledger_id)
 
 
 async def claim_or_create(
@@ -177,6 +213,26 @@ async def read_record(path: str, metadata: MetadataStore) -> ManagedLedgerRecord
     return None if record.state is TopicState.DELETING else record
 
 
+async def read_ledgers(
+    path: str, metadata: MetadataStore
+) -> tuple[ManagedLedgerRecord, LedgerList] | None:
+    """The record at a path and all its ledgers, without opening it."""
+    before: ManagedLedgerRecord | None = None
+    while (record := await read_record(path, metadata)) is not None:
+        folded = await read_runs(record, metadata)
+        if folded is not None:
+            return record, record.ledger_list(folded)
+        if record == before:
+            raise missing_run(path)
+        before = record
+    return None
+
+
+def missing_run(path: str) -> MetadataError:
+    """The error for a record that names a run without a document."""
+    return MetadataError(f"{path}: a run of its ledgers is missing in the metadata store")
+
+
 def _from_document(document: dict[str, Any]) -> ManagedLedgerRecord:
     ledgers = tuple(
         LedgerInfo(int(i), 0, 0, int(timestamp), open=True)
@@ -201,7 +257,15 @@ def _from_document(document: dict[str, Any]) -> ManagedLedgerRecord:
             LedgerInfo(int(i), int(entries), int(size), int(timestamp))
             for i, entries, size, timestamp in document.get("pending", ())
         ),
+        tuple(
+            RunLine(int(first), int(last), int(ledgers), bool(settled))
+            for first, last, ledgers, settled in document.get("folded", ())
+        ),
     )
+
+
+def _end(info: LedgerInfo) -> Position:
+    return Position(info.ledger_id, info.entries - 1)
 
 
 def _compacted(numbers: list[int] | None) -> CompactedTo | None:

@@ -6,6 +6,8 @@ entry at or after it, and never goes beyond the last confirmed one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pulsark.errors import NoSuchLedgerError, StorageError
 from pulsark.storage.ledger import LedgerManager
 from pulsark.storage.ledger_list import LedgerInfo, LedgerList
@@ -47,7 +49,7 @@ class LedgerView:
                     ledger_id, first, last, max_bytes - size, confirmed=end
                 )
             except StorageError as e:
-                if isinstance(e, NoSuchLedgerError) and self._ledgers.index_of(ledger_id) is None:
+                if isinstance(e, NoSuchLedgerError) and ledger_id not in self._ledgers:
                     continue  # trimmed meanwhile
                 if result:
                     break  # the next call meets the error as its first entry
@@ -96,8 +98,31 @@ class LedgerView:
         return self._ledgers.between(after, through)
 
     def ledgers(self, first: int = 0) -> list[LedgerInfo]:
-        """The ledgers from an id on, oldest first."""
-        return self._ledgers.infos(first)
+        """The ledgers from an id on, oldest first. All at once: see ``each_ledger``."""
+        return list(self.each_ledger(first))
+
+    def each_ledger(self, first: int = 0) -> Iterator[LedgerInfo]:
+        """The ledgers from an id on, oldest first, as they are at the first step.
+
+        There may be a hundred thousand: walk them ``in_turns`` of the loop.
+        """
+        for info in self._ledgers.infos(first):
+            yield info._replace(size=self.open_bytes) if info.open else info
+
+    def ledger(self, ledger_id: int) -> LedgerInfo | None:
+        """One of its ledgers; ``None`` if it is not there (any more)."""
+        info = self._ledgers.info(ledger_id)
+        return info._replace(size=self.open_bytes) if info is not None and info.open else info
+
+    def newest_ledger(self) -> LedgerInfo | None:
+        """The last ledger, if there is any."""
+        info = self._ledgers.newest()
+        return None if info is None else self.ledger(info.ledger_id)
+
+    @property
+    def ledger_count(self) -> int:
+        """How many ledgers there are."""
+        return len(self._ledgers)
 
     @property
     def entries(self) -> int:

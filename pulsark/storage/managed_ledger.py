@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 from pulsark.errors import (
@@ -29,7 +29,7 @@ from pulsark.errors import (
     StorageError,
     StorageFullError,
 )
-from pulsark.metadata.store import MetadataStore
+from pulsark.metadata.store import MAX_VALUE_BYTES, MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.compacted_ledger import CompactedLedger, CompactedLedgerWriter
 from pulsark.storage.compacted_to import CompactedTo
@@ -37,13 +37,17 @@ from pulsark.storage.held_ledgers import HeldLedgers
 from pulsark.storage.ledger import LedgerManager, LedgerWriter
 from pulsark.storage.ledger_appends import AppendQueue
 from pulsark.storage.ledger_deletion import delete_ledgers, delete_managed_ledger
+from pulsark.storage.ledger_folding import Folding
 from pulsark.storage.ledger_list import LedgerInfo
 from pulsark.storage.ledger_record import (
     ManagedLedgerRecord,
     TopicState,
     claim_or_create,
+    read_ledgers,
     read_record,
+    read_runs,
 )
+from pulsark.storage.ledger_runs import FoldedLedgers
 from pulsark.storage.ledger_view import LedgerView
 from pulsark.storage.managed_ledger_config import ManagedLedgerConfig, ManagedLedgerListener
 from pulsark.storage.position import Position
@@ -57,6 +61,7 @@ __all__ = [
     "ManagedLedgerListener",
     "ManagedLedgerRecord",
     "delete_managed_ledger",
+    "read_ledgers",
     "read_record",
 ]
 
@@ -66,6 +71,15 @@ log = logging.getLogger(__name__)
 
 Attached = Callable[[str, Collection[int]], Awaitable[Collection[int]]]
 """Of reserved ledgers of the topic with this id, those that its table has."""
+
+LEDGERS_A_TRIM = 1000
+"""So many ledgers go at a time."""
+
+REMOVING_MAX = 10_000
+"""So many ledgers may wait for bookies to be told; until then nothing more is trimmed."""
+
+ROLL_OVER_RETRY_SECONDS = 10.0
+"""After a new ledger could not be made, the full one is used for so long."""
 
 RETRY_SECONDS = 1.0
 """After a failed attempt to store, appends fail at once for so long."""
@@ -78,6 +92,7 @@ class ManagedLedger(LedgerView):
         self,
         path: str,
         record: ManagedLedgerRecord,
+        folded: FoldedLedgers,
         version: int,
         manager: LedgerManager,
         metadata: MetadataStore,
@@ -85,14 +100,17 @@ class ManagedLedger(LedgerView):
         runtime: Runtime,
         listener: ManagedLedgerListener,
     ) -> None:
-        super().__init__(record.ledger_list(), manager)
+        super().__init__(record.ledger_list(folded), manager)
         self.path = path
         self.topic_id = record.topic_id
         self._record = record
+        self._folded = folded
         self._version = version
-        self._sure = False
-        """The stored record is ``_record``, written by this owner. Only then may something be
-        deleted because it does not need it: another owner, or a write of unknown outcome, may."""
+        self.record_bytes = 0
+        """Size of the record when it was saved last."""
+        self._sure = True
+        """The stored record is ``_record``, as far as this owner knows. Only then may something be
+        deleted because it is not needed: a write of unknown outcome may have come to need it."""
         self._metadata = metadata
         self._config = config
         self._clock = runtime.clock
@@ -104,7 +122,10 @@ class ManagedLedger(LedgerView):
         self._writer: LedgerWriter | None = None
         self._newest: LedgerWriter | None = None
         """The writer or the last one: it knows the bytes of its ledger until the record does."""
-        self._created_ms = 0
+        self._created = 0.0
+        """When the writer's ledger was made, by the monotonic clock."""
+        self._times = 1
+        """So many times as large as configured ledgers are: there are very many."""
         self._held = False
         """Appends wait although there is a writer: it is being closed."""
         self._open_entries = 0
@@ -116,10 +137,11 @@ class ManagedLedger(LedgerView):
         self._refusal: PulsarkError | None = None
         self._storage_error: StorageError | MetadataError | None = None
         self._retry_at = 0.0
-        self._roll_at_ms = 0
+        self._roll_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._held_ledgers = HeldLedgers(runtime.clock)
+        self._folding = Folding(self)
         self._unfinished: set[int] = set()
         """Of the ledgers to be removed, those that are being written."""
         self._show_record()
@@ -151,7 +173,13 @@ class ManagedLedger(LedgerView):
             if record.state is TopicState.DELETING:
                 await delete_managed_ledger(path, manager, metadata)
                 continue
-            opened = cls(path, record, version, manager, metadata, config, runtime, listener)
+            folded = await read_runs(record, metadata)
+            if folded is None:
+                await read_ledgers(path, metadata)  # raises, unless somebody else changed it
+                continue
+            opened = cls(
+                path, record, folded, version, manager, metadata, config, runtime, listener
+            )
             try:
                 await opened._close_unclosed()
                 await opened._decide_pending(attached)
@@ -284,6 +312,9 @@ class ManagedLedger(LedgerView):
             return
         if self._unclosed() and self._timer is None:
             self._timer = self._loop.call_later(RETRY_SECONDS, self._retry)
+        waiting = self._appends.entries and self._writer is None
+        if self._loaded and self._task is None and not waiting and self._folding.is_due:
+            self._start(self._folding.run)
         if self._record.removing and self._sweeper is None:
             self._sweeper = self._loop.create_task(self._sweep_aside())
 
@@ -345,15 +376,16 @@ class ManagedLedger(LedgerView):
             raise
         # After another error the record may list the ledger: it stays, perhaps for nobody.
         self._writer = self._newest = writer
-        self._created_ms = now
+        self._created = self._clock.monotonic()
         if len(record.ledgers) > 0:
             self._listener.ledger_closed()
 
     def _is_full(self, writer: LedgerWriter) -> bool:
-        now = self._clock.now_ms()
+        now = self._clock.monotonic()
+        age_ms = int((now - self._created) * 1000)
         return (
-            self._config.is_full(writer.last_pushed + 1, writer.length, now - self._created_ms)
-            and now >= self._roll_at_ms
+            self._config.is_full(writer.last_pushed + 1, writer.length, age_ms, self._times)
+            and now >= self._roll_at
         )
 
     async def _roll_over(self) -> None:
@@ -369,7 +401,7 @@ class ManagedLedger(LedgerView):
             new = await self._create()
         except (StorageError, MetadataError) as e:
             log.warning("%s: no new ledger yet: %s", self.path, e)
-            self._roll_at_ms = self._clock.now_ms() + 10_000
+            self._roll_at = self._clock.monotonic() + ROLL_OVER_RETRY_SECONDS
             return
         try:
             # It may have failed meanwhile; then there is no writer, and recovery comes first.
@@ -408,30 +440,56 @@ class ManagedLedger(LedgerView):
             await self._save(record)
         await self._close_unclosed()
 
-    async def _save(self, record: ManagedLedgerRecord, open_entries: int | None = None) -> None:
-        """Make a record true. ``open_entries``: of the ledger that is open from now on.
+    async def _save(
+        self,
+        record: ManagedLedgerRecord,
+        open_entries: int | None = None,
+        folded: FoldedLedgers | None = None,
+    ) -> None:
+        """Make a record true. ``open_entries``: of the ledger that is open from now on;
+        ``folded``: the ledgers of its runs, if they change.
 
         ``LedgerFencedError``: it certainly is not. After any other error it may be, and until the
         next one is saved nothing is deleted.
         """
         self._sure = False
+        value = record.encode()
+        self._watch_size(len(value))
         try:
-            self._version = await self._metadata.put(self.path, record.encode(), self._version)
+            self._version = await self._metadata.put(self.path, value, self._version)
         except BadVersionError as e:
             error = LedgerFencedError(f"{self.path} has another owner")
             self._stop(error)
             raise error from e
         self._sure = True
         self._record = record
+        if folded is not None:
+            self._folded = folded
         if open_entries is not None:
             self._open_entries = open_entries
         self._show_record()
 
+    def _watch_size(self, size: int) -> None:
+        """The record may grow to ``MAX_VALUE_BYTES``; that it does is said in time."""
+        before, self.record_bytes = self.record_bytes, size
+        if size > MAX_VALUE_BYTES // 2 >= before:
+            log.error(
+                "%s: its record has %d bytes of at most %d: %d ledgers, %d to be removed, "
+                "%d properties",
+                self.path,
+                size,
+                MAX_VALUE_BYTES,
+                len(self._record.ledgers),
+                len(self._record.removing),
+                len(self._record.properties),
+            )
+
     def _show_record(self) -> None:
-        self._ledgers = self._record.ledger_list()
+        self._ledgers = self._record.ledger_list(self._folded)
         if self._record.ledgers and self._record.ledgers[-1].open:
             self._ledgers.grow(self._open_entries)
         self.last_confirmed = self._ledgers.last()
+        self._times = self._config.times(len(self._ledgers))
 
     # What an owner may order.
 
@@ -494,16 +552,32 @@ class ManagedLedger(LedgerView):
 
         A bookie that cannot be told now is told later.
         """
-        await self._order(lambda: self._trim(before), terminated=True)
-        await self._sweep()
+        more = True
+        while more:
+            more = await self._order(lambda: self._trim(before), terminated=True)
+            await self._sweep()
+            more = more and len(self._record.removing) < REMOVING_MAX
 
-    async def _trim(self, before: Position) -> None:
-        ledgers = self._record.ledgers
-        victims = list(takewhile(lambda i: not i.open and _end(i) < before, ledgers))
+    async def _trim(self, before: Position) -> bool:
+        """One step; whether there is more to be removed."""
+        most = min(REMOVING_MAX - len(self._record.removing), LEDGERS_A_TRIM)
+        going = takewhile(lambda i: not i.open and _end(i) < before, self._ledgers.infos())
+        victims = list(islice(going, max(most, 0)))
+        more = next(going, None) is not None
         if victims:
-            record = self._record.without_ledgers({info.ledger_id for info in victims})
-            trimmed = max([record.trimmed, *(_end(i) for i in victims if i.entries)])
-            await self._save(replace(record, trimmed=trimmed))
+            runs = len(self._record.folded)
+            record = self._record.with_trimmed(victims)
+            await self._save(record, folded=self._folded.behind(record.trimmed.ledger_id))
+            if len(record.folded) < runs:
+                await self._folding.sweep()
+        return more
+
+    @property
+    def unsettled_from(self) -> int:
+        """The first ledger that may have something that is not in the table, or that some bookie
+        still has to be told of. Before it are only old ones."""
+        unsettled = [line.first_id for line in self._record.folded if not line.settled]
+        return unsettled[0] if unsettled else self._folded.last_id + 1
 
     @property
     def has_table(self) -> bool:
@@ -641,13 +715,6 @@ class ManagedLedger(LedgerView):
         await self._save(replace(self._record, removing=rest))
 
     # What it is.
-
-    def ledgers(self, first: int = 0) -> list[LedgerInfo]:
-        """The ledgers from an id on, oldest first; of the open one, what is confirmed."""
-        infos = super().ledgers(first)
-        if infos and infos[-1].open:
-            infos[-1] = infos[-1]._replace(size=self.open_bytes)
-        return infos
 
     @property
     def open_bytes(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pulsark.limits import LEDGERS_UNTIL_LARGER
 from pulsark.storage.ledger import LedgerConfig
 
 if TYPE_CHECKING:
@@ -73,8 +74,18 @@ class ManagedLedgerConfig:
         """That of a new ledger of the managed ledger at ``owner``."""
         return LedgerConfig(self.ensemble_size, self.write_quorum, self.ack_quorum, owner=owner)
 
-    def is_full(self, entries: int, size: int, age_ms: int) -> bool:
-        """Whether a ledger of so many entries, bytes and milliseconds is to be closed."""
-        return age_ms >= self.min_age_ms and (
-            entries >= self.max_entries or size >= self.max_bytes or age_ms >= self.max_age_ms
+    def is_full(self, entries: int, size: int, age_ms: int, times: int = 1) -> bool:
+        """Whether a ledger of so many entries, bytes and milliseconds is to be closed, in a topic
+        whose ledgers are so many ``times`` as large."""
+        return age_ms >= self.min_age_ms * times and (
+            entries >= self.max_entries * times
+            or size >= self.max_bytes * times
+            or age_ms >= self.max_age_ms * times
         )
+
+    def times(self, ledgers: int) -> int:
+        """How many times as large the ledgers of a topic are that has so many of them.
+
+        So its list grows with the logarithm of its age, and not without bound.
+        """
+        return 1 << ledgers // LEDGERS_UNTIL_LARGER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from pulsark.storage.ledger_list import LedgerInfo
@@ -32,35 +32,32 @@ class Retention:
         return 0 <= self.time_ms <= age_ms or 0 <= self.size_bytes <= size_without
 
 
-def trim_point(
+def trim_points(
     ledgers: Iterable[LedgerInfo],
+    size: int,
     consumed: Position,
     retention: Retention,
     now_ms: int,
     of_table: Retention | None = None,
     in_table: Container[int] | None = None,
-) -> Position | None:
-    """The position before which ledgers may be removed; ``None`` if none may.
+) -> Iterator[Position]:
+    """Positions before which ledgers may be removed, rising; none if none may.
 
     A ledger in the topic's table (``in_table``; ``None``: all are, or will be) goes when
     ``of_table`` lets it go as well: there is one copy of a message, and who keeps it longer wins.
 
-    ``ledgers`` are in order; ``consumed`` is the last entry that everybody has acknowledged, as
-    have been all before it. An open ledger stays, and so does everything behind the first that
-    stays.
+    ``ledgers`` are in order, ``size`` bytes all together; ``consumed`` is the last entry that
+    everybody has acknowledged, as have been all before it. An open ledger stays, and so does
+    everything behind the first that stays.
     """
-    ledgers = list(ledgers)
-    size = sum([info.size for info in ledgers])
-    point = None
     for info in ledgers:
         end = Position(info.ledger_id, info.entries - 1)
         if info.open or end > consumed:
-            break
+            return
         size -= info.size
         if not retention.lets_go(now_ms - info.timestamp_ms, size):
-            break
+            return
         sealed = in_table is None or info.ledger_id in in_table
         if of_table and sealed and not of_table.lets_go(now_ms - info.timestamp_ms, size):
-            break
-        point = Position(info.ledger_id, info.entries)
-    return point
+            return
+        yield Position(info.ledger_id, info.entries)

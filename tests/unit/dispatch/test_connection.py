@@ -567,6 +567,7 @@ async def test_a_topic_that_is_being_deleted_does_not_exist(broker) -> None:
 async def test_a_topic_whose_deletion_failed_can_be_used_or_deleted_again(broker) -> None:
     client = Client(broker)
     await client.produce(TOPIC, 1)
+    await client.subscribe(TOPIC)
     broker.bookie.down = True
     with pytest.raises((StorageError, MetadataError)):
         await broker.broker.topic_admin.delete_topic(NAME, force=True)

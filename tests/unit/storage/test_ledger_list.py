@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsark.storage.ledger_list import LedgerInfo, LedgerList
+from pulsark.storage.ledger_runs import FoldedLedgers, LedgerRun, decode_run
 from pulsark.storage.position import EARLIEST, LATEST, Position
 
 counts = st.lists(
@@ -19,22 +22,32 @@ positions = st.one_of(
 )
 
 
-def build(shape: list[tuple[int, int]]) -> tuple[LedgerList, list[Position]]:
+cuts = st.lists(st.integers(1, 3), max_size=3)
+"""Lengths of folded runs at the beginning of the list."""
+
+
+def build(
+    shape: list[tuple[int, int]], folded: Sequence[int] = ()
+) -> tuple[LedgerList, list[Position]]:
     infos, entries, ledger_id = [], [], 0
     for gap, count in shape:
         ledger_id += gap
         infos.append(LedgerInfo(ledger_id, count, count * 10, 0))
         entries += [Position(ledger_id, e) for e in range(count)]
         ledger_id += 1
-    trimmed = Position(-1, -1)
-    return LedgerList(infos, trimmed), entries
+    runs = []
+    for length in folded:
+        if len(infos) > length:
+            runs.append(decode_run("", LedgerRun.of(infos[:length]).encode()))
+            infos = infos[length:]
+    return LedgerList(infos, Position(-1, -1), FoldedLedgers(runs)), entries
 
 
-@given(counts, positions, positions)
+@given(counts, cuts, positions, positions)
 def test_answers_are_those_of_a_plain_list(
-    shape: list[tuple[int, int]], p: Position, q: Position
+    shape: list[tuple[int, int]], folded: list[int], p: Position, q: Position
 ) -> None:
-    ledgers, entries = build(shape)
+    ledgers, entries = build(shape, folded)
     assert ledgers.entries == len(entries)
     assert ledgers.rank(p) == bisect_left(entries, p)
     assert [ledgers.at(rank) for rank in range(len(entries))] == entries
@@ -50,9 +63,11 @@ def test_answers_are_those_of_a_plain_list(
     assert ledgers.between(p, q) == len([e for e in entries if p < e <= q])
 
 
-@given(counts, st.integers(0, 20), positions)
-def test_the_last_ledger_grows(shape: list[tuple[int, int]], more: int, p: Position) -> None:
-    ledgers, _ = build([*shape, (2, 0)])
+@given(counts, cuts, st.integers(0, 20), positions)
+def test_the_last_ledger_grows(
+    shape: list[tuple[int, int]], folded: list[int], more: int, p: Position
+) -> None:
+    ledgers, _ = build([*shape, (2, 0)], folded)
     ledgers.grow(more)
     expected, entries = build([*shape, (2, more)])
     assert ledgers.entries == len(entries)
@@ -72,9 +87,40 @@ def test_after_everything_was_trimmed_the_last_position_stays() -> None:
     assert ledgers.before(Position(9, 0)) == Position(7, 41)
 
 
-def test_bytes_after_a_position_and_the_position_that_leaves_them() -> None:
+@given(counts, cuts, st.integers(0, 20), positions)
+def test_a_folded_list_is_the_same_list(
+    shape: list[tuple[int, int]], folded: list[int], gone: int, p: Position
+) -> None:
+    plain, _ = build(shape)
+    ledgers, _ = build(shape, folded)
+    assert len(ledgers) == len(plain)
+    assert ledgers.newest() == plain.newest()
+    for first in range(30):
+        assert list(ledgers.infos(first)) == list(plain.infos(first))
+        assert ledgers.info(first) == plain.info(first)
+        assert (first in ledgers) == (first in plain)
+        assert ledgers.count_of(first) == plain.count_of(first)
+    assert ledgers.bytes_after(p) == plain.bytes_after(p)
+    for size in range(-1, 200, 7):
+        assert ledgers.position_leaving(size) == plain.position_leaving(size)
+    # The same without some at the beginning.
+    rest = [info for info in plain.infos() if info.ledger_id > gone]
+    cut = ledgers._folded.behind(gone)
+    tail = [info for info in rest if info.ledger_id > cut.last_id]
+    ledgers, plain = LedgerList(tail, folded=cut), LedgerList(rest)
+    assert list(ledgers.infos()) == rest
+    assert [ledgers.at(rank) for rank in range(plain.entries)] == [
+        plain.at(rank) for rank in range(plain.entries)
+    ]
+    assert ledgers.rank(p) == plain.rank(p)
+    assert ledgers.bytes_after(p) == plain.bytes_after(p)
+
+
+@pytest.mark.parametrize("folded", [0, 1, 2, 3])
+def test_bytes_after_a_position_and_the_position_that_leaves_them(folded: int) -> None:
     sizes = [LedgerInfo(2, 10, 1000, 0), LedgerInfo(5, 0, 0, 0), LedgerInfo(7, 4, 100, 0)]
-    ledgers = LedgerList([*sizes, LedgerInfo(9, 0, 0, 0, open=True)])
+    runs = FoldedLedgers([LedgerRun.of(sizes[:folded])] if folded else ())
+    ledgers = LedgerList([*sizes[folded:], LedgerInfo(9, 0, 0, 0, open=True)], folded=runs)
     ledgers.grow(2)
     for position, expected in (
         (EARLIEST, 1150),

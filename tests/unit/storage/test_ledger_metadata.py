@@ -16,6 +16,7 @@ from pulsark.storage.ledger_metadata import (
     decode_ledger_metadata,
 )
 from pulsark.storage.ledger_record import ManagedLedgerRecord, TopicState, decode_record
+from pulsark.storage.ledger_runs import RunLine
 from pulsark.storage.position import Position
 
 METADATA = LedgerMetadata(
@@ -33,6 +34,7 @@ RECORD = ManagedLedgerRecord(
     Position(2, 4),
     (1, 2),
     {"k": "v", "ключ": ""},
+    folded=(RunLine(1, 1, 1, settled=True), RunLine(2, 2, 1, settled=False)),
 )
 
 
@@ -45,6 +47,7 @@ def test_a_record_comes_back() -> None:
     assert decode_record("/r", RECORD.encode()) == RECORD
     empty = ManagedLedgerRecord("x", 0)
     assert decode_record("/r", empty.encode()) == empty
+    assert json.loads(empty.encode())["version"] == 1, "earlier releases can read it"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_ledger_metadata_that_makes_no_sense_is_refused(key: str, value: object)
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("version", 2),
+        ("version", 3),
         ("state", "LOST"),
         ("ledgers", [[2, 1, 1, 1], [1, 1, 1, 1]]),
         ("ledgers", [[2]]),

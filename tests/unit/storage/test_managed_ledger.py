@@ -17,6 +17,7 @@ from pulsark.errors import (
     StorageFullError,
 )
 from pulsark.storage.ledger_deletion import NOTED, delete_noted
+from pulsark.storage.ledger_runs import NOTHING_FOLDED
 from pulsark.storage.managed_ledger import (
     LedgerView,
     ManagedLedger,
@@ -805,14 +806,14 @@ def test_properties_and_the_view_of_a_topic_that_is_not_loaded() -> None:
         assert record is not None
         assert record.topic_id == managed.topic_id
         assert record.properties == {"owner": "me"}
-        view = LedgerView(record.ledger_list(), cluster.manager())
+        view = LedgerView(record.ledger_list(NOTHING_FOLDED), cluster.manager())
         # Of the ledger that is open it knows nothing.
         assert shape(view) == [(0, 5, 5, False), (1, 0, 0, True)]
         assert numbers(await read_all(view)) == [0, 1, 2, 3, 4]
         await managed.close()
         record = await read_record(PATH, store)
         assert record is not None
-        assert record.ledger_list().entries == 7
+        assert record.ledger_list(NOTHING_FOLDED).entries == 7
         again = await cluster.open()
         assert again.properties == {"owner": "me"}
         assert again.created_ms == managed.created_ms

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import pytest
 
 from pulsark.storage.ledger_list import LedgerInfo
 from pulsark.storage.position import EARLIEST, LATEST, Position
-from pulsark.storage.retention import Retention, trim_point
+from pulsark.storage.retention import Retention, trim_points
 
 NOW = 1_000_000
 MINUTE = 60_000
@@ -17,6 +19,22 @@ LEDGERS = [
     LedgerInfo(8, 10, 400, NOW - 10 * MINUTE),
     LedgerInfo(9, 4, 40, NOW - 5 * MINUTE, open=True),
 ]
+
+
+def trim_point(
+    ledgers: list[LedgerInfo],
+    consumed: Position,
+    retention: Retention,
+    now_ms: int,
+    of_table: Retention | None = None,
+    in_table: Container[int] | None = None,
+) -> Position | None:
+    """The last position before which ledgers may be removed."""
+    size = sum(info.size for info in ledgers)
+    points = trim_points(ledgers, size, consumed, retention, now_ms, of_table, in_table)
+    return max(points, default=None)
+
+
 NOTHING, AFTER_3, AFTER_5, AFTER_8 = None, Position(3, 10), Position(5, 10), Position(8, 10)
 
 

@@ -1,0 +1,129 @@
+"""Folding a managed ledger's closed ledgers: its record stays small, however long it lives.
+
+Of the ledgers in the record the newest stay there. As soon as there are twice ``SMALL_RUN``, a run
+of that length is folded; of twice as many small runs as make a large one, the older half become
+one. A record that is longer, because it was written before there were runs, is folded in large
+ones at once.
+
+A run is written before the record names it, and deleted after the record does so no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from pulsark.errors import BadVersionError, LedgerFencedError, MetadataError, StorageError
+from pulsark.storage import ledger_runs
+from pulsark.storage.ledger_record import ManagedLedgerRecord
+from pulsark.storage.ledger_runs import FoldedLedgers, LedgerInfo, LedgerRun, runs_path
+
+if TYPE_CHECKING:
+    from pulsark.storage.managed_ledger import ManagedLedger
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 10.0
+LOOKS_A_TURN = 16
+
+
+class Folding:
+    """That of one managed ledger, which calls it while nothing else changes."""
+
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self._ledger = ledger
+        self._not_before = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to fold."""
+        if self._ledger._clock.monotonic() < self._not_before:
+            return False
+        record = self._ledger._record
+        return _foldable(record) > 0 or _joinable(record) is not None
+
+    async def run(self) -> None:
+        """One step. If the store fails it is tried again later; ``LedgerFencedError``."""
+        try:
+            await self._step()
+        except LedgerFencedError:
+            raise
+        except (MetadataError, StorageError) as error:
+            self._not_before = self._ledger._clock.monotonic() + RETRY_SECONDS
+            log.warning("%s: its ledgers are not folded yet: %s", self._ledger.path, error)
+
+    async def _step(self) -> None:
+        ledger, record = self._ledger, self._ledger._record
+        count = _foldable(record)
+        if count:
+            infos = record.ledgers[:count]
+            run = LedgerRun.of(infos)
+            line = run.line(settled=await self._settle(infos))
+            runs, after = (*ledger._folded.runs, run), record.with_folded(count, line)
+        else:
+            first, number = _joinable(record) or (0, 0)
+            lines, all_runs = record.folded[first : first + number], ledger._folded.runs
+            run = all_runs[first].joined(all_runs[first + 1 : first + number])
+            line = run.line(settled=all(each.settled for each in lines))
+            runs = (*all_runs[:first], run, *all_runs[first + number :])
+            after = record.with_joined(first, number, line)
+        await ledger._metadata.put(line.path(record.topic_id), run.encode())
+        await ledger._save(after, folded=FoldedLedgers(runs))
+        await self.sweep()
+
+    async def _settle(self, infos: tuple[LedgerInfo, ...]) -> bool:
+        """Whether all is in the table, and no bookie keeps any of it."""
+        manager = self._ledger._manager
+        if not manager.has_tables:
+            return False
+        for number, info in enumerate(infos, 1):
+            if number % LOOKS_A_TURN == 0:
+                await asyncio.sleep(0)
+            if await manager.sealed_through(info.ledger_id) < info.entries - 1:
+                return False
+        for start in range(0, len(infos), LOOKS_A_TURN):
+            told = await asyncio.gather(
+                *[
+                    manager.release(info.ledger_id, info.entries - 1)
+                    for info in infos[start : start + LOOKS_A_TURN]
+                ],
+                return_exceptions=True,
+            )
+            if any(isinstance(answer, BaseException) for answer in told):
+                return False
+        return True
+
+    async def sweep(self) -> None:
+        """Delete the documents of runs that the record does not name."""
+        ledger, record = self._ledger, self._ledger._record
+        named = {line.name for line in record.folded}
+        parent = runs_path(record.topic_id)
+        for name in await ledger._metadata.children(parent):
+            if name not in named:
+                try:
+                    await ledger._metadata.delete(f"{parent}/{name}")
+                except BadVersionError:
+                    continue  # gone already
+
+
+def _foldable(record: ManagedLedgerRecord) -> int:
+    """How many ledgers at the beginning become a run now."""
+    small, large = ledger_runs.SMALL_RUN, ledger_runs.LARGE_RUN
+    if len(record.ledgers) < 2 * small:
+        return 0
+    closed = len(list(takewhile(lambda info: not info.open, record.ledgers[:large])))
+    most = min(closed, len(record.ledgers) - small)
+    return large if most >= large else small if most >= small else 0
+
+
+def _joinable(record: ManagedLedgerRecord) -> tuple[int, int] | None:
+    """Which small runs become a large one now: the first, and their number."""
+    small, large = ledger_runs.SMALL_RUN, ledger_runs.LARGE_RUN
+    lines, number = record.folded, large // small
+    end = len(lines)
+    first = end
+    while first > 0 and lines[first - 1].ledgers < large:
+        first -= 1
+    return (first, number) if end - first >= 2 * number else None
