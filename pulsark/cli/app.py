@@ -557,6 +557,10 @@ def doctor_data(
     conf: Annotated[
         str | None, typer.Option(metavar="FILE", help="Settings of its standalone, if any.")
     ] = None,
+    accept_loss: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="Go on without what the doctor named as damaged."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check a stopped data directory: metadata store, bookies, journals, tables."""
@@ -567,7 +571,7 @@ def doctor_data(
         raise typer.Exit(2)
     from pulsark.cli.doctor.data_dir import run_data_doctor
 
-    if not run_data_doctor(data_dir, conf, as_json=json):
+    if not run_data_doctor(data_dir, conf, accept_loss, as_json=json):
         raise typer.Exit(1)
 
 

@@ -8,20 +8,23 @@ from collections.abc import Iterator
 from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding
 from pulsark.cli.doctor.stopped import Stopped, StoppedBookie
 from pulsark.metadata.sqlite_reading import StoreReading
+from pulsark.storage.bookie_claims import Seen, foreign, older
+from pulsark.storage.bookie_records import PLACES
+from pulsark.storage.ledger_metadata import ID_COUNTER
 
 
 def check(stopped: Stopped) -> Iterator[Finding]:
-    """Findings about the identity of each bookie, and about the counter of ledger ids."""
+    """Findings about the identity of each bookie, and about the age of the store."""
     for bookie in stopped.bookies:
-        yield _identity(bookie, stopped.store)
-    yield from _counter(stopped)
+        yield _identity(bookie, stopped.store, stopped.data.path)
+    yield from _age(stopped)
 
 
-def _identity(bookie: StoppedBookie, store: StoreReading) -> Finding:
+def _identity(bookie: StoppedBookie, store: StoreReading, data: str) -> Finding:
     check = bookie.place
     if bookie.trouble:
         return Finding(check, FAILURE, "; ".join(bookie.trouble))
-    value = store.get(f"/bookies/{bookie.place}")
+    value = store.get(f"{PLACES}/{bookie.place}")
     record = json.loads(value) if value is not None else None
     identity = bookie.in_ledgers
     if identity is None:
@@ -34,13 +37,10 @@ def _identity(bookie: StoppedBookie, store: StoreReading) -> Finding:
             "mount its directories; else the next start puts a new bookie in its place, and "
             "ledgers are copied to it from the others",
         )
-    if record is None:
-        return Finding(
-            check,
-            FAILURE,
-            f"{identity.bookie_id} is in service, but the metadata store has no record of it: the "
-            "store is another one, or an older one",
-        )
+    reason = foreign(bookie.place, record, identity, store.identity or "unreadable")
+    if reason is not None:
+        return Finding(check, FAILURE, reason, ways_out(data))
+    assert record is not None
     if record["instanceId"] not in (None, identity.instance_id.hex()):
         return Finding(
             check,
@@ -52,16 +52,32 @@ def _identity(bookie: StoppedBookie, store: StoreReading) -> Finding:
     return Finding(check, OK, f"{identity.bookie_id}, instance {identity.instance_id.hex()}")
 
 
-def _counter(stopped: Stopped) -> Iterator[Finding]:
-    value = stopped.store.get("/counters/ledger-id")
-    counter = 0 if value is None else int(value)
-    seen = max((b.journal.index.max_ledger_id for b in stopped.bookies if b.journal), default=-1)
-    if seen >= counter:
-        yield Finding(
-            "ledger ids",
-            FAILURE,
-            f"the metadata store would give {counter} next, but the bookies have seen {seen}: "
-            "the store is older than they are",
-        )
-    else:
-        yield Finding("ledger ids", OK, f"next {counter}, highest on bookies {seen}")
+def _age(stopped: Stopped) -> Iterator[Finding]:
+    value = stopped.store.get(ID_COUNTER)
+    next_ledger_id = 0 if value is None else int(value)
+    seen = [
+        Seen(b.in_ledgers.bookie_id, b.journal.index.mark, b.journal.index.max_ledger_id)
+        for b in stopped.bookies
+        if b.journal is not None and b.in_ledgers is not None
+    ]
+    unknown = [bookie for bookie in seen if not stopped.store.history.knows(bookie.mark)]
+    reason = older(seen, unknown, next_ledger_id)
+    if reason is not None:
+        yield Finding("age", FAILURE, reason, ways_out(stopped.data.path))
+        return
+    highest = max((bookie.max_ledger_id for bookie in seen), default=-1)
+    yield Finding(
+        "age",
+        OK,
+        f"the metadata store is as new as the bookies; the next ledger is {next_ledger_id}, "
+        f"the highest that they have seen {highest}",
+    )
+
+
+def ways_out(data_dir: str) -> str:
+    """What to do about a metadata store that does not belong to its bookies."""
+    return (
+        f"pulsark restore BACKUP --data-dir {data_dir} (move the one there away first)\n"
+        f"pulsark standalone --data-dir {data_dir} --adopt (once: what the store does not know "
+        "stays where it is, and nobody gets it)"
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from pulsark.cli.doctor import bookies, journal, metadata, roots
+from pulsark.cli.doctor import bookies, journal, metadata, roots, tables
+from pulsark.cli.doctor.accepting import accept_loss
 from pulsark.cli.doctor.finding import FAILURE, Finding, print_findings
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.cli.errors import CommandError
@@ -21,12 +22,18 @@ CHECKS: Sequence[Callable[[Stopped], Iterable[Finding]]] = (
     bookies.check,
     journal.check,
     roots.check,
+    tables.check,
 )
 """In this order; a check that raises is a finding of its own."""
 
 
-def run_data_doctor(data_dir: str, conf: str | None, *, as_json: bool) -> bool:
-    """Print all findings; whether a standalone can start here and lacks nothing."""
+def run_data_doctor(
+    data_dir: str, conf: str | None, accepted: str | None, *, as_json: bool
+) -> bool:
+    """Print all findings; whether a standalone can start here and lacks nothing.
+
+    With ``accepted``, accept that as lost instead.
+    """
     flags: dict[str, str | int | bool] = {"dataDir": data_dir}
     settings = load_settings(file=conf, environment=os.environ, flags=flags).settings
     path = os.path.abspath(settings.dataDir)
@@ -34,6 +41,9 @@ def run_data_doctor(data_dir: str, conf: str | None, *, as_json: bool) -> bool:
         raise CommandError(f"--data-dir: there is no directory {path}")
     stopped = Stopped(settings)
     with locked(stopped.data):
+        if accepted is not None:
+            print(accept_loss(stopped, accepted))
+            return True
         conclusion = ("Nothing is wrong here.", "Something is wrong here")
         return print_findings(examine(stopped), conclusion, as_json)
 

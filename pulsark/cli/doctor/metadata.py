@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from pulsark.cli.doctor.finding import FAILURE, OK, Finding
 from pulsark.cli.doctor.stopped import Stopped
-
-NAMES_SHOWN = 5
 
 
 def check(stopped: Stopped) -> Iterator[Finding]:
@@ -17,11 +16,13 @@ def check(stopped: Stopped) -> Iterator[Finding]:
     restore = f"pulsark restore BACKUP --data-dir {data}"
     if store.trouble:
         yield Finding("metadata", FAILURE, "; ".join(store.trouble), restore)
-    if store.damaged:
-        names = ", ".join(store.damaged[:NAMES_SHOWN])
-        more = "" if len(store.damaged) <= NAMES_SHOWN else ", ..."
+    for path in store.damaged:
         yield Finding(
-            "metadata", FAILURE, f"{len(store.damaged)} damaged values: {names}{more}", restore
+            "metadata",
+            FAILURE,
+            f"the value of {path} is damaged",
+            f"{restore}\npulsark doctor --data-dir {data} --accept-loss {shlex.quote(path)} "
+            "(it is gone then, and with it what it said)",
         )
     if not store.trouble and not store.damaged:
         yield Finding("metadata", OK, f"{store.values} values, all as they were written")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,15 +17,19 @@ from pulsark.cli.app import app
 from pulsark.cli.doctor.data_dir import examine
 from pulsark.cli.doctor.finding import FAILURE, OK, Finding, shown
 from pulsark.cli.doctor.stopped import Stopped
+from pulsark.cli.errors import CommandError
 from pulsark.config import Settings
 from pulsark.config_sources import load_settings
 from pulsark.metadata.sqlite import SqliteMetadataStore
-from pulsark.runtime import Runtime
+from pulsark.runtime import OsDisk, Runtime
 from pulsark.storage.bookie import EntryRun
 from pulsark.storage.bookie_fleet import open_fleet
 from pulsark.storage.data_dir import DataDir
 from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.table.delta_log import DeltaLog, commit_of
+from pulsark.storage.table.record import DataFile, TableRecord, table_directory, table_path
 from pulsark.storage.table.roots import commission
+from pulsark.wire.topic_name import TopicName
 
 
 def settings(path: Path, bookies: int = 1) -> Settings:
@@ -59,7 +66,7 @@ def test_a_sound_directory(used: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in used.rglob("*") if path.is_file()}
     found = findings(used)
     assert {each.status for each in found.values()} == {OK}
-    assert {"metadata", "bookie-1", "bookie-2", "ledger ids", "journal", "root"} <= set(found)
+    assert {"metadata", "bookie-1", "bookie-2", "age", "journal", "root", "tables"} <= set(found)
     after = {path: path.stat().st_mtime_ns for path in used.rglob("*") if path.is_file()}
     assert {path: time for path, time in after.items() if path in before} == before
 
@@ -69,8 +76,53 @@ def test_without_its_metadata_store(used: Path) -> None:
     found = findings(used)
     assert found["metadata"].status == FAILURE
     assert "pulsark restore" in found["metadata"].todo
-    assert "no record" in found["bookie-1"].found
-    assert "older" in found["ledger ids"].found
+    assert "and this one is unreadable" in found["bookie-1"].found
+    assert "--adopt" in found["bookie-1"].todo
+    assert "went back" in found["age"].found
+
+
+def test_a_damaged_value_can_be_accepted_as_lost(used: Path) -> None:
+    with closing(sqlite3.connect(used / "metadata.db", isolation_level=None)) as file:
+        file.execute("UPDATE node SET value = X'7B7D' WHERE parent = '/storage-roots'")
+    stopped = Stopped(settings(used))
+    damaged = [each for each in examine(stopped) if "is damaged" in each.found]
+    assert len(damaged) == 2
+    for each in damaged:
+        (command,) = (line for line in each.todo.splitlines() if "--accept-loss" in line)
+        words = shlex.split(command.partition(" (")[0])
+        run = CliRunner().invoke(app, words[1:])
+        assert (run.exit_code, "is gone" in run.output) == (0, True)
+    assert [path.read_bytes() for path in (used / "lost").iterdir()] == [b"{}", b"{}"]
+    assert not Stopped(settings(used)).store.damaged
+    run = CliRunner().invoke(app, words[1:])
+    assert isinstance(run.exception, CommandError)
+
+
+def test_what_cannot_be_accepted_is_said(used: Path) -> None:
+    run = CliRunner().invoke(app, ["doctor", "--data-dir", str(used), "--accept-loss", "all"])
+    assert "the path of a damaged value" in str(run.exception)
+
+
+def test_a_table_that_is_ahead_and_lacks_a_file(used: Path) -> None:
+    topic = TopicName.parse("persistent://public/default/t")
+    root = str(used / "bookies" / "bookie-1" / "ledgers" / "table")
+    directory = table_directory(root, topic, "1" * 32)
+    file = DataFile("partition=-1/ledger_id=0/part-1.parquet", -1, 0, 0, 9, 10, 100, 5, {})
+    record = TableRecord("1" * 32, 1, (directory,)).intending(2, [file], [])
+
+    async def write() -> None:
+        store = await SqliteMetadataStore.open(str(used / "metadata.db"), Runtime())
+        await store.put(table_path(topic), record.encode())
+        await store.close()
+
+    asyncio.run(write())
+    log = DeltaLog(OsDisk(), directory)
+    log.create(record)
+    log.write(1, commit_of(record))
+    assert "lacks 1 of 1 files" in findings(used)["tables"].found
+    log.write(2, commit_of(record.intending(3, [], [file])))
+    ahead = [each for each in examine(Stopped(settings(used))) if each.check == "tables"]
+    assert "has attach 2, the metadata store knows 1" in ahead[0].found
 
 
 def test_directories_of_another_bookie(used: Path) -> None:
@@ -109,7 +161,7 @@ def test_the_command(used: Path) -> None:
     (used / "metadata.db").unlink()
     run = CliRunner().invoke(app, ["doctor", "--data-dir", str(used), "--json"])
     assert run.exit_code == 1
-    assert {"check": "ledger ids", "status": FAILURE}.items() <= json.loads(run.output)[3].items()
+    assert {"check": "age", "status": FAILURE}.items() <= json.loads(run.output)[3].items()
 
 
 def test_a_command_to_copy_is_not_broken_in_the_middle_of_a_word() -> None:
