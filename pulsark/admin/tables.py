@@ -11,7 +11,8 @@ chose; sent again it changes nothing. It and ``GET`` answer ``{"status": RUNNING
   indexes is the whole entry. Result: ``{"ids", "entries", "files", "missing"}``;
 - ``{"do": "compact"}``: of any number of keys. Result: ``{"partitions", "removed"}``;
 - ``{"do": "finishErasure", "vacuumHours": number or null}``. Result: ``{"oldFiles", "untilMs",
-  "deletedFiles", "journalSegments", "consumers", "rootsAway"}``, what is still held where.
+  "deletedFiles", "journalSegments", "consumers", "rootsAway", "bookiesAway"}``, what is still held
+  where.
 """
 
 from __future__ import annotations

@@ -63,6 +63,9 @@ class Leftovers:
     """Connected ones; what they have received is theirs."""
     roots_away: tuple[str, ...]
     """Storage roots that could not be reached: they keep their files until they are back."""
+    bookies_away: tuple[str, ...]
+    """Bookies that could not be told: their journals keep the bytes, which nobody reads any more,
+    until they are back."""
 
 
 async def erase(broker: Broker, topics: Sequence[Topic], ids: ErasedIds) -> Erased:
@@ -104,7 +107,7 @@ async def finish(broker: Broker, topics: Sequence[Topic], vacuum_hours: float | 
     for topic in topics:
         topic.forget_content()
     await sealing.tables.forget_content()
-    segments = await broker.ledgers.recycle()
+    segments, bookies_away = await broker.ledgers.recycle()
     hours = broker.settings.tableVacuumRetentionHours if vacuum_hours is None else vacuum_hours
     retention_ms = int(hours * 3_600_000)
     table_id = await sealing.table_id(topics[0])
@@ -124,6 +127,7 @@ async def finish(broker: Broker, topics: Sequence[Topic], vacuum_hours: float | 
         segments,
         sum(len(s.consumers) for topic in topics for s in topic.subscriptions.values()),
         await sealing.tables.roots.away(record) if record is not None and record.attached else (),
+        tuple(bookies_away),
     )
 
 

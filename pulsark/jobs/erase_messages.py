@@ -123,6 +123,7 @@ def _still_held(held: Mapping[str, Any]) -> dict[str, Any]:
         "journalSegments": held["journalSegments"],
         "connectedConsumers": held["consumers"],
         "storageRootsAway": held["rootsAway"],
+        "bookiesAway": held["bookiesAway"],
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakValueDictionary
 
 from pulsark.errors import (
@@ -31,6 +32,7 @@ from pulsark.storage.ledger_metadata import (
 )
 from pulsark.storage.ledger_writer import LedgerListener, LedgerWriter
 from pulsark.storage.recovery import recover_ledger
+from pulsark.storage.sealed_marks import Entries, SealedEntries, SealedMarks
 
 __all__ = [
     "LedgerConfig",
@@ -39,27 +41,12 @@ __all__ = [
     "LedgerMetadata",
     "LedgerState",
     "LedgerWriter",
+    "SealedEntries",
 ]
 
+log = logging.getLogger(__name__)
+
 _CACHED_LEDGERS: Final = 4096
-
-Entries = list[tuple[int, bytes]]
-"""``(entry id, payload)``, ascending."""
-
-
-class SealedEntries(Protocol):
-    """Entries that left the journal for a topic's table."""
-
-    async def read_of(
-        self, owner: str, ledger_id: int, first: int, last: int, max_bytes: int
-    ) -> Entries:
-        """As ``LedgerManager.read``; ``owner`` is the path of the record that lists the ledger.
-
-        ``NoSuchEntryError`` if the table does not have the first one.
-        """
-
-    async def sealed_through(self, owner: str, ledger_id: int) -> int:
-        """The last entry of a ledger that its topic's table has; -1 if it has none."""
 
 
 class LedgerManager:
@@ -73,6 +60,7 @@ class LedgerManager:
         sealed: SealedEntries | None = None,
     ) -> None:
         self._sealed = sealed
+        self._marks = None if sealed is None else SealedMarks(sealed)
         self._store = metadata
         self._bookies = LedgerBookies(bookies, runtime)
         self._clock = runtime.clock
@@ -169,6 +157,12 @@ class LedgerManager:
             return []
         if metadata.is_attached:
             return await self._read_sealed(metadata, first, last, max_bytes)
+        mark = -1 if self._marks is None else await self._marks.of(metadata)
+        if first <= mark:
+            try:
+                return await self._read_sealed(metadata, first, min(last, mark), max_bytes)
+            except NoSuchEntryError as e:
+                raise EntrySealedError(f"{ledger_id}:{first} is not in its table: {e}") from e
         ensemble, ensemble_end = metadata.ensemble_at(first)
         last = min(last, ensemble_end)
         if metadata.config.ensemble_size > metadata.config.write_quorum and last > first:
@@ -222,11 +216,28 @@ class LedgerManager:
         Raises ``StorageError`` if a bookie could not be told; then it is to be called again.
         """
         metadata = await self._metadata_of(ledger_id)
-        await self._tell(metadata, lambda bookie: bookie.release(ledger_id, through))
+        if self._marks is not None:
+            self._marks.raised(ledger_id, through)
+        errors = await self._tell(metadata, lambda bookie: bookie.release(ledger_id, through))
+        if self._marks is not None:
+            self._marks.told(ledger_id, frozenset(errors))
+        for error in errors.values():
+            raise error
 
-    async def recycle(self) -> int:
-        """Bookies keep no bytes of what was released or deleted; returns the files that stay."""
-        return sum([await bookie.recycle() for bookie in self._bookies.all()])
+    async def recycle(self) -> tuple[int, list[str]]:
+        """Bookies keep no bytes of what was released or deleted.
+
+        Returns how many files stay all the same, and the bookies that could not be told now, or
+        were not told of something that was released.
+        """
+        files, behind = 0, set(() if self._marks is None else self._marks.untold)
+        for bookie_id in self._bookies.ids:
+            try:
+                files += await self._bookies.get(bookie_id).recycle()
+            except StorageError as e:
+                log.warning("bookie %s keeps bytes that nobody needs: %s", bookie_id, e)
+                behind.add(bookie_id)
+        return files, sorted(behind)
 
     async def delete(self, ledger_id: int) -> None:
         """Remove a ledger from its bookies and then from the metadata; no error if it is gone.
@@ -239,7 +250,10 @@ class LedgerManager:
         except NoSuchLedgerError:
             return
         self._closed.pop(ledger_id, None)
-        await self._tell(metadata, lambda bookie: bookie.delete(ledger_id))
+        for error in (await self._tell(metadata, lambda bookie: bookie.delete(ledger_id))).values():
+            raise error
+        if self._marks is not None:
+            self._marks.forget(ledger_id)
         try:
             await self._store.delete(ledger_path(ledger_id))
         except BadVersionError:
@@ -249,17 +263,19 @@ class LedgerManager:
 
     async def _tell(
         self, metadata: LedgerMetadata, tell: Callable[[Bookie], Awaitable[None]]
-    ) -> None:
-        """Tell every bookie that may hold entries; one that is lost for good has none any more."""
-        errors = []
+    ) -> dict[str, StorageError]:
+        """Tell every bookie that may hold entries; returns why some could not be told.
+
+        One that is lost for good has none any more.
+        """
+        errors = {}
         for bookie_id in metadata.bookie_ids():
             try:
                 await tell(self._bookies.get(bookie_id))
             except StorageError as e:
                 if bookie_id in self._bookies or not await is_lost(bookie_id, self._store):
-                    errors.append(e)
-        if errors:
-            raise errors[0]
+                    errors[bookie_id] = e
+        return errors
 
     def _forget(self, ledger_id: int) -> None:
         self._closed.pop(ledger_id, None)

@@ -148,7 +148,7 @@ async def test_nothing_of_them_is_left(broker: BrokerInMemory) -> None:
     assert left.until_ms > broker.broker.clock.now_ms()
     left = await finish(broker.broker, [topic], 0)
     assert (left.old_files, left.deleted_files, left.until_ms) == (0, 2, 0)
-    assert left.roots_away == ()
+    assert left.roots_away == left.bookies_away == ()
     assert broker.bookie.recycled == 2
     assert sorted(set(parquet_keys(broker))) == sorted(
         f"k{i}" for i in range(12) if i not in (3, 11)

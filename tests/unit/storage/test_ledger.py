@@ -19,7 +19,7 @@ from pulsark.errors import (
     StorageFullError,
 )
 from pulsark.metadata.store import ABSENT
-from pulsark.storage.ledger import LedgerConfig, LedgerState
+from pulsark.storage.ledger import LedgerConfig, LedgerManager, LedgerState
 from pulsark.storage.ledger_metadata import ledger_path
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Cluster, Writes, simulate, turns
@@ -608,7 +608,7 @@ def test_released_entries_come_from_the_table_and_others_from_bookies() -> None:
         cluster = Cluster(sim)
         manager = cluster.manager()
         sealed = Sealed({0: b"a", 1: b"b"})
-        manager._sealed = sealed
+        manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, sealed)
         writer = await manager.create(LedgerConfig(owner="/managed-ledgers/x"), Writes())
         writer.append([b"a", b"b", b"c"])
         await turns()
@@ -623,5 +623,37 @@ def test_released_entries_come_from_the_table_and_others_from_bookies() -> None:
         with pytest.raises(StorageError):
             await manager.release(0, 2)
         assert await manager.read(0, 0, ALL, 100) == [(0, b"a")]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_bookie_that_was_not_told_is_not_asked_for_what_is_in_the_table(restarted: bool) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        manager = cluster.manager()
+        # One message was erased after it had been sealed.
+        table = Sealed({0: b"a", 1: b"-"})
+        manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, table)
+        writer = await manager.create(LedgerConfig(2, 2, 1, owner="/managed-ledgers/x"), Writes())
+        writer.append([b"a", b"b", b"c"])
+        await writer.close()
+        cluster.bookies["b1"].down = True
+        with pytest.raises(StorageError):
+            await manager.release(0, 1)
+        cluster.bookies["b1"].down = False
+        if restarted:
+            manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, table)
+        assert len(cluster.bookies["b1"].entries(0)) == 3
+        for first in (0, 1):
+            expected = [(i, entry) for i, entry in table.entries.items() if i >= first]
+            assert await manager.read(0, first, ALL, 100) == expected
+        assert await manager.read(0, 2, ALL, 100) == [(2, b"c")]
+        if not restarted:
+            assert await manager.recycle() == (0, ["b1"])
+        await manager.release(0, 1)
+        assert await manager.recycle() == (0, [])
+        cluster.bookies["b2"].down = True
+        assert await manager.recycle() == (0, ["b2"]), "its journal may have what was deleted"
 
     simulate(main)
