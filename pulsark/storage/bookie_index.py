@@ -143,7 +143,7 @@ class BookieIndex:
     # Applying the journal.
 
     def state(self, ledger_id: int) -> LedgerState:
-        """The ledger's state, new if it was not known."""
+        """The ledger's state, new if it was not known. Not for one with a tombstone."""
         state = self.ledgers.get(ledger_id)
         if state is None:
             state = self.ledgers[ledger_id] = LedgerState(ledger_id)
@@ -163,7 +163,11 @@ class BookieIndex:
         confirmed_bytes: int = -1,
     ) -> None:
         """A record of entries is durable at this place."""
-        state = self.ledgers.get(ledger_id) or self.state(ledger_id)
+        state = self.ledgers.get(ledger_id)
+        if state is None:
+            if ledger_id in self.tombstones:
+                return
+            state = self.state(ledger_id)
         if last_confirmed > state.last_confirmed:
             state.last_confirmed = last_confirmed
             state.confirmed_bytes = confirmed_bytes
@@ -249,10 +253,13 @@ class BookieIndex:
 
     def fence(self, ledger_id: int) -> None:
         """A fence is durable."""
-        self.state(ledger_id).fenced = True
+        if ledger_id not in self.tombstones:
+            self.state(ledger_id).fenced = True
 
     def release(self, ledger_id: int, through: int) -> None:
         """A release watermark is durable."""
+        if ledger_id in self.tombstones:
+            return
         state = self.state(ledger_id)
         if through <= state.released:
             return
@@ -278,6 +285,8 @@ class BookieIndex:
         confirmed = zip(snapshot.last_confirmed, snapshot.confirmed_bytes, strict=True)
         columns = (snapshot.ledger_ids, confirmed, snapshot.released, snapshot.fenced)
         for ledger_id, (last_confirmed, size), released, fenced in zip(*columns, strict=True):
+            if ledger_id in self.tombstones:
+                continue
             state = self.state(ledger_id)
             if last_confirmed > state.last_confirmed:
                 state.last_confirmed, state.confirmed_bytes = last_confirmed, size

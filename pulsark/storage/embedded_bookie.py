@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from pulsark.errors import (
@@ -93,7 +93,9 @@ class EmbeddedBookie:
             self._index.snapshot,
             lambda: self._index.max_ledger_id,
             self._on_written,
+            self._on_stopped,
         )
+        self._listeners: list[Callable[[StorageError], None]] = []
         self._checkpointer = Checkpointer(
             self._index, ledger_dir, identity.instance_id, self._removing, settings, runtime
         )
@@ -199,6 +201,21 @@ class EmbeddedBookie:
         """Why this bookie has stopped taking writes for good, if it has."""
         return self._journal.failed
 
+    def when_failed(self, listener: Callable[[StorageError], None]) -> None:
+        """Call it once, when the disk has failed and nothing can be written any more."""
+        self._listeners.append(listener)
+
+    def _on_stopped(self, error: StorageError) -> None:
+        log.error(
+            "bookie %s takes no writes until it is restarted, because nobody knows what of the "
+            "last ones is on the disk of %s: %s",
+            self.bookie_id,
+            self._journal_dir,
+            error,
+        )
+        for listener in self._listeners:
+            listener(error)
+
     # The metadata store's mark.
 
     @property
@@ -267,7 +284,7 @@ class EmbeddedBookie:
         return None
 
     async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
-        if fence:
+        if fence and ledger_id not in self._index.tombstones:
             self._index.state(ledger_id).fenced = True
             await self._write(Kind.FENCE, ledger_id)
         state = self._index.ledgers.get(ledger_id)

@@ -108,6 +108,7 @@ class Journal:
         take_snapshot: Callable[[], Snapshot],
         max_ledger_id: Callable[[], int],
         on_written: Callable[[WrittenGroup, list[JournalRecord]], None],
+        on_stopped: Callable[[StorageError], None],
     ) -> None:
         self._directory = directory
         self._instance_id = instance_id
@@ -117,6 +118,7 @@ class Journal:
         self._take_snapshot = take_snapshot
         self._max_ledger_id = max_ledger_id
         self._on_written = on_written
+        self._on_stopped = on_stopped
         self._loop = asyncio.get_running_loop()
         self._worker = runtime.new_worker("journal")
         self._writer: SegmentWriter | None = None
@@ -126,6 +128,8 @@ class Journal:
         self._scheduled = False
         self._idle: asyncio.Future[None] | None = None
         self._must_roll = False
+        self._begun: WrittenGroup | None = None
+        """A segment that the worker began and the owner has not heard of."""
         self._segment_limit = 0
         self._room = 0
         """Bytes that may still be accepted without touching the reserve."""
@@ -194,7 +198,7 @@ class Journal:
         Only whole segments give space back, and the one that is written never does.
         """
         if self._writer is not None and self._room <= 0:
-            self._must_roll = self._writer.size > self._segment_limit // ROLL_EARLY_PART
+            self._must_roll |= self._writer.size > self._segment_limit // ROLL_EARLY_PART
 
     def roll(self) -> None:
         """Begin a new segment with the next group."""
@@ -268,6 +272,10 @@ class Journal:
 
     def _finish(self, written: WrittenGroup | None, error: BaseException | None) -> None:
         group = self._in_flight
+        if self._begun is not None:
+            # Whatever became of the group: the segment is there, and later ones list it.
+            begun, self._begun, self._must_roll = self._begun, None, False
+            self._on_written(begun, [])
         if isinstance(error, StorageFullError):
             if self._retry_with_reserve(group, error):
                 return
@@ -278,7 +286,6 @@ class Journal:
                 self.pending_bytes -= record.size
                 record.error = error and self._error_for(error)
         if written is not None:
-            self._must_roll = False
             self._unchecked += sum(r.size for r in group)
             if written.space is not None:
                 self._note_space(written.space)
@@ -318,6 +325,7 @@ class Journal:
         if self.failed is None:
             self.failed = StorageError(f"the journal has stopped: {error}")
             self.failed.__cause__ = error
+            self._on_stopped(self.failed)
 
     def _become_idle(self) -> None:
         if self._idle is not None:
@@ -369,7 +377,7 @@ class Journal:
     ) -> WrittenGroup:
         try:
             if snapshot is not None:
-                self._start_segment(snapshot)
+                self._begun = self._start_segment(snapshot)
         except OSError as e:
             if e.errno in FULL_ERRNOS:
                 raise StorageFullError("no space for a new journal segment") from e

@@ -346,3 +346,44 @@ def test_a_start_on_a_disk_without_room_says_so() -> None:
 
     with Simulation() as sim:
         sim.run(main())
+
+
+def test_a_segment_that_got_no_group_is_known_and_the_next_attempt_uses_it() -> None:
+    disk = full_disk(1000 * KIB)
+    settings = JournalSettings(journal_max_size=8 * KIB)
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, settings) as bookie:
+            await append(bookie, 1, 0, [b"x" * 6 * KIB])
+            disk.capacity = disk.used() + KIB
+            for _ in range(5):
+                # There is room for a segment, and not for what should be in it.
+                with pytest.raises(StorageFullError):
+                    await append(bookie, 1, 1, [b"y" * 7 * KIB], reserve=True)
+            assert disk.list(JOURNAL_DIR)[:-1] == [f"{n:016x}.journal" for n in (1, 2)]
+            assert list(bookie._index.segments) == [1, 2]
+            disk.capacity = 1000 * KIB
+            await append(bookie, 1, 1, [b"y" * 7 * KIB], reserve=True)
+            assert disk.list(JOURNAL_DIR)[:-1] == [f"{n:016x}.journal" for n in (1, 2)]
+        async with bookie_on(sim, disk, settings) as bookie:
+            assert not bookie.recovery.damaged
+            assert len(await bookie.read(1, 0, 9, 1 << 20)) == 2
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_whoever_wants_to_know_hears_once_that_the_disk_has_failed() -> None:
+    disk, heard = SimDisk(), []
+
+    async def main() -> None:
+        async with bookie_on(sim, disk) as bookie:
+            bookie.when_failed(heard.append)
+            disk.sync_errno_once = errno.EIO
+            for n in range(2):
+                with pytest.raises(StorageError, match="has stopped"):
+                    await append(bookie, 1, n, [b"x"])
+            assert heard == [bookie.failed]
+
+    with Simulation() as sim:
+        sim.run(main())

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from pulsark.errors import CorruptEntryError, EntrySealedError, LedgerFencedError, NoSuchLedgerError
+from pulsark.storage.bookie import LedgerTail
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_format import GROUP_MAGIC
 from pulsark.storage.journal_settings import JournalSettings
@@ -15,6 +16,7 @@ from tests.sim.bookies import (
     JOURNAL_DIR,
     LEDGER_DIR,
     append,
+    append_later,
     bookie_on,
     entries,
     open_bookie,
@@ -326,3 +328,45 @@ def test_a_crash_while_recycling_loses_nothing() -> None:
                 sim.run(recovered())
         at += 1
     assert at > 8
+
+
+def test_a_fence_or_a_release_of_a_deleted_ledger_leaves_nothing() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk) as bookie:
+            await append(bookie, 7, 0, entries(0, 2))
+            deleted = asyncio.ensure_future(bookie.delete(7))
+            await asyncio.sleep(0)
+            await bookie.tail(7, fence=True)
+            await deleted
+            assert await bookie.tail(7, fence=True) == LedgerTail(-1, -1)
+            await bookie.release(7, 1)
+            assert 7 not in bookie._index.ledgers
+        async with bookie_on(sim, disk) as bookie:
+            assert 7 not in bookie._index.ledgers
+            assert 7 in bookie._index.tombstones
+            with pytest.raises(NoSuchLedgerError):
+                await bookie.read(7, 0, 1, 1)
+            with pytest.raises(NoSuchLedgerError):
+                await append(bookie, 7, 2, [b"zombie"])
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_recycling_begins_a_segment_although_a_group_is_on_its_way() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk) as bookie:
+            await append(bookie, 7, 0, entries(0, 2))
+            on_its_way = append_later(bookie, 7, 2, entries(2, 1))
+            bookie.flush()
+            assert await bookie.recycle() == 0
+            assert await on_its_way is None
+            assert segments(disk) == [2]
+            assert [e for e, _ in await bookie.read(7, 0, 9, 1 << 20)] == [0, 1, 2]
+
+    with Simulation() as sim:
+        sim.run(main())
