@@ -45,6 +45,11 @@ EXPECTED = {
         "/table/public/default/",
         "ledger_id",
     ),
+    "operations.md": (
+        "backup of ",
+        "restored the state of ",
+        "Nothing is wrong here.",
+    ),
     "spark.md": (
         "key='table-7'",
         "ledger_id",
