@@ -133,6 +133,10 @@ class ProcessEndedError(StorageError):
     """A process that worked for this one died, or did not answer in time and was ended."""
 
 
+class ChangedTableError(StorageError):
+    """Somebody else has written to the log of a topic's table. It is sealed into, and no more."""
+
+
 class UnsealableError(StorageError):
     """Sealing failed at what some entry has in it: without that entry it succeeds."""
 

@@ -22,6 +22,7 @@ from pulsark.dispatch.stats import Stats
 from pulsark.dispatch.topic_kinds import AnyTopic
 from pulsark.dispatch.turns import in_turns
 from pulsark.limits import METRICS_PER_TURN_MAX
+from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(tags=["metrics"])
 
@@ -229,6 +230,10 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     yield "pulsar_health", health, 1
     records = (topic.ledger.record_bytes for topic in broker.loaded_topics())
     yield "pulsark_topic_record_bytes_max", (), max(records, default=0)
+    if broker.sealing is not None:
+        for topic in broker.sealing.tables.changed():
+            labels = (("namespace", TopicName.parse(topic).namespace_name), ("topic", topic))
+            yield "pulsark_table_changed_by_others", labels, 1
     yield "pulsar_version_info", (("version", __version__), ("commit", "")), 1
 
 

@@ -121,6 +121,15 @@ async def table(topic: TopicOf, broker: BrokerOf) -> Response:
             "files": state.files,
             "rows": state.rows,
             "bytes": state.size,
+            "changedByOthers": [
+                {
+                    "directory": other.directory,
+                    "version": other.version,
+                    "timeMs": other.time_ms,
+                    "what": other.what,
+                }
+                for other in state.others
+            ],
         }
     )
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.ledger_list import LedgerInfo
     from pulsark.storage.table.process import Entries, Piece
+    from pulsark.storage.table.record import OthersCommit
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
@@ -123,6 +124,8 @@ class TableState:
     rows: int
     size: int
     """Bytes of the files on one root."""
+    others: tuple[OthersCommit, ...] = ()
+    """What somebody else has written to its log, one commit a root."""
 
 
 class Loan(NamedTuple):
@@ -160,15 +163,15 @@ class Sealing:
 
     async def table(self, base: TopicName) -> TableState | None:
         """Where the table of a topic is and what it has; ``None`` without one."""
-        roots = await self._tables.directories(base)
-        if not roots:
+        record = await self._tables.record(base)
+        if record is None:
             return None
         files = rows = size = 0
         async for sealed in self._tables.each_ledger(base):
             files += len(sealed.files)
             rows += sum(file.rows for file in sealed.files)
             size += sum(file.size for file in sealed.files)
-        return TableState(tuple(roots), files, rows, size)
+        return TableState(record.roots, files, rows, size, record.others)
 
     def start(self) -> None:
         """Begin. With ``sealByJobs`` this process tidies, and seals only what nobody has loaded."""

@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.listed_ledgers import ListedLedgers
-from pulsark.errors import MetadataError, OlderMetadataError, PulsarkError, StorageError
+from pulsark.errors import (
+    ChangedTableError,
+    MetadataError,
+    OlderMetadataError,
+    PulsarkError,
+    StorageError,
+)
 from pulsark.storage.table.merging import due_merge
 
 if TYPE_CHECKING:
@@ -62,11 +68,16 @@ class Tidying:
         self._entries_of = entries_of
 
     async def tidy(self, base: TopicName, table_id: str, policies: TopicPolicies) -> Tidied:
-        """Go through all ledgers of a table. ``OlderMetadataError``: it may not be touched."""
+        """Go through all ledgers of a table.
+
+        ``OlderMetadataError``, ``ChangedTableError``: it may not be touched.
+        """
         run = _Run(self, base, table_id, policies.sealing.target_file_bytes)
         found = False
         async for sealed in self._tables.each_ledger(base, run.failed):
-            found = True
+            if not found:
+                found = True
+                await run.attempt(self._tables.look(base, table_id))
             await run.attempt(run.ledger(sealed))
         if found:
             await run.attempt(self._tables.checkpoint(base))
@@ -92,7 +103,7 @@ class _Run:
         """Do something; if it fails, the rest is done all the same."""
         try:
             await work
-        except OlderMetadataError:
+        except (OlderMetadataError, ChangedTableError):
             raise
         except (StorageError, MetadataError) as error:
             self.failed(error)

@@ -23,6 +23,7 @@ from functools import partial
 
 from pulsark.errors import (
     BadVersionError,
+    ChangedTableError,
     CrowdedTableError,
     LedgerFencedError,
     MetadataError,
@@ -35,14 +36,16 @@ from pulsark.schemas.columns import ColumnType
 from pulsark.storage.table.record import (
     DataFile,
     Intent,
+    OthersCommit,
     Published,
     SealedLedger,
     TableRecord,
     ledgers_of,
     sealed_ledger_path,
+    topic_at,
 )
 from pulsark.storage.table.root_files import remove_files, remove_tree
-from pulsark.storage.table.root_log import RootLog
+from pulsark.storage.table.root_log import OthersCommitError, RootLog
 from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
 
 log = logging.getLogger(__name__)
@@ -156,6 +159,7 @@ class TableOwner:
         that cannot be known.
         ``StorageError`` before the intent: nothing happened. After it: it is decided, and a
         later call finishes it. ``LedgerFencedError``: the table has another owner.
+        ``ChangedTableError``: nothing leaves a table to whose log somebody else has written.
         """
         if not adds and not removes:
             raise ValueError("an attach of nothing")
@@ -167,6 +171,8 @@ class TableOwner:
                         f"an attach has at most {self._limits.files_per_attach} files"
                     )
                 await self._roll_forward()
+                if removes:
+                    await self._check_unchanged()
                 record = self._record.intending(self._clock.now_ms(), adds, removes, value)
                 await self._check(record)
                 happened = None
@@ -235,9 +241,10 @@ class TableOwner:
         """Delete the files of a ledger that left the table before a time; returns their number.
 
         Only what was once in the log and left it is deleted, on all roots that can be reached;
-        a root that is away keeps its copies.
+        a root that is away keeps its copies. ``ChangedTableError`` as from ``attach``.
         """
         async with self._changing:
+            await self._check_unchanged()
             path = sealed_ledger_path(self._path, ledger_id)
             found = await self._metadata.get(path)
             if found is None:
@@ -270,6 +277,36 @@ class TableOwner:
                     await run_in_worker(self._worker, partial(remove_files, self._disk, root, some))
             except OSError as e:
                 log.warning("%s: files that are not in the table stay: %s", root, e)
+
+    async def look(self) -> None:
+        """``ChangedTableError`` if somebody else has written to the table's log."""
+        async with self._changing:
+            await self._check_unchanged()
+
+    async def _check_unchanged(self) -> None:
+        if self._doubtful:
+            await self._reload()
+        for table_log in self._logs.values() if self._record.attached else ():
+            try:
+                await run_in_worker(self._worker, partial(self._look_at, table_log))
+            except OthersCommitError as e:
+                await self._note(e.found)
+            except OlderMetadataError:
+                await self._check_owned()
+                raise
+            except (OSError, StorageError) as e:
+                log.debug("%s: cannot be looked at now: %s", table_log.directory, e)
+        if self._record.others:
+            raise ChangedTableError(_changed(self._path, self._record.others))
+
+    def _look_at(self, table_log: RootLog) -> None:
+        self._check_root(table_log.directory)
+        table_log.look(self._record)
+
+    async def _note(self, found: OthersCommit) -> None:
+        """Remember that somebody else has written, before anything is written behind it."""
+        await self._save(self._record.with_others(found))
+        log.warning("%s", _changed(self._path, self._record.others))
 
     async def _decide(self, record: TableRecord) -> bool:
         """Write the intent; whether it is there, which may take a while to find out.
@@ -328,37 +365,43 @@ class TableOwner:
         """Make a decided attach true on every root that can be reached."""
         if self._doubtful:
             await self._reload()
-        record = self._record
-        if record.intent is None or not (record.pending or clean):
+        if self._record.intent is None or not (self._record.pending or clean):
             return
         reached = 0
         for table_log in self._logs.values():
             try:
-                await self._commit(table_log, record, clean)
+                await self._commit(table_log, clean)
             except OlderMetadataError:
                 await self._check_owned()
                 raise
             except (OSError, StorageError) as e:
                 log.warning(
-                    "table %s: root %s stays behind: %s", record.table_id, table_log.directory, e
-                )
+                    "table %s: root %s stays behind: %s",
+                    self._record.table_id, table_log.directory, e,
+                )  # fmt: skip
             else:
                 reached += 1
+        record = self._record
         if reached < self._roots_needed:
             raise StorageError(
                 f"table {record.table_id}: attach {record.attached} has reached {reached} roots "
                 f"of {self._roots_needed}; it will be tried again"
             )
-        if record.pending:
+        if record.pending and record.intent is not None:
             for ledger_id, partition in ledgers_of(record.intent).items():
                 await self._show(SealedLedger(ledger_id, partition), record.intent)
             await self._save(_done(record))
 
-    async def _commit(self, table_log: RootLog, record: TableRecord, clean: bool) -> None:
+    async def _commit(self, table_log: RootLog, clean: bool) -> None:
         if clean:
             await run_in_worker(self._worker, partial(self._clean, table_log))
-        while not await run_in_worker(self._worker, partial(self._commit_on, table_log, record)):
-            pass
+        done = False
+        while not done:
+            commit = partial(self._commit_on, table_log, self._record)
+            try:
+                done = await run_in_worker(self._worker, commit)
+            except OthersCommitError as e:
+                await self._note(e.found)
 
     def _clean(self, table_log: RootLog) -> None:
         self._check_root(table_log.directory)
@@ -417,6 +460,15 @@ class TableOwner:
         self._record = TableRecord.decode(self._path, found.value).relocated(self._where)
         self._version = found.version
         self._doubtful = False
+
+
+def _changed(path: str, others: Sequence[OthersCommit]) -> str:
+    topic, newest = topic_at(path), max(others, key=lambda found: found.version)
+    return (
+        f"the table of {topic} was changed by somebody else (commit {newest.version} in "
+        f"{newest.directory} is {newest.what}): nothing of it is merged, removed or deleted until "
+        f"somebody runs: pulsark tables repair {topic}"
+    )
 
 
 def _done(record: TableRecord) -> TableRecord:

@@ -30,6 +30,9 @@ WRITER_FEATURE = "pulsark"
 """An engine that does not know a feature of a table's writers may read the table, and must not
 write to it, optimise it or delete from it. Nobody else knows this one."""
 
+WHAT_CHARS_MAX = 200
+"""Of what a commit of somebody else says of itself."""
+
 Action: TypeAlias = dict[str, Any]
 
 _MESSAGE_TIME = "timestamp"
@@ -81,6 +84,14 @@ class DeltaLog:
         """The commits that are there, ascending; old ones may be gone."""
         found = map(_commit_name.fullmatch, self._disk.list(self._log))
         return sorted(int(match[1]) for match in found if match)
+
+    def has(self, version: int) -> bool:
+        """Whether there is a commit, or at least a file with its name."""
+        try:
+            self._disk.size(self._path(version))
+        except FileNotFoundError:
+            return False
+        return True
 
     def read(self, version: int) -> list[Action]:
         """The actions of a commit; ``CorruptCommitError``."""
@@ -226,6 +237,16 @@ def is_commit_of(actions: Iterable[Action], intent: Intent) -> bool:
         and {a["remove"]["path"] for a in actions if "remove" in a}
         == {f.path for f in intent.removes}
     )
+
+
+def said_by_others(actions: Iterable[Action]) -> tuple[int, str]:
+    """Time (0: it does not say) and operation of a commit that is none of ours."""
+    infos = [found for a in actions if isinstance(found := a.get("commitInfo"), dict)]
+    info = infos[0] if infos else {}
+    time_ms = info.get("timestamp")
+    whose = info.get("engineInfo") or info.get("clientVersion") or "an unknown engine"
+    what = f"{info.get('operation') or 'a commit'} by {whose}"
+    return time_ms if isinstance(time_ms, int) else 0, what[:WHAT_CHARS_MAX]
 
 
 def _time_of(actions: Iterable[Action]) -> int | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pulsark.errors import MetadataError, StorageError
 from pulsark.schemas.columns import BINARY, ColumnType, merged
@@ -36,6 +36,12 @@ def table_path(topic: TopicName) -> str:
     base = topic.base
     local = quote(base.local, safe="")
     return f"{TABLES_PATH}/{base.tenant}/{base.namespace}/{base.domain}/{local}"
+
+
+def topic_at(path: str) -> str:
+    """The inverse: the name of the topic whose table's record is at ``path``."""
+    tenant, namespace, domain, local = path.removeprefix(f"{TABLES_PATH}/").split("/", 3)
+    return f"{domain}://{tenant}/{namespace}/{unquote(local)}"
 
 
 def sealed_ledger_path(table: str, ledger_id: int) -> str:
@@ -152,6 +158,16 @@ class Published(NamedTuple):
     time_ms: int
 
 
+class OthersCommit(NamedTuple):
+    """The newest commit of somebody else that was found in the log on one root."""
+
+    directory: str
+    version: int
+    time_ms: int
+    what: str
+    """What it says of itself: the operation, and whose it was."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableRecord:
     """The durable state of a table."""
@@ -171,6 +187,8 @@ class TableRecord:
     """Whether its log says that nobody else may write; false of tables of older releases."""
     published: tuple[Published, ...] = ()
     """Bulk publishes that were decided, the latest last; at most ``PUBLISHED_KEPT``."""
+    others: tuple[OthersCommit, ...] = ()
+    """What others have written to its logs, and nobody has repaired since; one a root."""
 
     @property
     def version(self) -> int:
@@ -179,7 +197,17 @@ class TableRecord:
 
     def relocated(self, where: Callable[[str], str]) -> TableRecord:
         """With the directories as they are called now."""
-        return replace(self, roots=tuple(map(where, self.roots)))
+        others = tuple(o._replace(directory=where(o.directory)) for o in self.others)
+        return replace(self, roots=tuple(map(where, self.roots)), others=others)
+
+    def known_of_others(self, directory: str) -> int:
+        """The newest version on a root that is known to be somebody else's; -1 without one."""
+        return max((o.version for o in self.others if o.directory == directory), default=-1)
+
+    def with_others(self, found: OthersCommit) -> TableRecord:
+        """With a commit of somebody else noted."""
+        rest = [other for other in self.others if other.directory != found.directory]
+        return replace(self, others=(*rest, found))
 
     def has_published(self, ident: str, number: int) -> bool:
         """Whether a bulk publish, or a later one of the same origin, was decided."""
@@ -242,6 +270,7 @@ class TableRecord:
                 **({"value": self.value} if self.version > 1 else {}),
                 **({"guarded": True} if self.guarded else {}),
                 **({"published": [list(p) for p in self.published]} if self.published else {}),
+                **({"others": [list(o) for o in self.others]} if self.others else {}),
             }
         )
 
@@ -263,6 +292,10 @@ class TableRecord:
                 tuple(
                     Published(str(ident), int(number), int(time_ms))
                     for ident, number, time_ms in document.get("published", ())
+                ),
+                tuple(
+                    OthersCommit(str(directory), int(version), int(time_ms), str(what))
+                    for directory, version, time_ms, what in document.get("others", ())
                 ),
             )
         except (KeyError, TypeError, ValueError) as e:

@@ -17,8 +17,9 @@ from pulsark.storage.table.delta_log import (
     files_of,
     first_commit,
     is_commit_of,
+    said_by_others,
 )
-from pulsark.storage.table.record import DataFile, TableRecord
+from pulsark.storage.table.record import DataFile, OthersCommit, TableRecord
 from pulsark.storage.table.root_files import ensure_file
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,14 @@ log = logging.getLogger(__name__)
 
 COMMITS_A_TURN = 64
 """Commits that a root is given at a time; others have their turn in between."""
+
+
+class OthersCommitError(StorageError):
+    """A log has a commit of somebody else that is to be noted before anything is written."""
+
+    def __init__(self, found: OthersCommit) -> None:
+        super().__init__(f"{found.directory}: commit {found.version} is {found.what}")
+        self.found = found
 
 
 class RootLog:
@@ -47,6 +56,12 @@ class RootLog:
         if versions:
             self._check(record, self._last(versions))
 
+    def look(self, record: TableRecord) -> None:
+        """``OthersCommitError`` if somebody else has written to the log. Else as ``check``."""
+        if self._next is None or self._next.damaged or self._log.has(self._next.version):
+            self._next = None
+            self._next = self._found(record)
+
     def clean(self) -> None:
         """Remove what interrupted writers left behind."""
         self._log.clean()
@@ -54,7 +69,8 @@ class RootLog:
     def commit(self, record: TableRecord) -> bool:
         """Bring log and files up to the record's intent; false if there is more to be done.
 
-        It may be repeated. ``OlderMetadataError`` as from ``check``. Raises ``OSError`` or
+        It may be repeated. ``OlderMetadataError`` as from ``check``, and ``OthersCommitError`` for
+        a commit that the record does not know of. Raises ``OSError`` or
         ``StorageError`` if it cannot be done now.
         """
         at, self._next = self._next or self._found(record), None
@@ -142,6 +158,7 @@ class RootLog:
                 break
             self._log.replace(0, first_commit(record))
         self._check(record, last)
+        self._check_others(record, [v for v in versions if v > max(last.version, 0)], last.bad)
         if last.bad is not None:
             return _Next(last.bad, last.number, last.version, damaged=True)
         return _Next(versions[-1] + 1, last.number, last.version)
@@ -155,6 +172,13 @@ class RootLog:
         if not is_commit_of(last.actions, record.intent):
             problem = f"attach {last.number} is another one in its log than the one that is known"
             raise OlderMetadataError(_older(self.directory, problem))
+
+    def _check_others(self, record: TableRecord, behind: list[int], bad: int | None) -> None:
+        """``behind`` are the versions behind the last attach; the first commit is no attach."""
+        newest = max((version for version in behind if version != bad), default=-1)
+        if newest > record.known_of_others(self.directory):
+            time_ms, what = said_by_others(self._log.read(newest))
+            raise OthersCommitError(OthersCommit(self.directory, newest, time_ms, what))
 
     def _last(self, versions: list[int]) -> _Last:
         """The last attach in the log, and the newest commit if that one is damaged."""

@@ -14,7 +14,7 @@ from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.known_ledgers import KnownLedgers
-from pulsark.storage.table.record import TableRecord, table_directory, table_path
+from pulsark.storage.table.record import TableRecord, table_directory, table_path, topic_at
 from pulsark.storage.table.table_limits import TableLimits
 from pulsark.storage.table.table_roots import TableRoots
 from pulsark.wire.topic_name import TopicName
@@ -82,6 +82,10 @@ class TableOwners:
     def drop(self, name: TopicName) -> None:
         """Whoever is the owner now knows more: the next one who needs a table opens it anew."""
         self._owners.pop(table_path(name), None)
+
+    def changed(self) -> list[str]:
+        """The topics of open tables to whose logs somebody else has written."""
+        return [topic_at(path) for path, owner in self._owners.items() if owner.record.others]
 
     async def record(self, path: str) -> TableRecord:
         """The table whose record is at ``path``; ``StorageError`` if there is none."""

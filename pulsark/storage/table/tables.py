@@ -243,6 +243,14 @@ class Tables:
             owner = await self._owners.of(name, table_id)
             await self._attach(name, owner, [], sealed.files[max(end - step, 0) : end])
 
+    def changed(self) -> list[str]:
+        """The topics to whose tables somebody else has written, as far as it was noticed."""
+        return self._owners.changed()
+
+    async def look(self, name: TopicName, table_id: str) -> None:
+        """``ChangedTableError`` if somebody else has written to the log of a table."""
+        await (await self._owners.of(name, table_id)).look()
+
     async def vacuum(self, name: TopicName, table_id: str, ledger_id: int, before_ms: int) -> int:
         """Delete files of a ledger that left the table before a time; returns their number."""
         return await (await self._owners.of(name, table_id)).vacuum(ledger_id, before_ms)
@@ -258,6 +266,7 @@ class Tables:
             return 0
         # Refused if the metadata store is older than the table.
         owner = await self._owners.of(name, record.table_id)
+        await owner.look()
 
         async def names_of(ledger_id: int) -> list[str]:
             intent = owner.record.intent
