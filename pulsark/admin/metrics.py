@@ -227,7 +227,10 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     where = (("broker", broker.settings.advertisedAddress), ("metric", "broker_connection"))
     yield "pulsar_active_connections", where, len(broker.connections)
     health = (("broker", broker.settings.advertisedAddress), ("metric", "health"))
-    yield "pulsar_health", health, 1
+    configured, there = broker.settings.bookies, broker.ledgers.bookie_count
+    yield "pulsar_health", health, int(there >= configured)
+    yield "pulsark_bookies_configured", (), configured
+    yield "pulsark_bookies_available", (), there
     records = (topic.ledger.record_bytes for topic in broker.loaded_topics())
     yield "pulsark_topic_record_bytes_max", (), max(records, default=0)
     if broker.sealing is not None:

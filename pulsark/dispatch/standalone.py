@@ -23,9 +23,10 @@ from pulsark.dispatch.loop_load import LoopLoad
 from pulsark.dispatch.loop_stalls import LoopStalls
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.server import Server
+from pulsark.errors import StorageError
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.runtime import Runtime, collect_rarely
-from pulsark.storage.bookie_fleet import open_fleet
+from pulsark.storage.bookie_fleet import leave_when_failed, open_fleet
 from pulsark.storage.data_dir import DataDir, locked
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FAILED_STOP_SECONDS = 5.0
+"""So long is tried to stop in order after the disks have failed."""
+
 
 class Standalone:
     """All parts of one process, started and stopped in order."""
@@ -47,6 +51,9 @@ class Standalone:
         self._runtime = runtime
         self._cleanup = contextlib.AsyncExitStack()
         self._adopt = adopt
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Set when the process has to end; with an error, when nothing can be stored any more."""
+        self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     async def start(self) -> dict[str, str]:
         """Start everything; returns what ``standalone.json`` holds."""
@@ -72,6 +79,7 @@ class Standalone:
         for bookie in bookies.values():
             self._cleanup.push_async_callback(bookie.close)
         settings = self._settings = within_fleet(settings, len(bookies))
+        leave_when_failed(bookies, settings.managedLedgerDefaultAckQuorum, self._fail)
         tables = Tables(
             await commission(data_dir.storage_roots, metadata, runtime, adopt=self._adopt),
             metadata,
@@ -125,8 +133,17 @@ class Standalone:
         await server.serve()
         return {"pid": str(os.getpid()), **urls, "version": __version__}
 
+    def _fail(self, error: StorageError) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
     def _hosts(self, port: int) -> list[str]:
         return hosts_of(self._settings.bindAddress, port)
+
+    def end(self) -> None:
+        """Let ``ended`` be over: somebody asked for an orderly stop."""
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     async def stop(self) -> None:
         """Stop everything in the reverse order; durable state is on disk afterwards."""
@@ -156,18 +173,27 @@ async def serve(
     *,
     adopt: bool = False,
 ) -> None:
-    """Run a standalone until SIGINT or SIGTERM."""
+    """Run a standalone until SIGINT or SIGTERM.
+
+    Raises ``StorageError`` when nothing can be stored any more. Whoever supervises the process
+    starts it again, which finds out what is on the disks.
+    """
     standalone = Standalone(settings, Runtime(), adopt=adopt)
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, stop.set)
+        loop.add_signal_handler(signum, standalone.end)
     try:
         info = await standalone.start()
         collect_rarely()
         log.info("serving", extra=info)
         if ready is not None:
             ready.set_result(info)
-        await stop.wait()
+        await standalone.ended
+    except StorageError:
+        # Much of what an orderly stop does waits for the disk that has failed.
+        with contextlib.suppress(TimeoutError, StorageError):
+            async with asyncio.timeout(FAILED_STOP_SECONDS):
+                await standalone.stop()
+        raise
     finally:
         await standalone.stop()

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from pulsark.errors import ConfigError, PulsarkError
+from pulsark.errors import ConfigError, PulsarkError, StorageError
 from pulsark.limits import ADOPTED_LEDGER_IDS_LEFT_OUT
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import LOCK_NAME, Disk, Runtime
@@ -80,6 +81,31 @@ async def open_fleet(
         metadata.on_commit(bookie.note_mark)
         bookie.note_mark(metadata.mark)
     return fleet
+
+
+def leave_when_failed(
+    fleet: dict[str, EmbeddedBookie], needed: int, too_few: Callable[[StorageError], None]
+) -> None:
+    """A bookie whose disk fails leaves the fleet; its ledgers go on with the others.
+
+    It is not closed. ``too_few`` is called when fewer than ``needed`` are left, so that no ledger
+    can be written any more: only a restart finds out what is on the disks.
+    """
+
+    def left(bookie_id: str, error: StorageError) -> None:
+        fleet.pop(bookie_id, None)
+        log.error(
+            "bookie %s has left the fleet, %d of at least %d are there; see to its disk and "
+            "restart this process",
+            bookie_id,
+            len(fleet),
+            needed,
+        )
+        if len(fleet) < needed:
+            too_few(StorageError(f"bookie {bookie_id}: {error}"))
+
+    for bookie_id, bookie in fleet.items():
+        bookie.when_failed(partial(left, bookie_id))
 
 
 async def _check_claim(

@@ -98,6 +98,16 @@ class Standalone:
         """SIGTERM and wait; returns the exit code."""
         return self._end(signal.SIGTERM)
 
+    def wait(self, timeout: float) -> int:
+        """The exit code of a process that ends by itself."""
+        process, self._process = self._process, None
+        assert process is not None
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
     def _end(self, how: signal.Signals) -> int:
         process, self._process = self._process, None
         if process is None:

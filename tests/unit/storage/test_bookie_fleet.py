@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from pulsark.errors import ConfigError
+from pulsark.errors import ConfigError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Runtime
 from pulsark.storage.bookie_claims import OtherStoreError
-from pulsark.storage.bookie_fleet import BookieHome, open_fleet
+from pulsark.storage.bookie_fleet import BookieHome, leave_when_failed, open_fleet
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_format import RECORD_OVERHEAD
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger_metadata import ID_COUNTER
 from tests.sim.bookies import append
+from tests.sim.disk import SimDisk
 from tests.sim.metadata import copy_of
+from tests.sim.simulation import Simulation
 
 
 def homes(root: Path, count: int) -> list[BookieHome]:
@@ -225,3 +228,26 @@ def test_a_bookie_that_comes_back_after_an_adoption_is_refused(tmp_path: Path) -
             await used(tmp_path, MemoryMetadataStore(earlier))
 
     asyncio.run(scenario())
+
+
+def test_a_bookie_whose_disk_fails_leaves_and_too_few_are_said() -> None:
+    disks, said = {name: SimDisk() for name in "abc"}, []
+
+    async def main() -> None:
+        fleet = {
+            name: await EmbeddedBookie.open(name, "/j", "/l", JournalSettings(), sim.runtime(disk))
+            for name, disk in disks.items()
+        }
+        leave_when_failed(fleet, 2, said.append)
+        for name, left in (("b", ["a", "c"]), ("c", ["a"])):
+            assert not said
+            disks[name].sync_errno_once = errno.EIO
+            with pytest.raises(StorageError):
+                await append(fleet[name], 1, 0, [b"x"])
+            assert sorted(fleet) == left
+            await append(fleet["a"], 1, 0, [b"x"])
+
+    with Simulation() as sim:
+        sim.run(main())
+    (error,) = said
+    assert str(error).startswith("bookie c: the journal has stopped: ")
