@@ -139,6 +139,18 @@ class Settings:
     maxPendingPublishRequestsPerConnection: int = setting(
         1000, "count", "A connection with this many unanswered publishes is not read further", ge=1
     )
+    brokerMaxConnections: int = setting(
+        0, "count", "Most connections of clients; more are refused. 0: no limit", ge=0
+    )
+    brokerMaxConnectionsPerIp: int = setting(
+        0, "count", "Most connections from one address; more are refused. 0: no limit", ge=0
+    )
+    maxProducersPerConnection: int = setting(
+        10_000, "count", "Most producers of one connection; 0: no limit", ge=0, own=True
+    )
+    maxConsumersPerConnection: int = setting(
+        10_000, "count", "Most consumers of one connection; 0: no limit", ge=0, own=True
+    )
     maxConcurrentLookupRequest: int = setting(
         50_000, "count", "Lookups answered at the same time; more are refused", ge=1, planned=True
     )

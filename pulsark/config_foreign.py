@@ -99,8 +99,6 @@ brokerEntryMetadataInterceptors
 brokerEntryPayloadProcessors
 brokerInterceptors
 brokerInterceptorsDirectory=./interceptors
-brokerMaxConnections=0
-brokerMaxConnectionsPerIp=0
 brokerPublisherThrottlingMaxByteRate=0
 brokerPublisherThrottlingMaxMessageRate=0
 brokerPublisherThrottlingTickTimeMillis=50

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.dispatch.cache import CacheBudget
+from pulsark.dispatch.connections import Connections
 from pulsark.dispatch.flight import TopicRange
 from pulsark.dispatch.loop_stalls import LoopStalls
 from pulsark.dispatch.non_persistent_topics import NonPersistentTopics
@@ -53,7 +54,6 @@ from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsark.config import Settings
-    from pulsark.dispatch.connection import Connection
     from pulsark.dispatch.topic_kinds import AnyTopic
     from pulsark.storage.table.tables import Tables
 
@@ -102,7 +102,7 @@ class Broker:
         self.rates = Rates(self)
         self.tables = tables
         self.sealing = Sealing(self, tables) if tables is not None else None
-        self.connections: set[Connection] = set()
+        self.connections = Connections(settings)
         self.broker_url = ""
         self.web_url = ""
         self.flight_url = ""

@@ -16,14 +16,14 @@ from collections.abc import AsyncIterator, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
-from pulsark import __version__
-from pulsark.dispatch.departure import departure
 from pulsark.dispatch.entry import Entry
 from pulsark.dispatch.error_codes import error_code
 from pulsark.dispatch.handlers import HANDLERS
+from pulsark.dispatch.handlers.handshake import connected
+from pulsark.dispatch.holdings import Holdings
 from pulsark.dispatch.keep_alive import KeepAlive
 from pulsark.dispatch.requests import Requests
-from pulsark.errors import ProtocolError, ServerError
+from pulsark.errors import ClientError, ProtocolError, ServerError
 from pulsark.limits import (
     FRAME_OVERHEAD_BYTES,
     HANDSHAKE_FRAME_BYTES_MAX,
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PROTOCOL_VERSION = 21
-SERVER_VERSION = f"Pulsark-{__version__}"
 _NO_REQUEST = 2**64 - 1
 _SEND = pb.BaseCommand.SEND
 _OLD_CHECKSUM_VERSION = 11
@@ -78,13 +76,15 @@ class Connection(asyncio.BufferedProtocol):
         self.broker = broker
         self.settings = broker.settings
         self.state = State.CONNECTING
-        self.address = ""
+        self.host = ""
+        self.address = "/local"
         self.client_version = ""
         self.protocol_version = 0
         self.producers: dict[int, Producer] = {}
         self.waiting_producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
         self.topic_watchers: dict[int, TopicWatcher] = {}
+        self.holdings = Holdings(self.settings)
         self.writable = True
         self.non_persistent_in_flight = 0
         """Publishes to non-persistent topics that are not answered yet."""
@@ -136,8 +136,13 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_OUTPUT_BYTES_MAX)
         peer = transport.get_extra_info("peername")
-        self.address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "/local"
-        self.broker.connections.add(self)
+        if isinstance(peer, tuple):
+            self.host, self.address = peer[0], f"/{peer[0]}:{peer[1]}"
+        refused = self.broker.connections.add(self)
+        if refused is not None:
+            log.warning("%s: connection refused: %s", self.address, refused)
+            self.send_request_error(_NO_REQUEST, ClientError(ServerError.NotAllowedError, refused))
+            self.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes of this connection go."""
@@ -236,26 +241,34 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        self.keep_alive.stop()
         self._leave()
         self._out.clear()
+        self.keep_alive.stop()
 
     def _leave(self) -> None:
-        """Nothing of this client counts any more: not its producers, nor its consumers."""
+        """Nothing of this client counts any more: not its producers, nor its consumers.
+
+        What it had leaves here, and what refers to this object in a circle is taken apart, so
+        that its memory is free as soon as the socket is: nobody looks for circles in a busy broker.
+        """
+        if self.state is _CLOSED:
+            return
         self.state = State.CLOSED
         self.writable = False
         self.broker.connections.discard(self)
         self.keep_alive.gone()
-        self.requests.cancel()
-        producers = [*self.producers.values(), *self.waiting_producers.values()]
+        self.requests.close()
         self.producers.clear()
         self.waiting_producers.clear()
-        consumers = list(self.consumers.values())
         self.consumers.clear()
-        self.broker.run_queue.take_steps(departure(producers, consumers))
+        self.holdings.close()
+        self._run_queue.take_steps(self.holdings.leave())
         for watcher in self.topic_watchers.values():
             watcher.close()
         self.topic_watchers.clear()
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)  # without what has come of a frame
+        self._commands, self._steps = iter(()), None
+        self._published_to.clear()
 
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
@@ -515,20 +528,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_connect(self, connect: pb.CommandConnect) -> None:
         self.client_version = connect.client_version[:128]
-        self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
+        answer = connected(connect, self.settings)
+        self.protocol_version = answer.connected.protocol_version
         self.state = State.CONNECTED
         self._decoder.max_frame_size = self.settings.maxMessageSize + FRAME_OVERHEAD_BYTES
-        command = Command(type=Command.CONNECTED)
-        connected = command.connected
-        connected.server_version = SERVER_VERSION
-        connected.protocol_version = self.protocol_version
-        connected.max_message_size = self.settings.maxMessageSize
-        features = connected.feature_flags
-        features.supports_get_partitioned_metadata_without_auto_creation = True
-        features.supports_topic_watchers = (
-            self.settings.enableBrokerSideSubscriptionPatternEvaluation
-        )
-        self.send(command)
+        self.send(answer)
 
     def _on_send(self, send: pb.CommandSend, data: bytes) -> None:
         producer = self.producers.get(send.producer_id)

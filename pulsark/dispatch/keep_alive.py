@@ -20,7 +20,7 @@ class KeepAlive:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._interval = connection.settings.keepAliveIntervalSeconds
-        self._pinged = False
+        self._pinged = self._stopped = False
         self._probe: asyncio.Future[bool] | None = None
         self._timer = asyncio.get_running_loop().call_later(
             min(HANDSHAKE_SECONDS, self._interval), self._on_timer
@@ -36,12 +36,14 @@ class KeepAlive:
         self._answer(False)
 
     def stop(self) -> None:
-        """The socket is closed."""
+        """The socket is closed: nobody is there any more."""
         self._timer.cancel()
+        del self._connection
+        self._stopped = True
 
     async def probe(self) -> bool:
         """Whether the client still answers; if not, the connection is closed."""
-        if not self._connection.is_open:
+        if self._stopped or not self._connection.is_open:
             return False
         if self._probe is None:
             self._probe = asyncio.get_running_loop().create_future()
@@ -49,6 +51,8 @@ class KeepAlive:
         done, _ = await asyncio.wait([self._probe], timeout=PROBE_TIMEOUT_SECONDS)
         if done:
             return done.pop().result()
+        if self._stopped:
+            return False
         if self._connection.may_have_answered:
             return True
         self._connection.abort()

@@ -61,9 +61,8 @@ class NonPersistentSubscription(Subscribers):
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
-        self.check_admits()
         before = self.type.active
-        self.type.add(consumer)
+        self.take_in(consumer)
         if self.type.active is not before:
             self.announce_change(consumer)
 
@@ -73,13 +72,9 @@ class NonPersistentSubscription(Subscribers):
 
     def remove_consumers(self, consumers: Sequence[Consumer]) -> None:
         """Forget consumers that left together."""
-        leaving = [consumer for consumer in consumers if not consumer.closed]
-        if not leaving:
-            return
         before = self.type.active
-        for consumer in leaving:
-            consumer.closed = True
-            self.type.remove(consumer)
+        if not self.let_go(consumers):
+            return
         if self.type.active is not before:
             self.announce_change(None)
         self.drop_if_abandoned()

@@ -58,7 +58,7 @@ class Producer:
         access_mode: AccessMode = AccessMode.Shared,
         topic_epoch: int | None = None,
         encrypted: bool = False,
-        decide: Callable[[Exception | None], None] = lambda _: None,
+        decide: Callable[[Producer, Exception | None], None] = lambda *_: None,
     ) -> None:
         self.topic = topic
         self.connection = connection

@@ -20,8 +20,8 @@ class Requests:
 
     def __init__(self, connection: Connection, ended: Callable[[], None]) -> None:
         """``ended`` is called after each."""
-        self._connection = connection
-        self._ended = ended
+        self._connection: Connection | None = connection
+        self._ended: Callable[[], None] | None = ended
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -29,8 +29,9 @@ class Requests:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def cancel(self) -> None:
-        """Nobody waits for the answers any more."""
+    def close(self) -> None:
+        """The connection is gone: nobody waits for the answers any more."""
+        self._connection = self._ended = None
         for task in self._tasks:
             task.cancel()
 
@@ -40,7 +41,8 @@ class Requests:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             work.close()  # if it was cancelled before it began
-            self._ended()
+            if self._ended is not None:
+                self._ended()
 
         task = self._loop.create_task(self._guarded(work, request_id))
         self._tasks.add(task)
@@ -51,11 +53,18 @@ class Requests:
         try:
             await work
         except PulsarkError as error:
-            self._connection.send_request_error(request_id, error)
+            self._refuse(request_id, error)
         except Exception as error:
             # A bug: the client gets an answer, the log gets the trace.
-            log.exception("%s: request %d failed", self._connection.address, request_id)
-            self._connection.send_request_error(request_id, internal_error(error))
+            client = (
+                "a client that is gone" if self._connection is None else self._connection.address
+            )
+            log.exception("%s: request %d failed", client, request_id)
+            self._refuse(request_id, internal_error(error))
+
+    def _refuse(self, request_id: int, error: Exception) -> None:
+        if self._connection is not None:
+            self._connection.send_request_error(request_id, error)
 
     def open(
         self, kind: str, client_id: int, request_id: int, work: Coroutine[Any, Any, None]
@@ -65,10 +74,8 @@ class Requests:
         current = self._opening.get(key)
         if current is not None and not current.done():
             work.close()
-            self._connection.send_request_error(
-                request_id,
-                ClientError(ServerError.ServiceNotReady, f"This {kind} is already being created"),
-            )
+            error = f"This {kind} is already being created"
+            self._refuse(request_id, ClientError(ServerError.ServiceNotReady, error))
             return
         task = self._opening[key] = self.run(work, request_id)
         task.add_done_callback(lambda _: self._opened(key, task))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.exclusive import Exclusive
@@ -66,6 +66,26 @@ class Subscribers:
         self.type = new_type(spec, topic, settings)
         self.spec = spec
         return True
+
+    def take_in(self, consumer: Consumer) -> None:
+        """Make a consumer one of them; its connection knows of it first."""
+        self.check_admits()
+        holdings = consumer.connection.holdings
+        holdings.add_consumer(consumer)
+        try:
+            self.type.add(consumer)
+        except BaseException:
+            holdings.drop_consumer(consumer)
+            raise
+
+    def let_go(self, consumers: Sequence[Consumer]) -> list[Consumer]:
+        """Consumers leave; returns those that had not left before."""
+        leaving = [consumer for consumer in consumers if not consumer.closed]
+        for consumer in leaving:
+            consumer.closed = True
+            self.type.remove(consumer)
+            consumer.connection.holdings.drop_consumer(consumer)
+        return leaving
 
     def check_admits(self) -> None:
         """Raise ``SubscriptionClosedError`` if it is not there any more."""

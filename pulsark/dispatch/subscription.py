@@ -158,9 +158,8 @@ class Subscription(Subscribers):
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
-        self.check_admits()
         before = self.type.active
-        self.type.add(consumer)
+        self.take_in(consumer)
         if not self.type.tracks_pending and self.type.active is not before:
             self._change_active(before, consumer)
 
@@ -170,13 +169,10 @@ class Subscription(Subscribers):
 
     def remove_consumers(self, consumers: Sequence[Consumer]) -> None:
         """Consumers left together. Those that had left before do not count."""
-        leaving = [consumer for consumer in consumers if not consumer.closed]
+        before = self.type.active
+        leaving = self.let_go(consumers)
         if not leaving:
             return
-        before = self.type.active
-        for consumer in leaving:
-            consumer.closed = True
-            self.type.remove(consumer)
         anybody = self.type.consumer_count > 0
         for consumer in leaving:
             self.unacked -= consumer.unacked

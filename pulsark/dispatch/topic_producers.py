@@ -68,12 +68,22 @@ class TopicProducers:
         """Admit a producer, or raise ``ClientError``.
 
         Says whether it is ready. If not it waits, and ``producer.decided`` is called some time,
-        unless it is removed before.
+        unless it is removed before. Its connection knows of it before anybody else does.
         """
+        producer.connection.holdings.add_producer(producer)
+        try:
+            return await self._add(producer)
+        except BaseException:
+            self.remove(producer)
+            raise
+
+    async def _add(self, producer: Producer) -> bool:
         self._topic.check_writable()
         if producer.access_mode is not AccessMode.ExclusiveWithFencing:  # which replaces all
             await self._replace_dead(producer)
             self._topic.check_writable()
+        if producer.closed:
+            raise _taken()
         granted = access(
             producer.access_mode,
             producer.topic_epoch,
@@ -118,8 +128,7 @@ class TopicProducers:
         for other in list(self.waiting):
             if other.topic_epoch is not None and other.topic_epoch < claimed:
                 self.waiting.remove(other)
-                other.closed = True
-                other.decide(_taken())
+                self._refuse(other, _taken())
 
     async def _replace_dead(self, producer: Producer) -> None:
         """Remove who has the name, unless it is alive and another one's."""
@@ -135,10 +144,15 @@ class TopicProducers:
         """Nobody is there, or waits, any more; who waited gets the error."""
         waiting, self.waiting = self.waiting, deque()
         for producer in waiting:
-            producer.closed = True
-            producer.decide(error)
+            self._refuse(producer, error)
         for producer in list(self.by_name.values()):
             producer.connection.close_producer(producer)
+
+    def _refuse(self, producer: Producer, error: ClientError) -> None:
+        """One that waited has waited in vain."""
+        producer.closed = True
+        producer.connection.holdings.drop_producer(producer)
+        producer.decide(producer, error)
 
     async def _grant(self, producer: Producer) -> None:
         """Connect the holder, its epoch durable."""
@@ -186,11 +200,12 @@ class TopicProducers:
             producer.connection.close_producer(producer)
         for producer in [p for p in self.waiting if not p.encrypted]:
             self.remove(producer)
-            producer.decide(_unencrypted(self._topic.name))
+            producer.decide(producer, _unencrypted(self._topic.name))
 
     def remove(self, producer: Producer) -> None:
         """Forget a producer that left, wherever it was."""
         producer.closed = True
+        producer.connection.holdings.drop_producer(producer)
         if self.by_name.get(producer.name) is producer:
             del self.by_name[producer.name]
             self._topic.producer_left(producer)
@@ -221,9 +236,9 @@ class TopicProducers:
             if not isinstance(error, PulsarkError):
                 log.exception("%s: producer %s is not admitted", self._topic.name, producer.name)
                 error = internal_error(error)
-            producer.decide(error)
+            producer.decide(producer, error)
         else:
-            producer.decide(None)
+            producer.decide(producer, None)
 
 
 def check_encryption(name: TopicName, policies: TopicPolicies, *, encrypted: bool) -> None:

@@ -171,6 +171,7 @@ class FakeTransport(asyncio.Transport):
     def _lose(self) -> None:
         self._protocol.connection_lost(None)
         self._lost = True
+        del self._protocol, self.on_reading  # as real ones do
 
 
 class Client:

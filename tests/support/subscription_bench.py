@@ -13,6 +13,7 @@ from pulsark.dispatch.cache import CacheBudget, TopicCache
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.delayed_delivery import DelayedDelivery
 from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.holdings import Holdings
 from pulsark.dispatch.policies import effective
 from pulsark.dispatch.run_queue import RunQueue
 from pulsark.dispatch.subscription import Subscription
@@ -135,6 +136,7 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.writable = self.is_open = True
+        self.holdings = Holdings(Settings())
         self.sent: list[tuple[str, int, int]] = []
         self.actives: list[tuple[str, bool]] = []
         self.on_message: Callable[[Consumer, Entry, int, list[int] | None], None] | None = None

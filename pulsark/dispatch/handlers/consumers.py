@@ -57,9 +57,8 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
         )
     consumer = await connection.broker.subscribing.subscribe(connection, request)
     subscription = consumer.subscription
-    if not connection.is_open:
-        subscription.remove_consumer(consumer)
-        return
+    if consumer.closed:
+        raise ClientError(ServerError.ServiceNotReady, "The consumer was closed meanwhile")
     connection.consumers[request.consumer_id] = consumer
     connection.send_success(request.request_id)
     subscription.announce_active(consumer)

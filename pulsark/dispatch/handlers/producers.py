@@ -68,22 +68,21 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
         encrypted=request.encrypted,
         access_mode=AccessMode(request.producer_access_mode),
         topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
+        decide=partial(_decided, request.request_id),
     )
-    producer.decide = partial(_decided, connection, producer, request.request_id)
     ready = await topic.add_producer(producer)
-    if not connection.is_open:
-        topic.remove_producer(producer)
-    elif ready:
+    if producer.closed:
+        raise ClientError(ServerError.ServiceNotReady, "The producer was closed meanwhile")
+    if ready:
         _begin(connection, producer, request.request_id)
     else:
         connection.waiting_producers[producer.producer_id] = producer
         connection.send(_success(producer, request.request_id, ready=False))
 
 
-def _decided(
-    connection: Connection, producer: Producer, request_id: int, error: Exception | None
-) -> None:
+def _decided(request_id: int, producer: Producer, error: Exception | None) -> None:
     """A producer that had to wait is the only one now, or never will be."""
+    connection = producer.connection
     if connection.waiting_producers.get(producer.producer_id) is not producer:
         return  # the client gave it up meanwhile
     del connection.waiting_producers[producer.producer_id]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pulsark.dispatch.connection import PROTOCOL_VERSION
+from pulsark.dispatch.handlers.handshake import PROTOCOL_VERSION
 from pulsark.errors import ServerError
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName

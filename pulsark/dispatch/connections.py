@@ -1,0 +1,46 @@
+"""The open connections of a broker, and how many there may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pulsark.config import Settings
+    from pulsark.dispatch.connection import Connection
+
+
+class Connections:
+    """All connections whose clients are served, counted by their address."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._most = settings.brokerMaxConnections
+        self._most_of_host = settings.brokerMaxConnectionsPerIp
+        self._open: set[Connection] = set()
+        self._of_host: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._open)
+
+    def add(self, connection: Connection) -> str | None:
+        """A client has connected; says why it is refused, if it is."""
+        host = connection.host
+        if 0 < self._most <= len(self._open):
+            return "Reached the maximum number of connections"
+        if 0 < self._most_of_host <= self._of_host[host]:
+            return f"Reached the maximum number of connections on address {host}"
+        self._open.add(connection)
+        self._of_host[host] += 1
+        return None
+
+    def discard(self, connection: Connection) -> None:
+        """A connection is closed."""
+        if connection in self._open:
+            self._open.remove(connection)
+            self._of_host[connection.host] -= 1
+            if not self._of_host[connection.host]:
+                del self._of_host[connection.host]
