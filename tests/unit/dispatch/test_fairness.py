@@ -10,33 +10,9 @@ import pytest
 from pulsark.dispatch.run_queue import RunQueue
 from pulsark.limits import REQUESTS_PER_TURN_MAX, REQUESTS_UNDER_WAY_MAX, TURN_SECONDS
 from pulsark.wire.frames import RECEIVE_BYTES, encode_command
-from tests.sim.clock import SimClock
-from tests.support.broker_clients import TOPIC, BrokerInMemory, Client, Command, held, scenario
+from tests.support.broker_clients import TOPIC, Client, Command, held, scenario
+from tests.support.busy_clock import LOOK_SECONDS, make_busy
 from tests.support.wire_frames import publish
-
-LOOK_SECONDS = TURN_SECONDS / 20
-
-
-@dataclasses.dataclass
-class BusyClock(SimClock):
-    """Time passes whenever somebody looks: as if each command took a while.
-
-    The loop's own time stands still meanwhile, as uvloop's does in one turn.
-    """
-
-    spent: float = 0.0
-
-    def monotonic(self) -> float:
-        self.spent += LOOK_SECONDS
-        return super().monotonic() + self.spent
-
-
-def make_busy(broker: BrokerInMemory) -> BusyClock:
-    """Whatever is carried out from now on takes time."""
-    clock = BusyClock(**vars(broker.broker.clock))
-    broker.broker.clock = clock
-    broker.broker.run_queue = RunQueue(clock)
-    return clock
 
 
 def ping() -> bytes:
