@@ -14,6 +14,7 @@ from pulsark.config import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.consumer import Consumer
 from pulsark.dispatch.entry import Entry
+from pulsark.dispatch.holdings import Holdings
 from pulsark.dispatch.producer import Producer
 from pulsark.dispatch.stats import Stats
 from pulsark.dispatch.topic import Topic
@@ -233,6 +234,7 @@ def connection() -> Any:
         client_version="test-1.0",
         writable=True,
         is_open=True,
+        holdings=Holdings(Settings()),
         closed=[],
         received=[],
     )
