@@ -167,6 +167,23 @@ class SystemClock:
     monotonic = staticmethod(time.monotonic)
 
 
+class SureClock:
+    """How late it certainly is, for what goes because it is old.
+
+    The wall clock may be put forward or back at any time. What is stored has a time of the wall
+    clock; it is taken to be old only if it is so by the wall clock of now *and* by the one that the
+    process began with, as far as the monotonic clock has counted since.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._start_ms = clock.now_ms() - int(clock.monotonic() * 1000)
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, by whichever of the two says less."""
+        return min(self._clock.now_ms(), self._start_ms + int(self._clock.monotonic() * 1000))
+
+
 _IOV_MAX = 1024
 _WRITE_AGAIN_BYTES = 1 << 20
 
@@ -387,6 +404,10 @@ class Runtime:
     disk: Disk = field(default_factory=OsDisk)
     rng: random.Random = field(default_factory=random.SystemRandom)
     new_worker: Callable[[str], Worker] = ThreadWorker
+    sure_clock: SureClock = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sure_clock", SureClock(self.clock))
 
 
 LOCK_NAME = "LOCK"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ from pulsark.limits import ARRIVAL_MARKS_MAX
 from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
-    from pulsark.runtime import Clock
+    from pulsark.runtime import Clock, SureClock
     from pulsark.storage.ledger_list import LedgerInfo
 
 MARK_SECONDS = 1.0
@@ -32,15 +33,16 @@ NOTHING = Position(-1, -1)
 class Ledgers(Protocol):
     """What is asked of a managed ledger."""
 
-    def ledgers(self) -> list[LedgerInfo]:
-        """The ledgers, oldest first."""
+    def each_ledger(self, first: int = 0) -> Iterator[LedgerInfo]:
+        """The ledgers from an id on, oldest first."""
 
 
 class Arrivals:
     """Of one loaded topic."""
 
-    def __init__(self, clock: Clock, ledgers: Ledgers) -> None:
+    def __init__(self, clock: Clock, sure_clock: SureClock, ledgers: Ledgers) -> None:
         self._clock = clock
+        self._sure_clock = sure_clock
         self._ledgers = ledgers
         self._ledger_ids = array("q")
         self._entry_ids = array("q")
@@ -71,10 +73,10 @@ class Arrivals:
         """The last entry that is certainly older, with all before it; -1:-1 if there is none."""
         index = bisect_left(self._times, self._clock.monotonic() - seconds) - 1
         marked = NOTHING if index < 0 else self._mark(index)
-        closed_before = self._clock.now_ms() - seconds * 1000
+        closed_before = self._sure_clock.now_ms() - seconds * 1000
         for info in takewhile(
             lambda info: self._is_former(info) and info.timestamp_ms < closed_before,
-            self._ledgers.ledgers(),
+            self._ledgers.each_ledger(),
         ):
             if info.entries:
                 marked = max(marked, Position(info.ledger_id, info.entries - 1))
@@ -84,9 +86,9 @@ class Arrivals:
         """For how many seconds an entry has certainly been here."""
         index = bisect_left(range(len(self)), position, key=self._mark)
         found = self._clock.monotonic() - self._times[index] if index < len(self) else 0.0
-        for info in self._ledgers.ledgers():
-            if info.ledger_id >= position.ledger_id and self._is_former(info):
-                return max(found, (self._clock.now_ms() - info.timestamp_ms) / 1000)
+        for info in self._ledgers.each_ledger(position.ledger_id):
+            if self._is_former(info):
+                return max(found, (self._sure_clock.now_ms() - info.timestamp_ms) / 1000)
         return found
 
     def _is_former(self, info: LedgerInfo) -> bool:

@@ -156,10 +156,9 @@ class TopicsAtRest:
         if record is None or folded is None:
             return False  # or it changes at this moment: then it is not at rest
         cursors = await self._broker.cursors_at_rest(name, record.topic_id)
-        now_ms = self._broker.clock.now_ms()
-        return has_work(
-            record, cursors, policies, now_ms, now_ms - self._broker.at_rest_since_ms, folded
-        )
+        now_ms = self._broker.sure_clock.now_ms()
+        rest = self._broker.clock.monotonic() - self._broker.at_rest_since
+        return has_work(record, cursors, policies, now_ms, int(rest * 1000), folded)
 
     async def _visit(self, name: TopicName) -> None:
         async with self._broker.visit(name) as topic:
@@ -169,9 +168,9 @@ class TopicsAtRest:
 
 async def catch_up(topic: Topic, broker: Broker) -> None:
     """Do what would have been done in time, had the topic been loaded."""
-    topic.last_used_ms = broker.at_rest_since_ms
+    topic.last_used = broker.at_rest_since
     for subscription in topic.subscriptions.values():
-        subscription.idle_since_ms = broker.at_rest_since_ms
+        subscription.idle_since = broker.at_rest_since
     topic.backlog.expire()
     await topic.backlog.enforce()
     await expire_subscriptions(topic)

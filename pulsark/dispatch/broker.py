@@ -108,7 +108,8 @@ class Broker:
         self.flight_url = ""
         self.started_ms = self.clock.now_ms()
         self.cache_budget = CacheBudget(settings.managedLedgerCacheSizeMB << 20)
-        self.at_rest_since_ms = self.started_ms
+        self.sure_clock = runtime.sure_clock
+        self.at_rest_since = self.clock.monotonic()
         """Nobody has used a topic since then that is not loaded, as far as is known."""
         self.unacked = BrokerUnacked(
             settings.maxUnackedMessagesPerBroker,
@@ -320,6 +321,7 @@ class Broker:
             name,
             self.settings,
             self.clock,
+            self.sure_clock,
             self.cache_budget,
             self.unacked,
             self.run_queue,
@@ -384,7 +386,7 @@ class Broker:
         await self.non_persistent.close(name)
         topic = self.loaded_topic(name)
         if topic is not None:
-            self.at_rest_since_ms = self.clock.now_ms()
+            self.at_rest_since = self.clock.monotonic()
             try:
                 await topic.close()
             finally:

@@ -52,7 +52,7 @@ class DelayedDelivery:
         self._timer: asyncio.Handle | None = None
         self._wake_ms = NEVER_MS
         """The deliver-at time for which the timer is set."""
-        self._last_tick_ms = 0
+        self._last_tick = float("-inf")
         """When something was handed out last."""
         self._fetching: asyncio.Task[None] | None = None
         self._storing: asyncio.Task[None] | None = None
@@ -118,8 +118,9 @@ class DelayedDelivery:
             return
         self._wake_ms = deliver_at_ms
         tick_ms = self._topic.policies.delayed_delivery.tick_ms
-        wait_ms = max(deliver_at_ms, self._last_tick_ms + tick_ms) - self._clock.now_ms()
-        seconds = max(min(wait_ms, LONGEST_WAIT_MS), 0) / 1000
+        wait_ms = min(deliver_at_ms - self._clock.now_ms(), LONGEST_WAIT_MS)
+        tick = self._last_tick + tick_ms / 1000 - self._clock.monotonic()
+        seconds = max(wait_ms / 1000, tick, 0)
         self._timer = asyncio.get_running_loop().call_later(seconds, self._hand_out)
 
     def _hand_out(self) -> None:
@@ -130,7 +131,7 @@ class DelayedDelivery:
         cutoff_ms = self.cutoff_ms()
         positions, is_all = self.tracker.due(cutoff_ms, DUE_AT_ONCE)
         if positions:
-            self._last_tick_ms = self._clock.now_ms()
+            self._last_tick = self._clock.monotonic()
             self._release(positions)
         if not is_all:
             self._timer = asyncio.get_running_loop().call_soon(self._hand_out)

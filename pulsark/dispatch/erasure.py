@@ -114,7 +114,7 @@ async def finish(broker: Broker, topics: Sequence[Topic], vacuum_hours: float | 
     deleted = 0
     async with sealing.exclusively(base):
         for sealed in await sealing.tables.ledgers(base):
-            before_ms = broker.clock.now_ms() - retention_ms + 1
+            before_ms = broker.sure_clock.now_ms() - retention_ms + 1
             if any(file.time_ms < before_ms for file in sealed.left):
                 deleted += await sealing.tables.vacuum(base, table_id, sealed.ledger_id, before_ms)
         left = [file for sealed in await sealing.tables.ledgers(base) for file in sealed.left]

@@ -50,10 +50,14 @@ async def delete_if_unused(topic: Topic, topics: TopicAdmin) -> None:
         return
     if is_in_use(topic):
         topic.touch()
-    elif is_due(topic.policies, topic.clock.now_ms() - topic.last_used_ms):
+    elif is_due(topic.policies, _unused_ms(topic)):
         log.info("%s was not used for a long time: deleting it", topic.name)
         await topics.delete_loaded(topic)
         await delete_partitioned_if_empty(topic.name, topics, topic.settings)
+
+
+def _unused_ms(topic: Topic) -> int:
+    return int((topic.clock.monotonic() - topic.last_used) * 1000)
 
 
 async def delete_partitioned_if_empty(
@@ -69,9 +73,8 @@ async def expire_subscriptions(topic: Topic) -> None:
     minutes = topic.policies.subscription_expiration_minutes
     if minutes <= 0:
         return
-    oldest_ms = topic.clock.now_ms() - minutes * 60_000
     for subscription in topic.backlog.subscriptions:
-        if not subscription.type.consumer_count and subscription.last_used_ms <= oldest_ms:
+        if not subscription.type.consumer_count and subscription.idle_seconds() >= minutes * 60:
             log.info("%s: subscription %s expired", topic.name, subscription.name)
             with suppress(ClientError):  # somebody came meanwhile
                 await subscription.delete()

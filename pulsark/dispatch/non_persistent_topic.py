@@ -50,7 +50,7 @@ class NonPersistentTopic:
         self.policies = policies
         self.clock = clock
         self.created_ms = clock.now_ms()
-        self.last_used_ms = self.created_ms
+        self.last_used = clock.monotonic()
         """When its last client left; while one is connected this says nothing."""
         self.topic_epoch: int | None = None
         self.compaction = CompactionStats()
@@ -118,7 +118,7 @@ class NonPersistentTopic:
         if self._unanswered:
             self.flush()  # a connection that ends in the middle of a read does not ask for it
         self._admission.remove(producer)
-        self.last_used_ms = self.clock.now_ms()
+        self.last_used = self.clock.monotonic()
 
     @property
     def waiting_producers(self) -> int:
@@ -172,7 +172,7 @@ class NonPersistentTopic:
         """A subscription lost its last consumer, or was deleted."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
-        self.last_used_ms = self.clock.now_ms()
+        self.last_used = self.clock.monotonic()
 
     def reader_start(self, asked: Position, otherwise: Position) -> Position:
         """Readers begin with the next message."""

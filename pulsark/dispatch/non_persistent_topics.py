@@ -68,10 +68,9 @@ class NonPersistentTopics:
 
     async def drop_unused(self) -> None:
         """Let those go that nobody has used for a while."""
-        longest_ms = UNUSED_NON_PERSISTENT_TOPIC_SECONDS * 1000
-        oldest_ms = self._broker.clock.now_ms() - longest_ms
+        oldest = self._broker.clock.monotonic() - UNUSED_NON_PERSISTENT_TOPIC_SECONDS
         for topic in self.all():
-            if not topic.is_used and topic.last_used_ms <= oldest_ms:
+            if not topic.is_used and topic.last_used <= oldest:
                 log.debug("%s is not used any more", topic.name)
                 await self.close(topic.name)
                 await delete_partitioned_if_empty(

@@ -80,7 +80,7 @@ class TopicRetention:
             topic.ledger.total_size,
             self._consumed(),
             policies.retention,
-            topic.clock.now_ms(),
+            topic.sure_clock.now_ms(),
             policies.table_retention,
             in_table,
         )

@@ -43,8 +43,8 @@ class Subscription(Subscribers):
         super().__init__(name, topic.run_queue)
         self.topic = topic
         self.cursor = cursor
-        self.idle_since_ms = 0
-        """When it was made or loaded, or when its last consumer left: the topic knows."""
+        self.idle_since = 0.0
+        """When it was made or loaded, or when its last consumer left, by the monotonic clock."""
         self.dispatching_ms = 0
         """The time of what is being delivered, taken once for many entries."""
         self.unacked = 0
@@ -105,10 +105,10 @@ class Subscription(Subscribers):
         """Everything up to here is acknowledged."""
         return self.cursor.mark_delete
 
-    @property
-    def last_used_ms(self) -> int:
-        """When it was used last, as far as is known since it was loaded."""
-        return max(self.idle_since_ms, self.last_flow_ms, self.cursor.last_ack_ms)
+    def idle_seconds(self) -> float:
+        """For how long nobody has used it, as far as is known since it was loaded."""
+        used = max(self.idle_since, self.cursor.last_ack)
+        return self.topic.clock.monotonic() - used
 
     @property
     def last_mark_delete_ms(self) -> int:

@@ -71,7 +71,7 @@ async def _apply_to_table(
         rows += sum(file.rows for file in leaving)
         if leaving and not dry_run:
             await tables.remove(base, table_id, sealed)
-        before_ms = broker.clock.now_ms() - hours * 3_600_000 + 1
+        before_ms = broker.sure_clock.now_ms() - hours * 3_600_000 + 1
         if dry_run:
             old = sum(file.time_ms < before_ms for file in sealed.left)
             old += len(leaving) if hours == 0 else 0

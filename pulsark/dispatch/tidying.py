@@ -119,7 +119,7 @@ class _Run:
 
     async def staged(self) -> None:
         """Delete what nobody attached."""
-        before_ms = self._broker.clock.now_ms() - STAGED_MS
+        before_ms = self._broker.sure_clock.now_ms() - STAGED_MS
         if await self._tables.remove_staged(self._base, before_ms):
             self.tidied.later = True
 
@@ -137,7 +137,7 @@ class _Run:
             await tables.remove(self._base, self._table_id, sealed)
             self.tidied.later = True
         hours = self._broker.settings.tableVacuumRetentionHours
-        before_ms = self._broker.clock.now_ms() - hours * 3_600_000
+        before_ms = self._broker.sure_clock.now_ms() - hours * 3_600_000
         if any(file.time_ms < before_ms for file in sealed.left):
             await tables.vacuum(self._base, self._table_id, sealed.ledger_id, before_ms)
         self.tidied.later |= any(file.time_ms >= before_ms for file in sealed.left)

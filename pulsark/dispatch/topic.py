@@ -32,7 +32,7 @@ from pulsark.dispatch.topic_kinds import CompactionStats, LastMessage, is_system
 from pulsark.dispatch.topic_producers import TopicProducers
 from pulsark.errors import ClientError, ServerError, StorageFullError
 from pulsark.limits import SUBSCRIPTIONS_AT_ONCE_MAX
-from pulsark.runtime import Clock, Runtime
+from pulsark.runtime import Clock, Runtime, SureClock
 from pulsark.storage.cursor import Ack, Cursor
 from pulsark.storage.cursor_history import CursorChange, PastCursor
 from pulsark.storage.cursor_log import CursorLog
@@ -58,6 +58,7 @@ class Topic:
         name: TopicName,
         settings: Settings,
         clock: Clock,
+        sure_clock: SureClock,
         budget: CacheBudget,
         broker_unacked: BrokerUnacked,
         run_queue: RunQueue,
@@ -69,8 +70,9 @@ class Topic:
         self.settings = settings
         self.policies = effective(settings, {}, {})
         self.clock = clock
+        self.sure_clock = sure_clock
         self.created_ms = created_ms
-        self.last_used_ms = clock.now_ms()
+        self.last_used = clock.monotonic()
         """When a client left, or somebody read; while one is connected this says nothing."""
         self._admission = TopicProducers(self)
         self.producers = self._admission.by_name
@@ -104,7 +106,7 @@ class Topic:
     ) -> None:
         """Complete the construction: the ledger needs its listener first."""
         self.ledger = ledger
-        self.arrivals = Arrivals(self.clock, ledger)
+        self.arrivals = Arrivals(self.clock, self.sure_clock, ledger)
         await self.delayed.load(delayed)
         self.compactor = Compactor(self, runtime)
         self.show_compacted()
@@ -242,7 +244,7 @@ class Topic:
 
     def touch(self) -> None:
         """Somebody uses the topic."""
-        self.last_used_ms = self.clock.now_ms()
+        self.last_used = self.clock.monotonic()
 
     async def producer_joined(self, producer: Producer) -> None:
         """A producer has its name. What was sent under that name before has to be decided."""
@@ -334,7 +336,7 @@ class Topic:
 
     def _add(self, subscription: Subscription) -> Subscription:
         self.subscriptions[subscription.name] = subscription
-        subscription.idle_since_ms = self.clock.now_ms()
+        subscription.idle_since = self.clock.monotonic()
         return subscription
 
     async def create_cursor(
@@ -422,7 +424,7 @@ class Topic:
     def subscription_idle(self, subscription: Subscription) -> None:
         """The last consumer left: what a reader leaves behind goes away."""
         self.touch()
-        subscription.idle_since_ms = self.last_used_ms
+        subscription.idle_since = self.last_used
         if not subscription.cursor.durable and not subscription.changing.locked():
             if self.subscriptions.get(subscription.name) is subscription:
                 del self.subscriptions[subscription.name]

@@ -37,7 +37,7 @@ class Cursor:
         "_sink",
         "durable_mark_delete",
         "identity",
-        "last_ack_ms",
+        "last_ack",
         "last_mark_delete_ms",
         "properties",
         "properties_changed",
@@ -60,7 +60,8 @@ class Cursor:
         self._sink = sink
         self.durable_mark_delete = state.mark_delete
         """The mark-delete position last known to be on stable storage."""
-        self.last_ack_ms = 0
+        self.last_ack = 0.0
+        """When something was acknowledged last, by the monotonic clock."""
         self.last_mark_delete_ms = 0
         self.properties_changed = False
         self.unknown_to_log = False
@@ -158,9 +159,9 @@ class Cursor:
         self._sink = _Detached(self.name)
 
     def _acked(self, mark_delete_before: Position, done: Done | None) -> None:
-        self.last_ack_ms = self._clock.now_ms()
+        self.last_ack = self._clock.monotonic()
         if self.state.mark_delete != mark_delete_before:
-            self.last_mark_delete_ms = self.last_ack_ms
+            self.last_mark_delete_ms = self._clock.now_ms()
         if done is not None or self.state.changed:
             self._tell(done)
 

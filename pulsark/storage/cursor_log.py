@@ -88,7 +88,7 @@ class CursorLog:
         for _ in replay.pack():
             await asyncio.sleep(0)
         table = replay.table()
-        writer = CursorLogWriter(bundle, manager, record, table, config, runtime.clock, size)
+        writer = CursorLogWriter(bundle, manager, record, table, config, runtime, size)
         await writer.delete_doomed()
         return cls(bundle, table, writer, config, runtime, record, manager)
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pulsark.errors import LedgerFencedError, MetadataError, StorageError
-from pulsark.runtime import Clock, Done
+from pulsark.runtime import Done, Runtime
 from pulsark.storage.cursor import Cursor
 from pulsark.storage.cursor_bundle import BundleRecord, BundleState, FormerLedger
 from pulsark.storage.cursor_history import NO_HISTORY, HistoryLimits
@@ -114,7 +114,7 @@ class CursorLogWriter:
         record: BundleRecord,
         source: SnapshotSource,
         config: CursorLogConfig,
-        clock: Clock,
+        runtime: Runtime,
         inherited_bytes: int = 0,
     ) -> None:
         """``inherited_bytes``: size of the ledger that the record names now."""
@@ -128,7 +128,8 @@ class CursorLogWriter:
         self._record = record
         self._source = source
         self._config = config
-        self._clock = clock
+        self._clock = runtime.clock
+        self._sure_clock = runtime.sure_clock
         self._named_bytes = inherited_bytes
         self._active: CursorLedger | None = None
         self._successor: CursorLedger | None = None
@@ -246,7 +247,8 @@ class CursorLogWriter:
             raise ledger.error
         now_ms = self._clock.now_ms()
         state = self._record.state
-        history = self._config.history.kept((*state.history, *self._retiring(now_ms)), now_ms)
+        former = (*state.history, *self._retiring(now_ms))
+        history = self._config.history.kept(former, self._sure_clock.now_ms())
         doomed = self._doomed | {former.ledger_id for former in state.history}
         if state.ledger_id is not None:
             doomed.add(state.ledger_id)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from pulsark.dispatch.arrivals import COARSENESS, NOTHING, Arrivals
 from pulsark.limits import ARRIVAL_MARKS_MAX
+from pulsark.runtime import SureClock
 from pulsark.storage.ledger_list import LedgerInfo
 from pulsark.storage.position import Position
 
@@ -30,8 +33,8 @@ class Ledgers:
     def __init__(self, *infos: LedgerInfo) -> None:
         self.infos = list(infos)
 
-    def ledgers(self) -> list[LedgerInfo]:
-        return self.infos
+    def each_ledger(self, first: int = 0) -> Iterator[LedgerInfo]:
+        return iter([info for info in self.infos if info.ledger_id >= first])
 
 
 def closed(ledger_id: int, entries: int, at_s: float) -> LedgerInfo:
@@ -40,7 +43,7 @@ def closed(ledger_id: int, entries: int, at_s: float) -> LedgerInfo:
 
 def test_what_was_stored_here_is_known_to_the_second() -> None:
     clock = Clocks()
-    arrivals = Arrivals(clock, Ledgers(LedgerInfo(5, 0, 0, 0, open=True)))
+    arrivals = Arrivals(clock, SureClock(clock), Ledgers(LedgerInfo(5, 0, 0, 0, open=True)))
     assert arrivals.older_than(0) == NOTHING
     for entry_id in range(40):  # four in a second, for ten seconds
         arrivals.stored(5, entry_id)
@@ -58,7 +61,7 @@ def test_what_was_stored_here_is_known_to_the_second() -> None:
 def test_of_former_ledgers_is_known_when_they_were_closed() -> None:
     clock = Clocks()
     ledgers = Ledgers(closed(1, 10, 500), closed(2, 10, 700), closed(3, 0, 800), closed(4, 10, 900))
-    arrivals = Arrivals(clock, ledgers)
+    arrivals = Arrivals(clock, SureClock(clock), ledgers)
     assert arrivals.older_than(301) == (1, 9)
     assert arrivals.older_than(150) == (2, 9)
     assert arrivals.older_than(99) == (4, 9)
@@ -70,8 +73,9 @@ def test_of_former_ledgers_is_known_when_they_were_closed() -> None:
 
 
 def test_a_ledger_between_two_of_wrong_times_is_not_jumped() -> None:
+    clock = Clocks()
     arrivals = Arrivals(
-        Clocks(), Ledgers(closed(1, 10, 10), closed(2, 10, 5000), closed(3, 10, 20))
+        clock, SureClock(clock), Ledgers(closed(1, 10, 10), closed(2, 10, 5000), closed(3, 10, 20))
     )
     assert arrivals.older_than(100) == (1, 9)
 
@@ -82,7 +86,7 @@ def test_a_step_of_the_wall_clock_changes_the_age_of_nothing_that_was_stored_her
 ) -> None:
     clock = Clocks()
     ledgers = Ledgers(LedgerInfo(5, 10, 0, 0, open=True))
-    arrivals = Arrivals(clock, ledgers)
+    arrivals = Arrivals(clock, SureClock(clock), ledgers)
     arrivals.stored(5, 9)
     clock.seconds += 10
     ledgers.infos = [closed(5, 10, clock.seconds), LedgerInfo(6, 0, 0, 0, open=True)]
@@ -94,7 +98,7 @@ def test_a_step_of_the_wall_clock_changes_the_age_of_nothing_that_was_stored_her
 
 def test_marks_of_a_year_are_few_and_all_of_them_hold() -> None:
     clock = Clocks()
-    arrivals = Arrivals(clock, Ledgers(LedgerInfo(5, 0, 0, 0, open=True)))
+    arrivals = Arrivals(clock, SureClock(clock), Ledgers(LedgerInfo(5, 0, 0, 0, open=True)))
     began = clock.seconds
     for entry_id in range(0, 365 * 24 * 3600, 600):  # entry n came n seconds after the first
         arrivals.stored(5, entry_id)
