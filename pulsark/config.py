@@ -360,6 +360,13 @@ class Settings:
         ge=0,
         own=True,
     )
+    tableLogRetentionDays: int = setting(
+        7,
+        "d",
+        "Commits of a topic's table stay for this time; older versions cannot be asked for",
+        ge=0,
+        own=True,
+    )
     cursorFlushIntervalMillis: int = setting(
         1000,
         "ms",

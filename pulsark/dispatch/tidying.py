@@ -4,7 +4,7 @@
 - Rows of a ledger that was trimmed leave the table.
 - Files that left the table longer ago than its retention are deleted, and so are files that were
   staged long ago and never attached.
-- A long log gets a checkpoint.
+- A long log gets a checkpoint, and its old commits are folded into one.
 
 What fails of one ledger keeps no other one from its turn.
 """
@@ -81,6 +81,7 @@ class Tidying:
             await run.attempt(run.ledger(sealed))
         if found:
             await run.attempt(self._tables.checkpoint(base))
+            await run.attempt(run.folded())
         await run.attempt(run.staged())
         return run.tidied
 
@@ -121,6 +122,13 @@ class _Run:
         """Delete what nobody attached."""
         before_ms = self._broker.sure_clock.now_ms() - STAGED_MS
         if await self._tables.remove_staged(self._base, before_ms):
+            self.tidied.later = True
+
+    async def folded(self) -> None:
+        """Delete what is old of the log."""
+        days = self._broker.settings.tableLogRetentionDays
+        before_ms = self._broker.clock.now_ms() - days * 86_400_000
+        if await self._tables.fold_log(self._base, self._table_id, before_ms):
             self.tidied.later = True
 
     async def ledger(self, sealed: SealedLedger) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from pulsark.runtime import OsDisk
 from pulsark.schemas.definition import SchemaData, SchemaType
@@ -112,6 +113,29 @@ def test_files_are_sorted_compressed_and_in_small_row_groups(table: GrowingTable
             assert group.total_byte_size <= 2 << 20
             assert group.column(0).compression == "ZSTD"
             assert [c.column_index for c in group.sorting_columns] == [0, 1]
+
+
+def test_a_log_that_begins_with_a_checkpoint_is_read_by_other_engines(
+    table: GrowingTable,
+) -> None:
+    table.remove(5)
+    for ledger_id in (9, 11):
+        table.attach(0, ledger_id, 0, 10)
+    table.fold(4)
+    log = Path(table.directory, "_delta_log")
+    assert sorted(path.name[18:] for path in log.glob("0*")) == [
+        "04.checkpoint.parquet", "04.json", "05.json", "06.json",
+    ]  # fmt: skip
+    assert duckdb_count(table) == polars_count(table) == 80
+    for version, rows in ((4, 40), (5, 60), (6, 80)):
+        found = pl.scan_delta(table.directory, version=version).select(pl.len()).collect().item()
+        assert found == rows
+    with pytest.raises(DeltaError):
+        DeltaTable(table.directory, version=3)
+    table.attach(0, 13, 0, 10)
+    found = DeltaTable(table.directory)
+    assert (found.version(), found.transaction_version("pulsark")) == (7, 7)
+    assert duckdb_count(table) == polars_count(table) == 100
 
 
 def test_long_logs_get_checkpoints_that_other_engines_use(

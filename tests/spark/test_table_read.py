@@ -50,6 +50,22 @@ def test_spark_reads_a_table_with_plain_delta(spark: SparkSession, tmp_path: Pat
     assert spark.read.format("delta").load(table.directory).count() == 40
 
 
+def test_spark_reads_a_table_whose_old_commits_were_folded(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = GrowingTable(tmp_path)
+    for ledger_id in range(5, 10):
+        table.attach(0, ledger_id, 0, 10)
+    table.fold(3)
+    assert spark.read.format("delta").load(table.directory).count() == 100
+    old = spark.read.format("delta").option("versionAsOf", 4).load(table.directory)
+    assert old.count() == 80
+    with pytest.raises(Exception, match=r"versions: \[3, 5\]"):
+        spark.read.format("delta").option("versionAsOf", 2).load(table.directory).count()
+    table.attach(0, 10, 0, 10)
+    assert spark.read.format("delta").load(table.directory).count() == 120
+
+
 SEALING = {
     "PULSARK_sealEnabled": "true",
     "PULSARK_sealFreshnessSeconds": "1",

@@ -14,7 +14,9 @@ from pulsark.runtime import Disk, OsDisk, Runtime
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.attach import TableOwner
+from pulsark.storage.table.checkpoint import files_at
 from pulsark.storage.table.delta_log import DeltaLog, attach_number, files_of
+from pulsark.storage.table.log_folding import forget, make_base
 from pulsark.storage.table.reader import TableReader
 from pulsark.storage.table.record import DataFile, SealedLedger, table_directory, table_path
 from pulsark.storage.table.seal import read_whole, seal
@@ -58,10 +60,15 @@ def entries(count: int, seed: int = 0) -> list[bytes]:
 def attached_files(disk: Disk, directory: str) -> tuple[int, list[DataFile]]:
     """What a root's log says: its last attach and its files. Asserts that the log is sound."""
     log = DeltaLog(disk, directory)
-    versions = log.versions()
-    assert versions == list(range(len(versions)))
+    first = log.first()
+    versions = [version for version in log.versions() if version >= first]
+    assert versions == list(range(first, first + len(versions)))
     files: dict[str, DataFile] = {}
     last = 0
+    if first:
+        files = {file.path: file for file in files_at(disk, directory, first)}
+        last = attach_number(log.read(first)) or 0
+        versions = versions[1:]
     for version in versions:
         actions = log.read(version)
         number = attach_number(actions)
@@ -143,6 +150,11 @@ class GrowingTable:
             await owner.attach([], sealed.files)
 
         asyncio.run(main())
+
+    def fold(self, version: int) -> None:
+        """Let the log begin with a checkpoint of a version."""
+        make_base(OsDisk(), self.directory, version)
+        assert forget(OsDisk(), self.directory, version, 1000)
 
     async def _attach(self, partition: int, ledger_id: int, first: int, count: int) -> None:
         owner = await self._owner()

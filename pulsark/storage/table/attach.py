@@ -268,6 +268,14 @@ class TableOwner:
                 ) from None
             return len(old)
 
+    async def begin_log_at(self, version: int) -> None:
+        """Commits before a version may be deleted from now on, where a checkpoint has them."""
+        async with self._changing:
+            if self._doubtful:
+                await self._reload()
+            if version > self._record.first_version:
+                await self._save(replace(self._record, first_version=version))
+
     async def remove_files(self, paths: Sequence[str]) -> None:
         """Delete files that are no part of the table; a root that is away keeps its copies."""
         for root in self._record.roots:

@@ -14,9 +14,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from pulsark.errors import CorruptEntryError
+from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.runtime import Disk
 from pulsark.schemas.columns import BINARY, struct
 from pulsark.storage.table.record import DataFile, Intent, TableRecord
@@ -65,7 +65,10 @@ COLUMN_TYPES: Mapping[str, Any] = {
 }
 """The columns of ``rows.TABLE_SCHEMA`` in Delta's words; a test compares them."""
 
+LAST_CHECKPOINT: Final = "_last_checkpoint"
+
 _commit_name = re.compile(r"(\d{20})\.json")
+_checkpoint_name = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
 class CorruptCommitError(CorruptEntryError):
@@ -76,9 +79,9 @@ class DeltaLog:
     """The log of the table in a directory. All calls block, and raise ``OSError``."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
+        self.disk = self._disk = disk
         self.directory = directory
-        self._log = f"{directory}/_delta_log"
+        self.path = self._log = f"{directory}/_delta_log"
 
     def versions(self) -> list[int]:
         """The commits that are there, ascending; old ones may be gone."""
@@ -92,6 +95,23 @@ class DeltaLog:
         except FileNotFoundError:
             return False
         return True
+
+    def checkpoints(self) -> list[int]:
+        """The versions of which there are checkpoints, ascending."""
+        found = map(_checkpoint_name.fullmatch, self._disk.list(self._log))
+        return sorted(int(match[1]) for match in found if match)
+
+    def first(self) -> int:
+        """The first version that can be told: from its checkpoint, if the log was folded."""
+        versions = self.versions()
+        if not versions:
+            return 0
+        known = [version for version in self.checkpoints() if version >= versions[0]]
+        return versions[0] if not versions[0] or not known else known[0]
+
+    def time_of(self, version: int) -> int:
+        """When a commit was decided (epoch); 0 if it does not say."""
+        return _time_of(self.read(version)) or 0
 
     def read(self, version: int) -> list[Action]:
         """The actions of a commit; ``CorruptCommitError``."""
@@ -107,9 +127,16 @@ class DeltaLog:
             file.close()
 
     def create(self, record: TableRecord) -> None:
-        """Make the table's directory and its first commit, unless they are there."""
+        """Make the table's directory and its first commit, unless they are there.
+
+        ``StorageError`` if the log does not begin with that commit any more.
+        """
         self._disk.make_dirs(self._log)
         if not self.versions():
+            if record.first_version:
+                raise StorageError(
+                    f"{self.directory} has no log; the job replicate_ledgers fills the root"
+                )
             self._write(0, first_commit(record))
 
     def write(self, version: int, commit: bytes) -> None:
@@ -138,7 +165,17 @@ class DeltaLog:
         self._disk.write_new(self._path(version), commit)
 
     def _path(self, version: int) -> str:
-        return f"{self._log}/{version:020d}.json"
+        return f"{self._log}/{commit_name(version)}"
+
+
+def commit_name(version: int) -> str:
+    """The name of a commit's file."""
+    return f"{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """The name of a checkpoint's file."""
+    return f"{version:020d}.checkpoint.parquet"
 
 
 def parse_commit(commit: bytes, path: str) -> list[Action]:

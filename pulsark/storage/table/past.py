@@ -48,14 +48,21 @@ NO_VERSION = Version(-1, -1, ())
 
 
 def read_log(disk: Disk, directories: Sequence[str]) -> list[Commit]:
-    """All commits, from the first root whose log is whole; ``NoSuchVersionError``."""
+    """All commits, from the first root whose log is whole; ``NoSuchVersionError``.
+
+    Of a log that was folded the first one has all files that there were then.
+    """
     reason = "there is no table"
     for directory in directories:
         table_log = DeltaLog(disk, directory)
         try:
-            versions = table_log.versions()
-            if versions and versions == list(range(len(versions))):
-                return [_commit(version, table_log.read(version)) for version in versions]
+            first = table_log.first()
+            versions = [version for version in table_log.versions() if version >= first]
+            if versions and versions == list(range(first, versions[-1] + 1)):
+                commits = [_commit(version, table_log.read(version)) for version in versions]
+                if first:
+                    commits[0] = _base(disk, directory, commits[0])
+                return commits
             reason = f"{directory} has {len(versions)} commits, and some are missing"
         except (OSError, CorruptEntryError) as e:
             reason = f"{directory}: {e}"
@@ -70,8 +77,19 @@ def _commit(version: int, actions: Iterable[Action]) -> Commit:
     return Commit(version, times[0] if times else 0, tuple(files_of(actions)), removes)
 
 
+def _base(disk: Disk, directory: str, commit: Commit) -> Commit:
+    from pulsark.storage.table.checkpoint import files_at
+
+    return commit._replace(adds=tuple(files_at(disk, directory, commit.version)), removes=())
+
+
 def version_at(commits: Sequence[Commit], time_ms: int) -> int:
-    """The last version that there was at a time; -1 before the first one."""
+    """The last version that there was at a time; -1 before the first one.
+
+    ``NoSuchVersionError`` for a time before those that are still known.
+    """
+    if commits[0].version > 0 and all(commit.time_ms > time_ms for commit in commits):
+        raise NoSuchVersionError(_forgotten(commits, f"one of {time_ms} ms"))
     return max((commit.version for commit in commits if commit.time_ms <= time_ms), default=-1)
 
 
@@ -79,18 +97,30 @@ def table_at(
     commits: Sequence[Commit], version: int, disk: Disk, directories: Sequence[str]
 ) -> Version:
     """A version with all its files; ``NoSuchVersionError`` if some are not there any more."""
-    newest = commits[-1].version
-    if not 0 <= version <= newest:
-        raise NoSuchVersionError(f"the table has the versions 0 to {newest}, and no {version}")
-    files = _files(commits[: version + 1])
-    later = {path for commit in commits[version + 1 :] for path in commit.removes}
+    first, newest = commits[0].version, commits[-1].version
+    if 0 <= version < first:
+        raise NoSuchVersionError(_forgotten(commits, str(version)))
+    if not first <= version <= newest:
+        raise NoSuchVersionError(
+            f"the table has the versions {first} to {newest}, and no {version}"
+        )
+    place = version - first
+    files = _files(commits[: place + 1])
+    later = {path for commit in commits[place + 1 :] for path in commit.removes}
     if any(_is_gone(disk, directories, files[path]) for path in files.keys() & later):
-        whole = _oldest_whole(commits, version + 1, disk, directories)
+        whole = _oldest_whole(commits, place + 1, disk, directories)
         raise NoSuchVersionError(
             f"files of version {version} were deleted since then, as tableVacuumRetentionHours "
             f"says; the versions {whole} to {newest} are there"
         )
-    return Version(version, commits[version].time_ms, tuple(files.values()))
+    return Version(version, commits[place].time_ms, tuple(files.values()))
+
+
+def _forgotten(commits: Sequence[Commit], wanted: str) -> str:
+    return (
+        f"the table has the versions {commits[0].version} to {commits[-1].version}, and no "
+        f"{wanted} any more: commits stay as long as tableLogRetentionDays says"
+    )
 
 
 def with_later(
@@ -107,7 +137,8 @@ def with_later(
     known = dict(through)
     adds = [
         file
-        for commit in commits[found.version + 1 :]
+        for commit in commits
+        if commit.version > found.version
         for file in commit.adds
         if file.ledger_id not in listed
     ]
@@ -140,7 +171,7 @@ def _oldest_whole(
     for commit in reversed(commits[first:]):
         if any(_is_gone(disk, directories, known[path]) for path in commit.removes):
             return commit.version  # the one that lacks them
-    return first
+    return commits[0].version + first
 
 
 def _is_gone(disk: Disk, directories: Iterable[str], file: DataFile) -> bool:

@@ -133,6 +133,25 @@ class TableProcess:
         document, _ = await self._exchange({"op": "checkpoint", "directories": list(directories)})
         return list(_checked(document)["versions"])
 
+    async def make_bases(
+        self, directories: Sequence[str], before_ms: int, least: int
+    ) -> list[int | None]:
+        """``log_folding``: by directory, the version of which it has a checkpoint now."""
+        request = {
+            "op": "bases",
+            "directories": list(directories),
+            "beforeMs": before_ms,
+            "least": least,
+        }
+        document, _ = await self._exchange(request)
+        return list(_checked(document)["versions"])
+
+    async def forget_commits(self, directories: Sequence[str], first: int, most: int) -> bool:
+        """``log_folding.forget`` in each directory; whether all that was old is gone."""
+        request = {"op": "forget", "directories": list(directories), "first": first, "most": most}
+        document, _ = await self._exchange(request)
+        return bool(_checked(document)["done"])
+
     async def forget(self) -> None:
         """End the process once it has nothing to do: what it keeps in memory is gone."""
         async with self._busy:

@@ -185,6 +185,8 @@ class TableRecord:
     """The type of the column ``value``. Only the first attach may change it from binary."""
     guarded: bool = True
     """Whether its log says that nobody else may write; false of tables of older releases."""
+    first_version: int = 0
+    """Commits of versions before it may be gone; a checkpoint has what they said."""
     published: tuple[Published, ...] = ()
     """Bulk publishes that were decided, the latest last; at most ``PUBLISHED_KEPT``."""
     others: tuple[OthersCommit, ...] = ()
@@ -269,6 +271,7 @@ class TableRecord:
                 "pending": self.pending,
                 **({"value": self.value} if self.version > 1 else {}),
                 **({"guarded": True} if self.guarded else {}),
+                **({"firstVersion": self.first_version} if self.first_version else {}),
                 **({"published": [list(p) for p in self.published]} if self.published else {}),
                 **({"others": [list(o) for o in self.others]} if self.others else {}),
             }
@@ -289,6 +292,7 @@ class TableRecord:
                 bool(document["pending"]),
                 document.get("value", BINARY),
                 bool(document.get("guarded", False)),
+                int(document.get("firstVersion", 0)),
                 tuple(
                     Published(str(ident), int(number), int(time_ms))
                     for ident, number, time_ms in document.get("published", ())

@@ -9,14 +9,20 @@ A root that is lost for good leaves its tables: another one of the broker's take
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import google_crc32c
 
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.runtime import Disk
-from pulsark.storage.table.delta_log import CorruptCommitError, DeltaLog
+from pulsark.storage.table.delta_log import (
+    LAST_CHECKPOINT,
+    CorruptCommitError,
+    DeltaLog,
+    checkpoint_name,
+    commit_name,
+)
 from pulsark.storage.table.record import DataFile, TableRecord
 from pulsark.storage.table.root_log import RootLog
 from pulsark.storage.table.roots import storage_root_of
@@ -51,7 +57,7 @@ def log_state(disk: Disk, record: TableRecord, directory: str) -> LogState:
     versions = table_log.versions()
     if not versions:
         return "missing"
-    if versions != list(range(len(versions))):
+    if versions[0] > record.first_version or not _follow_each_other(table_log, versions):
         return "damaged"
     try:
         attached = table_log.attached(versions[-1:])
@@ -105,32 +111,62 @@ def catch_up(disk: Disk, record: TableRecord, directory: str, files: Iterable[Da
 def _restore_log(disk: Disk, record: TableRecord, directory: str) -> None:
     """Commits that are missing or damaged, from a root that has all of them."""
     mine = DeltaLog(disk, directory)
-    lacking = _lacking(mine)
-    if not lacking and mine.versions():
+    versions, damaged = mine.versions(), _damaged(mine)
+    # Who lacks more than the beginning that was folded away can go on by commits alone.
+    goes_on = bool(versions) and versions[0] <= record.first_version <= versions[-1] + 1
+    if goes_on and _follow_each_other(mine, versions) and not damaged - {versions[-1]}:
         return
     for peer in record.roots:
         theirs = DeltaLog(disk, peer)
         try:
-            if peer == directory or not theirs.versions() or _lacking(theirs):
-                continue
-            disk.make_dirs(f"{directory}/_delta_log")
-            for version in theirs.versions():
-                if version in lacking or version not in mine.versions():
-                    mine.replace(version, theirs.read_bytes(version))
+            found = theirs.versions() if peer != directory else []
+            if found and _follow_each_other(theirs, found) and not _damaged(theirs):
+                _copy_log(disk, theirs, mine, damaged)
+                return
         except (OSError, CorruptEntryError) as e:
             log.warning("%s: its log cannot be copied: %s", peer, e)
-            continue
-        return
     raise StorageError(f"{directory}: no other root has the log")
 
 
-def _lacking(table_log: DeltaLog) -> list[int]:
-    """Versions of a log that are not there, or damaged; the newest one heals by itself."""
-    versions = table_log.versions()
-    lacking = sorted(set(range(versions[-1] + 1 if versions else 0)) - set(versions))
-    for version in versions:
+def _copy_log(disk: Disk, theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> None:
+    """All that a whole log has, into one that lacks some of it, or is behind its beginning."""
+    first, versions = theirs.first(), mine.versions()
+    disk.make_dirs(mine.path)
+    for version in theirs.checkpoints():
+        if version >= first and version not in mine.checkpoints():
+            _copy(disk, theirs, mine, checkpoint_name(version))
+    for version in theirs.versions():
+        if version >= first and (version in damaged or version not in versions):
+            mine.replace(version, theirs.read_bytes(version))
+    if first:
+        for name in map(commit_name, (version for version in versions if version < first)):
+            disk.remove(f"{mine.path}/{name}")
+        if LAST_CHECKPOINT in disk.list(theirs.path):
+            _copy(disk, theirs, mine, LAST_CHECKPOINT)
+
+
+def _copy(disk: Disk, theirs: DeltaLog, mine: DeltaLog, name: str) -> None:
+    path = f"{theirs.path}/{name}"
+    file = disk.open(path)
+    try:
+        disk.write_atomic(f"{mine.path}/{name}", file.read(0, disk.size(path)))
+    finally:
+        file.close()
+
+
+def _follow_each_other(table_log: DeltaLog, versions: Sequence[int]) -> bool:
+    """Whether no commit is missing: from the first one on, or from a checkpoint."""
+    if versions[0] and table_log.first() not in table_log.checkpoints():
+        return False
+    return list(versions) == list(range(versions[0], versions[-1] + 1))
+
+
+def _damaged(table_log: DeltaLog) -> set[int]:
+    """Versions of a log that cannot be read."""
+    damaged = set()
+    for version in table_log.versions():
         try:
             table_log.read(version)
         except CorruptCommitError:
-            lacking.append(version)
-    return lacking
+            damaged.add(version)
+    return damaged

@@ -28,6 +28,10 @@ class TableLimits:
     files_of_ledger: int = 3000
     """That it has, or had within the time for which such files are kept: with more it is closed, so
     that its document does not grow any more."""
+    commits_folded: int = 1000
+    """Old commits that a log has at least before they are folded into a checkpoint."""
+    commits_deleted: int = 1000
+    """At a time: each costs a sync of the log's directory."""
     document_bytes: int = MAX_VALUE_BYTES
     """Of a sealed ledger's document, and of the table record: the store takes no more."""
     files_a_turn: int = 64

@@ -41,7 +41,7 @@ from pulsark.storage.table.record import (
     TableRecord,
     table_path,
 )
-from pulsark.storage.table.roots import StorageRoots
+from pulsark.storage.table.roots import StorageRoots, storage_root_of
 from pulsark.storage.table.seal_attempts import SealAttempts
 from pulsark.storage.table.seal_processes import EntriesOf, PiecesOf, SealProcesses
 from pulsark.storage.table.seal_range import SealRange
@@ -347,6 +347,27 @@ class Tables:
     async def checkpoint(self, name: TopicName) -> None:
         """Give long logs a checkpoint, for the sake of other engines."""
         await self._sealing.normal.checkpoint((await self._owners.record(table_path(name))).roots)
+
+    async def fold_log(self, name: TopicName, table_id: str, before_ms: int) -> bool:
+        """Let the table's log begin with a checkpoint of a version decided before a time.
+
+        Only if that is worth while. Returns whether there is more to be deleted.
+        """
+        owner = await self._owners.of(name, table_id)
+        roots = [
+            directory
+            for directory in owner.record.roots
+            if not await self.roots.problem(storage_root_of(directory))
+        ]
+        process = self._sealing.normal
+        bases = await process.make_bases(roots, before_ms, self._limits.commits_folded)
+        made = [version for version in bases if version is not None]
+        if made and len(made) >= self.roots.needed(owner.record):
+            await owner.begin_log_at(min(made))
+        first = owner.record.first_version
+        if not first:
+            return False
+        return not await process.forget_commits(roots, first, self._limits.commits_deleted)
 
     async def ledgers(self, name: TopicName) -> list[SealedLedger]:
         """Every ledger of which the table has files, or had some that are still there."""

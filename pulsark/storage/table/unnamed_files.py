@@ -83,7 +83,19 @@ class UnnamedFiles:
                     undecided.remove(mention.path)
                     if mention.joins:
                         named.add(mention.path)
+        if undecided:
+            named |= undecided & await run_in_worker(self._thread, partial(_in_base, table_log))
         return named
+
+
+def _in_base(table_log: DeltaLog) -> set[str]:
+    """Paths that the table had where its log begins, if that is a checkpoint."""
+    first = table_log.first()
+    if not first:
+        return set()
+    from pulsark.storage.table.checkpoint import files_at
+
+    return {file.path for file in files_at(table_log.disk, table_log.directory, first)}
 
 
 class _Mention(NamedTuple):

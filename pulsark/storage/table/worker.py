@@ -58,6 +58,10 @@ class TableWorker:
                     return self._check(request)
                 case "checkpoint":
                     return self._checkpoint(request)
+                case "bases":
+                    return self._bases(request)
+                case "forget":
+                    return self._forget_commits(request)
                 case op:
                     raise StorageError(f"unknown request {op!r}")
         except PulsarkError as e:
@@ -122,6 +126,36 @@ class TableWorker:
         files = [DataFile.from_json(file) for file in request["files"]]
         check_files(self._disk, request["directories"], files)
         return {}, []
+
+    def _bases(self, request: dict[str, Any]) -> Reply:
+        from deltalake.exceptions import DeltaError
+
+        from pulsark.storage.table.log_folding import base_due, make_base
+
+        version: int | None = None
+        made = []
+        for directory in request["directories"]:
+            try:
+                if version is None:
+                    version = base_due(self._disk, directory, request["beforeMs"], request["least"])
+                if version is not None:
+                    make_base(self._disk, directory, version)
+                made.append(version)
+            except (OSError, DeltaError, StorageError) as e:
+                log.warning("%s: the beginning of its log stays: %s", directory, e)
+                made.append(None)
+        return {"versions": made}, []
+
+    def _forget_commits(self, request: dict[str, Any]) -> Reply:
+        from pulsark.storage.table.log_folding import forget
+
+        done = True
+        for directory in request["directories"]:
+            try:
+                done &= forget(self._disk, directory, request["first"], request["most"])
+            except OSError as e:
+                log.warning("%s: old commits stay for now: %s", directory, e)
+        return {"done": done}, []
 
     def _checkpoint(self, request: dict[str, Any]) -> Reply:
         from deltalake.exceptions import DeltaError
