@@ -1,12 +1,18 @@
-"""A metadata store that can be stopped at each write, and copied."""
+"""A metadata store that can be stopped at each write, copied, and left without an answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
+from pulsark.errors import MetadataError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ANY_VERSION, Versioned
+
+T = TypeVar("T")
 
 
 class SteppingStore(MemoryMetadataStore):
@@ -82,3 +88,60 @@ def copy_of(tree: MemoryTree) -> MemoryTree:
             twin.put(path, node.value, ANY_VERSION, None)
     twin.identity, twin.history = tree.identity, tree.history
     return twin
+
+
+class UnsureStore(MemoryMetadataStore):
+    """Does not answer some of its writes: ``MetadataError``, and nobody knows what became of them.
+
+    Such a write was never made, was made, or is made a little later, when its caller may have asked
+    for something else. ``part`` of the writes below ``prefix`` go that way while it is not 0.
+    """
+
+    def __init__(
+        self, tree: MemoryTree, rng: random.Random, part: float, prefix: str = "/"
+    ) -> None:
+        super().__init__(tree)
+        self.part = part
+        self.unanswered = 0
+        self._rng = rng
+        self._prefix = prefix
+        self._late: set[asyncio.Task[object]] = set()
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        write = super().put(path, value, expected_version, ephemeral=ephemeral)
+        return await self._answered(path, write)
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        await self._answered(path, super().delete(path, expected_version))
+
+    async def next_id(self, path: str) -> int:
+        return await self._answered(path, super().next_id(path))
+
+    async def _answered(self, path: str, write: Coroutine[Any, Any, T]) -> T:
+        if not path.startswith(self._prefix) or self._rng.random() >= self.part:
+            return await write
+        self.unanswered += 1
+        fate = self._rng.choice(["never", "done", "late"])
+        if fate == "never":
+            write.close()
+        elif fate == "done":
+            with contextlib.suppress(MetadataError):
+                await write
+        else:
+            task = asyncio.ensure_future(self._do_late(write))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+        raise MetadataError("the store did not answer")
+
+    async def _do_late(self, write: Coroutine[Any, Any, object]) -> None:
+        for _ in range(self._rng.randint(1, 30)):
+            await asyncio.sleep(0)
+        with contextlib.suppress(MetadataError):
+            await write

@@ -1,0 +1,137 @@
+"""A metadata store that is older than its bookies is noticed; the right one never is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from pulsark.limits import METADATA_MARK_SECONDS
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.runtime import Runtime
+from pulsark.storage.bookie_claims import OtherStoreError
+from pulsark.storage.bookie_fleet import BookieHome, open_fleet
+from pulsark.storage.embedded_bookie import EmbeddedBookie
+from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.ledger_metadata import ID_COUNTER
+from tests.sim.bookies import append_later
+from tests.sim.disk import SURVIVALS, SimDisk, Survival
+from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.simulation import Simulation
+
+SEED = 20261122
+HOMES = [BookieHome(f"/{place}/journal", f"/{place}/ledgers") for place in range(2)]
+SETTINGS = JournalSettings(journal_max_size=4096)
+
+
+async def fleet_of(store: MemoryMetadataStore, runtime: Runtime) -> dict[str, EmbeddedBookie]:
+    """A start: each is a session of its own."""
+    store.tree.branch()
+    return await open_fleet(HOMES, SETTINGS, store, runtime)
+
+
+async def live(store: MemoryMetadataStore, runtime: Runtime, rounds: int = 8) -> None:
+    """Ledgers come, are written, released and deleted; in between something else changes."""
+    rng = random.Random(SEED)
+    bookies = await fleet_of(store, runtime)
+    ledgers: list[int] = []
+    for turn in range(rounds):
+        ledger_id = await store.next_id(ID_COUNTER)
+        ledgers.append(ledger_id)
+        for bookie in bookies.values():
+            append_later(bookie, ledger_id, 0, [bytes(rng.randint(0, 600))])
+        await store.put(f"/topics/{rng.randint(0, 3)}", b"%d" % turn)
+        if turn % 3 == 2:
+            gone = ledgers.pop(0)
+            for bookie in bookies.values():
+                await (bookie.delete(gone) if turn % 2 else bookie.release(gone, 0))
+        await asyncio.sleep(rng.choice([0, 0.001, 0.01]))
+    await asyncio.sleep(2 * METADATA_MARK_SECONDS)
+    for bookie in bookies.values():
+        await bookie.close()
+
+
+async def start_and_stop(tree: MemoryTree, runtime: Runtime) -> None:
+    for bookie in (await fleet_of(MemoryMetadataStore(tree), runtime)).values():
+        await bookie.close()
+
+
+@dataclass
+class Copies:
+    """Copies of the store from the moments after its changes."""
+
+    tree: MemoryTree = field(default_factory=MemoryTree)
+    taken: list[MemoryTree] = field(default_factory=list)
+
+    def moment(self, what: str) -> None:
+        if what.startswith("end"):
+            self.taken.append(copy_of(self.tree))
+
+
+def test_every_earlier_state_is_refused_and_nothing_is_removed() -> None:
+    copies, disk = Copies(), SimDisk()
+    with Simulation(SEED) as sim:
+        sim.run(live(SteppingStore(copies.tree, copies.moment), sim.runtime(disk)))
+    last = copies.tree.history.last_commit
+    older = [copy for copy in copies.taken if copy.history.last_commit < last]
+    assert len(older) > 8
+    before = {path: disk.content(path) for path in disk.files()}
+    for number, earlier in enumerate(older):
+        with (
+            Simulation(number) as sim,
+            pytest.raises(OtherStoreError, match=r"went back|older state"),
+        ):
+            sim.run(start_and_stop(earlier, sim.runtime(disk)))
+        for path, content in before.items():
+            assert disk.content(path)[: len(content)] == content, path
+    with Simulation(SEED) as sim:
+        sim.run(start_and_stop(copies.tree, sim.runtime(disk)))
+
+
+def crashed(step: int, survival: Survival) -> int:
+    """A life that crashes before a step; then the same store is used. Steps without a crash."""
+    tree, disk = MemoryTree(), SimDisk()
+    disk.crash_at = step
+    with Simulation(SEED) as sim:
+        sim.run_until_crash(live(MemoryMetadataStore(tree), sim.runtime(disk), rounds=5))
+    steps = disk.steps
+    rng = random.Random(step)
+    for _ in range(2):
+        disk = disk.after_crash(survival, rng)
+        with Simulation(step) as sim:
+            sim.run(start_and_stop(tree, sim.runtime(disk)))
+    return steps
+
+
+@pytest.mark.parametrize("survival", SURVIVALS)
+def test_the_right_store_is_never_refused_wherever_the_process_died(survival: Survival) -> None:
+    steps = crashed(0, survival)
+    assert steps > 40
+    for step in range(1, steps):
+        crashed(step, survival)
+
+
+def test_an_acknowledged_entry_after_a_change_tells_of_it() -> None:
+    """At every moment of a life: what was answered on a bookie after a change dates the store."""
+    for stop_after in range(1, 12):
+        tree, disk = MemoryTree(), SimDisk()
+
+        async def main(runtime: Runtime, tree: MemoryTree, changes: int) -> MemoryTree:
+            store = MemoryMetadataStore(tree)
+            bookies = await fleet_of(store, runtime)
+            ledger_id = await store.next_id(ID_COUNTER)
+            for number in range(changes):
+                earlier = copy_of(tree)
+                await store.put("/topics/a", b"%d" % number)
+                await asyncio.gather(
+                    *(append_later(b, ledger_id, number, [b"entry"]) for b in bookies.values())
+                )
+            return earlier
+
+        with Simulation(stop_after) as sim:
+            earlier = sim.run(main(sim.runtime(disk), tree, stop_after))
+        disk = disk.after_crash("none", random.Random(0))
+        with Simulation(stop_after) as sim, pytest.raises(OtherStoreError):
+            sim.run(start_and_stop(earlier, sim.runtime(disk)))
