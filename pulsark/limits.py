@@ -235,6 +235,9 @@ query that was planned with it."""
 DECOMPRESSED_BYTES_MAX = 256 << 20
 """Largest payload that the broker decompresses."""
 
+GREETING_SECONDS = 1.0
+"""A consumer that sends no FLOW hears after this time whether it is the active one."""
+
 READER_GRACE_SECONDS = 60.0
 """A reader that was told to connect anew and stays away this long loses its subscription."""
 

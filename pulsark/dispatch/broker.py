@@ -369,7 +369,7 @@ class Broker:
                 )
             if name.partition >= parent.partitions:
                 raise ClientError(
-                    ServerError.NotAllowedError,
+                    ServerError.TopicNotFound,
                     f"{name.base} has only {parent.partitions} partitions",
                 )
             return await self.any_topic(name, create=True)

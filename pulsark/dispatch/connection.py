@@ -54,6 +54,7 @@ _ACTIVE_CHANGE_VERSION = 12
 _CLOSE_BY_BROKER_VERSION = 5
 """Older clients notice only that their connection is gone."""
 _END_OF_TOPIC_VERSION = 9
+_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
 
 Command = pb.BaseCommand
 
@@ -403,8 +404,14 @@ class Connection(asyncio.BufferedProtocol):
             self.send(command)
 
     def send_end_of_topic(self, consumer: Consumer) -> None:
-        """Tell a consumer that the topic is terminated and nothing is left."""
-        if self.protocol_version >= _END_OF_TOPIC_VERSION:
+        """Tell a consumer that the topic is terminated and nothing is left.
+
+        The C++ client, and those for Python and Node.js that are made of it, does not know the
+        command and gives the whole connection up for it.
+        """
+        if self.protocol_version >= _END_OF_TOPIC_VERSION and not self.client_version.startswith(
+            _WITHOUT_END_OF_TOPIC
+        ):
             command = Command(type=Command.REACHED_END_OF_TOPIC)
             command.reachedEndOfTopic.consumer_id = consumer.consumer_id
             self.send(command)

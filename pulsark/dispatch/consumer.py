@@ -25,6 +25,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "__weakref__",
         "blocked",
         "bytes_out",
         "closed",
@@ -33,6 +34,7 @@ class Consumer:
         "consumer_id",
         "entries_out",
         "epoch",
+        "greeted",
         "heads",
         "key_ranges",
         "last_acked_ms",
@@ -94,6 +96,8 @@ class Consumer:
         self.last_acked_ms = 0
         self.blocked = False
         self.closed = False
+        self.greeted = False
+        """Whether it was told what it is: nothing of the kind is sent to it before."""
 
     def can_continue(self) -> bool:
         """Whether it can be sent more of a message that it has begun to receive."""

@@ -37,7 +37,6 @@ class NonPersistentSubscription(Subscribers):
     acked_range_count = 0
     last_mark_delete_ms = 0
     blocked_on_unacked = False
-    at_end = False
     replicated = False
     mark_delete = EARLIEST
 
@@ -64,7 +63,7 @@ class NonPersistentSubscription(Subscribers):
         before = self.type.active
         self.take_in(consumer)
         if self.type.active is not before:
-            self.announce_change(consumer)
+            self.announce_change()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget a consumer that left."""
@@ -76,7 +75,7 @@ class NonPersistentSubscription(Subscribers):
         if not self.let_go(consumers):
             return
         if self.type.active is not before:
-            self.announce_change(None)
+            self.announce_change()
         self.drop_if_abandoned()
 
     def drop_if_abandoned(self) -> None:

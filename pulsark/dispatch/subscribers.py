@@ -100,15 +100,29 @@ class Subscribers:
                 f"Subscription {self.name} has active connected consumers",
             )
 
-    def announce_active(self, newcomer: Consumer) -> None:
-        """Tell a new Failover consumer whether it is the active one."""
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing more will come."""
+        return False
+
+    def greet(self, newcomer: Consumer) -> None:
+        """Tell a new consumer what it is: the active one of a Failover subscription, at the end.
+
+        Some clients drop what comes before they have worked on the answer to SUBSCRIBE. So it is
+        done with the first FLOW, which comes after that, or after a moment.
+        """
+        if newcomer.greeted or newcomer.closed:
+            return
+        newcomer.greeted = True
         if self.type.sub_type == SubType.Failover:
             newcomer.connection.send_active_change(newcomer, newcomer is self.type.active)
+        if self.at_end:
+            newcomer.connection.send_end_of_topic(newcomer)
 
-    def announce_change(self, newcomer: Consumer | None) -> None:
-        """Tell Failover consumers of a new active one; a newcomer gets its own answer first."""
+    def announce_change(self) -> None:
+        """Tell Failover consumers of a new active one; those that were not greeted, with that."""
         if self.type.sub_type == SubType.Failover:
-            heirs = [c for c in self.consumers if c is not newcomer and c.connection.is_open]
+            heirs = [c for c in self.consumers if c.greeted and c.connection.is_open]
             self._run_queue.take_steps(self._tell(heirs))
 
     def _tell(self, consumers: list[Consumer]) -> Iterator[None]:

@@ -59,6 +59,7 @@ class Subscribing:
                 ServerError.NotAllowedError,
                 f"{spec.sub_type.name} subscriptions are not enabled on {name}",
             )
+        _check_room_in_topic(topic)
         schema = from_wire(request.schema) if request.HasField("schema") else None
         await self._broker.schema_admission.of_consumer(topic, schema)
         while True:
@@ -66,6 +67,7 @@ class Subscribing:
             subscription: AnySubscription | None
             subscription = topic.subscriptions.get(request.subscription)
             if subscription is None:
+                _check_room_in_topic(topic)  # or it would be left without the consumer
                 subscription = await self._create_subscription(topic, request)
             else:
                 subscription.check_joinable(durable=request.durable)
@@ -195,9 +197,8 @@ class Subscribing:
         )
 
 
-def _check_room(subscription: AnySubscription) -> None:
-    """Refuse a consumer that would be one too many."""
-    topic = subscription.topic
+def _check_room_in_topic(topic: AnyTopic) -> None:
+    """Refuse a consumer that would be one too many for a topic."""
     policies = topic.policies
     if (
         0
@@ -205,6 +206,12 @@ def _check_room(subscription: AnySubscription) -> None:
         <= sum(s.type.consumer_count for s in topic.subscriptions.values())
     ):
         raise ClientError(ServerError.ConsumerBusy, "Topic reached max consumers limit")
+
+
+def _check_room(subscription: AnySubscription) -> None:
+    """Refuse a consumer that would be one too many."""
+    _check_room_in_topic(subscription.topic)
+    policies = subscription.topic.policies
     if 0 < policies.max_consumers_per_subscription <= subscription.type.consumer_count:
         raise ClientError(ServerError.ConsumerBusy, "Subscription reached max consumers limit")
 

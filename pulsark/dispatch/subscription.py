@@ -161,7 +161,7 @@ class Subscription(Subscribers):
         before = self.type.active
         self.take_in(consumer)
         if not self.type.tracks_pending and self.type.active is not before:
-            self._change_active(before, consumer)
+            self._change_active(before)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer left: what it had not acknowledged goes to the others."""
@@ -189,15 +189,12 @@ class Subscription(Subscribers):
             self.topic.subscription_idle(self)
         self.pump()
 
-    def _change_active(self, before: Consumer | None, newcomer: Consumer | None = None) -> None:
-        """Everything unacknowledged goes to the new active consumer.
-
-        A newcomer is not told here: it gets the answer to its request first.
-        """
+    def _change_active(self, before: Consumer | None) -> None:
+        """Everything unacknowledged goes to the new active consumer."""
         self.dispatcher.rewind()
         if self.type.sub_type != SubType.Failover:
             return
-        self.announce_change(newcomer)
+        self.announce_change()
         active = self.type.active
         delay_ms = self.topic.settings.activeConsumerFailoverDelayTimeMillis
         if before is None or active is None or delay_ms == 0:

@@ -439,7 +439,8 @@ class Topic:
         """Tell consumers that nothing more will come, once they have acknowledged everything."""
         if subscription.cursor.backlog() == 0:
             for consumer in subscription.consumers:
-                consumer.connection.send_end_of_topic(consumer)
+                if consumer.greeted:  # else it hears it with the greeting
+                    consumer.connection.send_end_of_topic(consumer)
 
     # -- reading ---
 

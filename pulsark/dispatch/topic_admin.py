@@ -87,6 +87,12 @@ class TopicAdmin:
             return found.partitions
         if await self.exists(name):
             return 0
+        if name.partition >= 0 and (
+            await self._resources.partitioned_topics.get(name.base) is not None
+        ):
+            raise ClientError(
+                ServerError.TopicNotFound, f"Topic {name.base} has no partition {name.partition}"
+            )
         created = auto_topic_creation(self._settings, namespace.policies)
         if not (create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")

@@ -252,10 +252,6 @@ class AnySubscription(Protocol):
     def acked_range_count(self) -> int:
         """Ranges of acknowledged entries above it."""
 
-    @property
-    def at_end(self) -> bool:
-        """Whether the topic is terminated and everything is acknowledged."""
-
     def check_joinable(self, *, durable: bool) -> None:
         """Raise ``ClientError`` if a consumer of this durability may not join."""
 
@@ -271,8 +267,8 @@ class AnySubscription(Protocol):
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer, or raise ``ClientError``, or ``SubscriptionClosedError``."""
 
-    def announce_active(self, newcomer: Consumer) -> None:
-        """Tell a new Failover consumer whether it is the active one."""
+    def greet(self, newcomer: Consumer) -> None:
+        """Tell a new consumer what it is, once."""
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget a consumer that left."""

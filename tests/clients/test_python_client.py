@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 
 import _pulsar
 import pulsar
 import pytest
 from pulsar.schema import Integer, JsonSchema, Record, String
 
+from pulsark.cli.admin_client import AdminClient
 from tests.support.client_programs import create_partitioned_topic
 from tests.support.standalone import Standalone
 
@@ -269,3 +271,32 @@ def test_schema(client: pulsar.Client, topic: str) -> None:
     producer.send(Flight(carrier="UA", delay=-4))
     value = consumer.receive(WAIT_MS).value()
     assert (value.carrier, value.delay) == ("UA", -4)
+
+
+@pytest.mark.command("REACHED_END_OF_TOPIC")
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
+def test_consumers_of_a_terminated_topic_stay_and_leave_the_connection_to_others(
+    client: pulsar.Client, admin: AdminClient, topic: str, kind: str
+) -> None:
+    """This client does not know of the end of a topic and gives its connection up when told."""
+    other = client.create_producer(topic + "-other")
+    consumer = client.subscribe(topic, "s", consumer_type=getattr(pulsar.ConsumerType, kind))
+    publish(client.create_producer(topic), 3)
+    assert numbers(consumer, 3) == [0, 1, 2]
+    local = topic.removeprefix("persistent://public/default/")
+    path = f"/persistent/public/default/{local}"
+    admin.call("POST", f"{path}/terminate")
+    late = client.subscribe(topic, "late", consumer_type=getattr(pulsar.ConsumerType, kind))
+    connected_since = {
+        name: one["consumers"][0]["connectedSince"]
+        for name, one in admin.call("GET", f"{path}/stats")["subscriptions"].items()
+    }
+    assert set(connected_since) == {"s", "late"}
+    for _ in range(20):
+        other.send(b"x")
+        time.sleep(0.05)
+    for name, one in admin.call("GET", f"{path}/stats")["subscriptions"].items():
+        assert [c["connectedSince"] for c in one["consumers"]] == [connected_since[name]]
+    for one in (consumer, late):
+        assert one.is_connected()
+        assert one.get_last_message_id().entry_id() == 2

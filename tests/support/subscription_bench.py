@@ -183,6 +183,7 @@ class Bench:
             connected_since_ms=0,
             key_ranges=key_ranges,
         )
+        consumer.greeted = True
         self.subscription.use_type(self.spec)
         self.subscription.add_consumer(consumer)
         self.consumers[name] = consumer

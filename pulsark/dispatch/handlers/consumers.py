@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from pulsark.errors import ClientError, MetadataError, ServerError, StorageError
 from pulsark.limits import (
     CONSUMER_METADATA_CHARS_MAX,
     CONSUMER_NAME_CHARS_MAX,
+    GREETING_SECONDS,
     IDS_PER_STEP_MAX,
     TOPIC_PROPERTIES_MAX,
 )
@@ -56,20 +59,27 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
             f"A subscription has at most {TOPIC_PROPERTIES_MAX} properties",
         )
     consumer = await connection.broker.subscribing.subscribe(connection, request)
-    subscription = consumer.subscription
     if consumer.closed:
         raise ClientError(ServerError.ServiceNotReady, "The consumer was closed meanwhile")
     connection.consumers[request.consumer_id] = consumer
     connection.send_success(request.request_id)
-    subscription.announce_active(consumer)
-    if subscription.at_end:
-        connection.send_end_of_topic(consumer)
+    loop = asyncio.get_running_loop()
+    loop.call_later(GREETING_SECONDS, _greet, weakref.ref(consumer))
+
+
+def _greet(known: weakref.ref[Consumer]) -> None:
+    """A consumer that has asked for nothing yet still hears what it is."""
+    consumer = known()
+    if consumer is not None:
+        consumer.subscription.greet(consumer)
 
 
 def flow(connection: Connection, command: Command) -> None:
     flow = command.flow
     consumer = connection.consumers.get(flow.consumer_id)
     if consumer is not None and flow.messagePermits:
+        if not consumer.greeted:
+            consumer.subscription.greet(consumer)
         consumer.subscription.flow(consumer, flow.messagePermits, connection.broker.clock.now_ms())
 
 

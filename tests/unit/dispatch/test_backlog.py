@@ -421,8 +421,10 @@ async def test_limits_of_producers_consumers_and_subscriptions(broker) -> None:
     assert await Client(broker).subscribe(TOPIC, "a", kind=SHARED) == 0
     assert await Client(broker).subscribe(TOPIC, "a", kind=SHARED) == 0
     assert await Client(broker).subscribe(TOPIC, "a", kind=SHARED) == ServerError.ConsumerBusy
-    assert await Client(broker).subscribe(TOPIC, "b", kind=SHARED) == 0
+    third = Client(broker)
+    assert await third.subscribe(TOPIC, "b", kind=SHARED) == 0
     assert await Client(broker).subscribe(TOPIC, "b", kind=SHARED) == ServerError.ConsumerBusy
+    await third.close()
     assert await Client(broker).subscribe(TOPIC, "c") == ServerError.NotAllowedError
 
 

@@ -448,10 +448,13 @@ async def test_an_ack_of_what_never_was_while_others_wait_for_redelivery(broker)
 
 @pytest.mark.command("ACTIVE_CONSUMER_CHANGE")
 @scenario()
-async def test_a_failover_consumer_hears_of_its_part_after_the_answer_and_once(broker) -> None:
+async def test_a_failover_consumer_hears_of_its_part_with_its_first_flow_and_once(broker) -> None:
     client = Client(broker)
     client.send(client.subscribe_command(TOPIC, kind=FAILOVER))
     await client.take(Command.SUCCESS)
+    await asyncio.sleep(0.1)
+    assert not client.has(Command.ACTIVE_CONSUMER_CHANGE)
+    client.flow(1)
     change = await client.take(Command.ACTIVE_CONSUMER_CHANGE)
     assert change.active_consumer_change.is_active
     assert not client.has(Command.ACTIVE_CONSUMER_CHANGE)

@@ -506,7 +506,7 @@ async def test_partitions(broker) -> None:
     assert await client.subscribe(f"{TOPIC}-partition-1") == 0
     assert (
         await client.subscribe(f"{TOPIC}-partition-2", "s2", consumer_id=2)
-        == ServerError.NotAllowedError
+        == ServerError.TopicNotFound
     )
     assert await client.subscribe(TOPIC, "s3", consumer_id=3) == ServerError.NotAllowedError
 

@@ -287,6 +287,28 @@ async def test_who_comes_after_the_end_is_told_at_once(broker) -> None:
     assert told.reachedEndOfTopic.consumer_id == 4
 
 
+@pytest.mark.command("REACHED_END_OF_TOPIC")
+@scenario()
+async def test_clients_that_do_not_know_of_the_end_are_not_told(broker) -> None:
+    client = Client(broker, handshake=False)
+    hello = Command(type=Command.CONNECT)
+    hello.connect.client_version, hello.connect.protocol_version = "Pulsar-CPP-v3.7.1", 21
+    client.send(hello)
+    (position,) = await client.produce(TOPIC, 1)
+    assert await client.subscribe(TOPIC, "s") == 0
+    await client.received(1)
+    topic = broker.broker.loaded_topic(NAME)
+    await topic.terminate()
+    client.send(client.ack_command(position))
+    await asyncio.sleep(0.01)
+    assert topic.subscriptions["s"].at_end
+    latest = {"initialPosition": pb.CommandSubscribe.Latest}
+    assert await client.subscribe(TOPIC, "late", consumer_id=2, **latest) == 0
+    await asyncio.sleep(2)
+    assert not client.has(Command.REACHED_END_OF_TOPIC)
+    assert [len(s.consumers) for s in topic.subscriptions.values()] == [1, 1]
+
+
 @pytest.mark.command("GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE")
 @scenario()
 async def test_the_last_message_id_with_the_mark_delete_position(broker) -> None:

@@ -241,6 +241,44 @@ async def test_a_reader_with_ranges_that_cannot_be(
     assert await client.subscribe(TOPIC, "r", durable=False) == 0
 
 
+@scenario(maxConsumersPerTopic=1)
+async def test_who_is_refused_leaves_no_subscription_behind(broker) -> None:
+    client, other = Client(broker), Client(broker)
+    schema = {"type": pb.Schema.String, "name": "s", "schema_data": b""}
+    first = client.subscribe_command(TOPIC, "s1")
+    first.subscribe.schema.CopyFrom(pb.Schema(**schema))
+    client.send(first)
+    assert await client.outcome() == 0
+    assert await other.subscribe(TOPIC, "s2") == ServerError.ConsumerBusy
+    assert await other.subscribe(TOPIC, "r", durable=False) == ServerError.ConsumerBusy
+    assert set(topic(broker).subscriptions) == {"s1"}
+    # That there is no room is said before anything about the schema.
+    wrong = other.subscribe_command(TOPIC, "s2", consumer_id=2)
+    wrong.subscribe.schema.CopyFrom(pb.Schema(**{**schema, "type": pb.Schema.Int32}))
+    other.send(wrong)
+    assert await other.outcome() == ServerError.ConsumerBusy
+    await client.close()
+    assert await other.subscribe(TOPIC, "s2") == 0
+
+
+@scenario()
+async def test_partitions_that_a_topic_does_not_have_are_not_found(broker) -> None:
+    await broker.broker.topic_admin.create_partitioned_topic(NAME, 2, {})
+    client = Client(broker)
+    missing = TOPIC + "-partition-2"
+    assert await client.subscribe(missing) == ServerError.TopicNotFound
+    assert await client.open_producer(missing, "p") == ServerError.TopicNotFound
+    ask = Command(type=Command.PARTITIONED_METADATA)
+    ask.partitionMetadata.topic, ask.partitionMetadata.request_id = missing, 1
+    client.send(ask)
+    answer = await client.take(Command.PARTITIONED_METADATA_RESPONSE)
+    assert answer.partitionMetadataResponse.error == ServerError.TopicNotFound
+    assert await broker.broker.topic_admin.list_topics("public/default") == [
+        f"{TOPIC}-partition-0",
+        f"{TOPIC}-partition-1",
+    ]
+
+
 @pytest.mark.parametrize("name", ["", "pulsar.repl.west", "pulsar.dedup"])
 @scenario()
 async def test_names_that_nobody_may_use(broker: BrokerInMemory, name: str) -> None:
