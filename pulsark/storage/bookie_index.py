@@ -268,6 +268,19 @@ class BookieIndex:
         above = self._cut(state, 0, through)
         state.words = array("Q", [w for s in above for w in _pack(s)]) if above else None
 
+    def forget(self, ledger_id: int, entry_id: int, segment_id: int) -> None:
+        """Take an entry out that cannot be read, unless it was written again elsewhere."""
+        state = self.ledgers.get(ledger_id)
+        here = next(iter(self.locate(ledger_id, entry_id, entry_id)), None)
+        if state is None or here is None or here.segment_id != segment_id:
+            return
+        above = self._cut(state, entry_id, entry_id)
+        assert state.words is not None
+        for stretch in above:
+            state.words.extend(_pack(stretch))
+        last = max((stretch.last for stretch in state.stretches()), default=-1)
+        state.last_entry = max(last, state.released)
+
     def delete(self, ledger_id: int, segment_id: int) -> None:
         """A tombstone is durable, in the given segment."""
         state = self.ledgers.pop(ledger_id, None)

@@ -18,6 +18,7 @@ from functools import partial
 
 from pulsark.errors import StorageError
 from pulsark.runtime import Runtime, Worker, run_in_worker
+from pulsark.storage.accepted_loss import SUFFIX
 from pulsark.storage.bookie_index import BookieIndex, LedgerState, SegmentState, Stretch
 from pulsark.storage.journal_format import segment_name
 from pulsark.storage.journal_settings import JournalSettings
@@ -92,6 +93,7 @@ class SegmentCollector:
         self._files.drop(segment_id)
         path = self._files.path(segment_id)
         try:
+            await run_in_worker(worker, lambda: self._disk.remove(f"{path}{SUFFIX}"))
             await run_in_worker(worker, lambda: self._disk.remove(path))
         except OSError as e:
             # The next start finds the record of the removal and tries again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pulsark.runtime import Disk
+from pulsark.storage.accepted_loss import apply_losses, load_losses, lost_path
 from pulsark.storage.bookie_index import BookieIndex, SegmentState
 from pulsark.storage.bookie_index_checkpoint import CHECKPOINT_NAME, Checkpoint, load_checkpoint
 from pulsark.storage.journal_format import (
@@ -31,10 +32,17 @@ class RecoveryReport:
     """``(segment, bytes)`` cut off: the group that the crash interrupted."""
     damaged: list[tuple[int, int, int]] = field(default_factory=list)
     """``(segment, start, end)`` of ranges that were durable and cannot be read any more."""
-    corrupt_entries: int = 0
-    """Entries whose payload fails its checksum."""
+    corrupt: list[tuple[int, int, int]] = field(default_factory=list)
+    """``(segment, ledger, entry)`` of payloads that fail their checksum."""
+    lost: list[int] = field(default_factory=list)
+    """Segments of which an operator gave up what cannot be read."""
     unknown_files: list[str] = field(default_factory=list)
     """Segment files that the journal does not account for; left alone."""
+
+    @property
+    def corrupt_entries(self) -> int:
+        """How many entries have a payload that fails its checksum."""
+        return len(self.corrupt)
 
     def __str__(self) -> str:
         text = (
@@ -47,6 +55,8 @@ class RecoveryReport:
             text += f"; DAMAGED {segment_name(segment_id)} [{start}, {end})"
         if self.corrupt_entries:
             text += f"; {self.corrupt_entries} CORRUPT entries"
+        if self.lost:
+            text += f"; with losses that were accepted: {', '.join(map(segment_name, self.lost))}"
         if self.unknown_files:
             text += f"; unknown files left alone: {', '.join(self.unknown_files)}"
         return text
@@ -82,6 +92,7 @@ class _Recovery:
             self.removing |= checkpoint.removing
             for s in self.index.segments.values():
                 self.listed[s.segment_id] = (s.epoch, s.size)
+        self.losses = load_losses(disk, journal_dir)
         names = disk.list(journal_dir)
         self.on_disk = sorted(n for n in map(segment_id_of, names) if n is not None)
         self.highest = max([0, *self.on_disk, *self.listed, *self.removing])
@@ -97,6 +108,10 @@ class _Recovery:
         for segment_id in sorted(self.removing):
             self.disk.remove(self.path(segment_id))
             self.index.segment_removed(segment_id)
+        apply_losses(self.index, self.losses)
+        self.report.lost = sorted(self.losses.keys() & self.index.segments.keys())
+        for segment_id in self.losses.keys() - self.index.segments.keys():
+            self.disk.remove(lost_path(self.directory, segment_id))
         self.index.recount()
         for segment in self.segments():
             for damage in segment.damaged:
@@ -149,7 +164,8 @@ class _Recovery:
             self.settle(segment_id, scan.last_write)
         state.epoch = scan.epoch or state.epoch
         self.index.max_ledger_id = max(self.index.max_ledger_id, scan.max_ledger_id)
-        self.report.corrupt_entries += scan.corrupt_payloads
+        given_up = self.losses[segment_id].entries if segment_id in self.losses else ()
+        self.report.corrupt += [(segment_id, *e) for e in scan.corrupt if e not in given_up]
 
     def cut(self, state: SegmentState, damage: Damage, seen: bool) -> None:
         """The journal's very end was being written when the process died."""
@@ -233,13 +249,16 @@ class _Recovery:
 
 
 def recover_journal(
-    disk: Disk, journal_dir: str, ledger_dir: str, instance_id: bytes
+    disk: Disk, journal_dir: str, ledger_dir: str, instance_id: bytes, *, all_of_it: bool = False
 ) -> RecoveredJournal:
     """Load the checkpoint, apply the journal after it, cut a torn tail, finish removals.
 
     What is in the files afterwards is on stable storage, whatever became of the last process.
 
-    Raises ``UnknownVersionError`` and ``OSError``.
+    ``all_of_it``: look at every group, also at those before the checkpoint. Raises
+    ``UnknownVersionError``, ``ConfigError`` and ``OSError``.
     """
-    checkpoint = load_checkpoint(disk, f"{ledger_dir}/{CHECKPOINT_NAME}", instance_id)
+    checkpoint: Checkpoint | str = "not asked for"
+    if not all_of_it:
+        checkpoint = load_checkpoint(disk, f"{ledger_dir}/{CHECKPOINT_NAME}", instance_id)
     return _Recovery(disk, journal_dir, checkpoint).run()

@@ -70,8 +70,8 @@ class _Group:
     """Where in the file the first record is whose head or table is bad."""
     whole: bool
     """Whether every byte of the group is right."""
-    corrupt: int = 0
-    """Entries in ``records`` whose payload fails its checksum."""
+    corrupt: Sequence[tuple[int, int]] = ()
+    """Entries ``(ledger, entry)`` in ``records`` whose payload fails its checksum."""
 
 
 class SegmentScan:
@@ -89,8 +89,8 @@ class SegmentScan:
         self.epoch: int | None = self.head.epoch if self.head else None
         self.max_ledger_id = -1
         """Highest that the group heads mention."""
-        self.corrupt_payloads = 0
-        """Entries met whose payload fails its checksum; reading them will say so."""
+        self.corrupt: list[tuple[int, int]] = []
+        """Entries met, ``(ledger, entry)``, whose payload fails its checksum."""
         self.last_write: int | None = None
         """Where the last group begins that was read, with what was written together with it."""
 
@@ -137,7 +137,7 @@ class SegmentScan:
         yield from self._usable(group, self.size)
 
     def _usable(self, group: _Group, end: int) -> Iterator[ScannedRecord | Damage]:
-        self.corrupt_payloads += group.corrupt
+        self.corrupt += group.corrupt
         yield from group.records
         if group.broken_at is not None:
             yield Damage(group.broken_at, end, tail=False)
@@ -170,7 +170,7 @@ class SegmentScan:
         body = self._window.read(start, head.body_size)
         records: list[ScannedRecord] = []
         record_crcs: list[bytes] = []
-        corrupt = 0
+        corrupt: list[tuple[int, int]] = []
         at = 0
         try:
             while at < len(body):
@@ -179,7 +179,7 @@ class SegmentScan:
                 meta_end = at + record.meta_size
                 record_crcs.append(body[meta_end - CRC_SIZE : meta_end])
                 bad = _bad_payloads(body, meta_end, lengths, checksums)
-                corrupt += bad
+                corrupt += [(record.ledger_id, record.first + i) for i in bad]
                 payload = b"" if record.ledger_id >= 0 or bad else _body(body, at, record)
                 if record.ledger_id < 0 and bad:
                     raise BadRecordError("payload checksum differs")
@@ -207,12 +207,12 @@ def _body(data: bytes, position: int, head: RecordHead) -> bytes:
 
 def _bad_payloads(
     data: bytes, position: int, lengths: Sequence[int], checksums: Sequence[int]
-) -> int:
-    """How many of the payloads at ``data[position:]`` fail their checksum."""
-    bad = 0
-    for length, checksum in zip(lengths, checksums, strict=True):
+) -> list[int]:
+    """Which of the payloads at ``data[position:]`` fail their checksum."""
+    bad = []
+    for i, (length, checksum) in enumerate(zip(lengths, checksums, strict=True)):
         end = position + length
         if _crc32c(data[position:end]) != checksum:
-            bad += 1
+            bad.append(i)
         position = end
     return bad

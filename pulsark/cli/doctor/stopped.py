@@ -89,7 +89,11 @@ class Stopped:
         if known is not None:
             bookie.journal = attempt(
                 lambda: recover_journal(
-                    self.disk, home.journal_dir, home.ledger_dir, known.instance_id
+                    self.disk,
+                    home.journal_dir,
+                    home.ledger_dir,
+                    known.instance_id,
+                    all_of_it=True,
                 )
             )
         return bookie

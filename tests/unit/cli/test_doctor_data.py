@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pulsark.cli.app import app
-from pulsark.cli.doctor.data_dir import examine
+from pulsark.cli.doctor.data_dir import examine, run_data_doctor
 from pulsark.cli.doctor.finding import FAILURE, OK, Finding, shown
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.cli.errors import CommandError
@@ -150,7 +150,7 @@ def test_a_damaged_journal(used: Path) -> None:
     stopped = Stopped(settings(used))
     first = next(each for each in examine(stopped) if each.check == "journal")
     assert first.status == FAILURE
-    assert "DAMAGED" in first.found
+    assert "nobody knows what was in the bytes [64, 192)" in first.found
     assert segment.read_bytes() == damaged
 
 
@@ -168,3 +168,23 @@ def test_a_command_to_copy_is_not_broken_in_the_middle_of_a_word() -> None:
     path = "/a/path/" + "x" * 80
     lines = shown(Finding("metadata", FAILURE, "bad", f"pulsark restore {path}")).splitlines()
     assert any(line.endswith(path) for line in lines)
+
+
+def test_a_damaged_segment_and_the_way_out(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (segment,) = (used / "bookies/bookie-1/journal").glob("*.journal")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"entry")] ^= 1
+    data += b"junk behind a group that was whole: it had been acknowledged"
+    segment.write_bytes(bytes(data))
+    found = [each for each in examine(Stopped(settings(used))) if each.status == FAILURE]
+    assert len(found) == 1
+    what = f"bookie-1/{segment.name}"
+    assert "1 entries fail their checksum: 0:0" in found[0].found
+    assert f"--accept-loss {what}" in found[0].todo
+    assert run_data_doctor(str(used), None, what, as_json=False)
+    assert "are given up" in capsys.readouterr().out
+    assert {each.status for each in examine(Stopped(settings(used)))} == {OK}
+    with pytest.raises(CommandError, match="nothing of this segment is damaged"):
+        run_data_doctor(str(used), None, what, as_json=False)
+    with pytest.raises(CommandError, match="no journal of bookie-9"):
+        run_data_doctor(str(used), None, f"bookie-9/{segment.name}", as_json=False)
