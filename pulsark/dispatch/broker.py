@@ -31,7 +31,7 @@ from pulsark.dispatch.sealing import Sealing
 from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.topic_admin import TopicAdmin, buckets_path, ledger_path
-from pulsark.dispatch.topic_watchers import TopicWatchers
+from pulsark.dispatch.topic_lists import TopicFeeds
 from pulsark.dispatch.turns import in_turns
 from pulsark.dispatch.upkeep import Upkeep
 from pulsark.errors import (
@@ -95,7 +95,7 @@ class Broker:
         self.schema_admission = SchemaAdmission(self.schemas, settings)
         self.ownership = Ownership(metadata, self.resources)
         self.topic_admin = TopicAdmin(self)
-        self.topic_watchers = TopicWatchers(metadata, self.topic_admin)
+        self.topic_feeds = TopicFeeds(metadata, self.topic_admin)
         self.subscribing = Subscribing(self)
         self.policy_source = PolicySource(self)
         self.non_persistent = NonPersistentTopics(self)
@@ -149,7 +149,7 @@ class Broker:
         self._closed = True
         self.policy_source.close()
         self.rates.close()
-        self.topic_watchers.close()
+        self.topic_feeds.close()
         self._upkeep.close()
         for connection in list(self.connections):
             connection.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.consumer import Consumer
     from pulsark.dispatch.producer import Producer
     from pulsark.dispatch.topic_kinds import AnyTopic
-    from pulsark.dispatch.topic_watchers import TopicWatcher
+    from pulsark.dispatch.topic_lists import TopicWatcher
 
 log = logging.getLogger(__name__)
 
@@ -311,6 +311,12 @@ class Connection(asyncio.BufferedProtocol):
         """Queue a command."""
         if self.state is not State.CLOSED:
             self.write(encode_command(command))
+
+    def send_frame(self, pieces: Iterable[bytes]) -> None:
+        """Queue a frame that was made already."""
+        if self.state is not State.CLOSED:
+            for piece in pieces:
+                self.write(piece)
 
     def send_message(
         self, consumer: Consumer, entry: Entry, redeliveries: int, ack_set: list[int] | None

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.policies import TopicPolicies
-from pulsark.dispatch.topic_admin import is_system
+from pulsark.dispatch.topic_names import is_system
 from pulsark.errors import ClientError
 
 if TYPE_CHECKING:

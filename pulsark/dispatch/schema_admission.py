@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.schemas import Schemas, encode_version
-from pulsark.dispatch.topic_admin import is_system
+from pulsark.dispatch.topic_names import is_system
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy, for_consumers
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 

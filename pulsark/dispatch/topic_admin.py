@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from pulsark.dispatch.grants import TOPICS, forget_topic, granted
 from pulsark.dispatch.policies import auto_topic_creation, max_topics
 from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION
+from pulsark.dispatch.topic_names import in_order, is_system
+from pulsark.dispatch.turns import in_turns
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.resources import AlreadyExistsError, InUseError, Namespace
 from pulsark.storage.managed_ledger import delete_managed_ledger, read_record
 from pulsark.storage.position import LATEST
-from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.hashes import topics_hash
-from pulsark.wire.topic_name import NON_PERSISTENT, TopicName, parse_namespace
+from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.topic import Topic
-    from pulsark.dispatch.topic_pattern import TopicPattern
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +35,6 @@ class NamespaceFullError(ClientError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ServerError.NotAllowedError, message)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicList:
-    """Topics of a namespace with the hash that clients compare."""
-
-    topics: list[str]
-    hash: str
 
 
 class TopicAdmin:
@@ -289,35 +279,38 @@ class TopicAdmin:
         children = await self._metadata.children(f"/managed-ledgers/{namespace}/persistent")
         return [TopicName.parse(f"persistent://{namespace}/{unquote(child)}") for child in children]
 
-    async def list_topics(self, namespace: str, *, include_system: bool = False) -> list[str]:
-        """Full names of a namespace's persistent topics, each partition by itself, sorted."""
+    async def require_namespace(self, namespace: str) -> None:
+        """Raise ``ClientError`` unless it exists."""
         if await self._resources.namespaces.get(namespace) is None:
             raise ClientError(ServerError.TopicNotFound, f"Namespace {namespace} does not exist")
+
+    async def list_topics(self, namespace: str, *, include_system: bool = False) -> list[str]:
+        """Full names of a namespace's persistent topics, each partition by itself, sorted."""
+        await self.require_namespace(namespace)
         parent = f"/managed-ledgers/{namespace}/persistent"
-        names = set()
-        for number, child in enumerate(await self._metadata.children(parent), 1):
-            if number % 100 == 0:
-                await asyncio.sleep(0)  # a store in this process answers without a pause
+        names: list[str] = []
+        # A store in this process answers without a pause.
+        async for child in in_turns(await self._metadata.children(parent)):
             if await read_record(f"{parent}/{child}", self._metadata) is not None:
-                names.add(f"persistent://{namespace}/{unquote(child)}")
-        for base in await self._resources.partitioned_topics.list(namespace):
-            names.update(await self.partition_names(base))
-        return sorted(name for name in names if include_system or not is_system(name))
+                names.append(f"persistent://{namespace}/{unquote(child)}")
+        async for base in in_turns(await self._resources.partitioned_topics.list(namespace)):
+            names += await self.partition_names(base)
+        return await in_order(names, include_system=include_system)
 
     async def list_non_persistent_topics(
         self, namespace: str, *, include_system: bool = False
     ) -> list[str]:
         """Full names of those that are in memory, and of all partitions, sorted."""
-        if await self._resources.namespaces.get(namespace) is None:
-            raise ClientError(ServerError.TopicNotFound, f"Namespace {namespace} does not exist")
-        names = {
+        await self.require_namespace(namespace)
+        names = [
             str(topic.name)
             for topic in self._broker.non_persistent.all()
             if topic.name.namespace_name == namespace
-        }
-        for base in await self._resources.partitioned_topics.list(namespace, NON_PERSISTENT):
-            names.update(await self.partition_names(base))
-        return sorted(name for name in names if include_system or not is_system(name))
+        ]
+        bases = await self._resources.partitioned_topics.list(namespace, NON_PERSISTENT)
+        async for base in in_turns(bases):
+            names += await self.partition_names(base)
+        return await in_order(names, include_system=include_system)
 
     async def partition_names(self, base: TopicName) -> list[str]:
         """Full names of the partitions of a topic; none if it has no partitions."""
@@ -325,25 +318,6 @@ class TopicAdmin:
         return (
             [] if found is None else [str(base.with_partition(i)) for i in range(found.partitions)]
         )
-
-    async def topics_of_namespace(
-        self, namespace: str, mode: int, pattern: TopicPattern | None = None
-    ) -> TopicList:
-        """Topics of a namespace for a client: all, or those that a pattern takes."""
-        namespace = "/".join(parse_namespace(namespace))
-        topics = []
-        if mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
-            topics += await self.list_non_persistent_topics(namespace)
-        if mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-            topics += await self.list_topics(namespace)
-        if pattern is not None:
-            topics = pattern.select(topics)
-        return TopicList(topics, topics_hash(topics))
-
-
-def is_system(topic: str) -> bool:
-    """Whether a full name is one of the system's own topics, which clients are not shown."""
-    return topic.rpartition("/")[2].startswith("__")
 
 
 def ledger_path(name: TopicName) -> str:

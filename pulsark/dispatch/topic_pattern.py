@@ -7,7 +7,7 @@ that RE2 does not know is left to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pulsark.errors import ClientError, ServerError
@@ -20,6 +20,7 @@ class TopicPattern:
 
     def __init__(self, text: str, max_chars: int) -> None:
         """Raise ``ClientError(NotAllowedError)`` if the broker does not evaluate ``text``."""
+        self.text = text
         import re2  # loaded when the first pattern comes
 
         if len(text) > max_chars:
@@ -32,18 +33,24 @@ class TopicPattern:
         options.log_errors = False
         options.max_mem = TOPIC_PATTERN_MEMORY_BYTES
         try:
-            self._expression: Any = re2.compile(text.split("://", 1)[-1], options)
+            # Of bytes, because for text the matcher counts characters of each name it is given.
+            expression = re2.compile(text.split("://", 1)[-1].encode(), options)
         except re2.error as error:
             reason = error.args[0].decode(errors="replace")
             raise ClientError(
                 ServerError.NotAllowedError, f"RE2 does not take the topic pattern: {reason}"
             ) from error
-
-    def matches(self, topic: str) -> bool:
-        """Whether the pattern takes a topic, given by its full name."""
-        name = TopicName.parse(topic).base
-        return self._expression.fullmatch(str(name).split("://", 1)[1]) is not None
+        self._fullmatch: Callable[[bytes], Any] = expression.fullmatch
 
     def select(self, topics: Iterable[str]) -> list[str]:
-        """The topics that the pattern takes, in their order."""
-        return [topic for topic in topics if self.matches(topic)]
+        """The topics that the pattern takes, given by their full names, in their order."""
+        fullmatch = self._fullmatch
+        return [topic for topic in topics if fullmatch(_asked_about(topic)) is not None]
+
+
+def _asked_about(topic: str) -> bytes:
+    """What a pattern is about: the name without its domain and its partition."""
+    name = topic.partition("://")[2]
+    if "-partition-" in name:
+        name = str(TopicName.parse(topic).base).partition("://")[2]
+    return name.encode()

@@ -47,7 +47,11 @@ _GET = (
     "SELECT value, version, ephemeral, crc FROM node"
     " WHERE parent = ? AND name = ? AND value IS NOT NULL"
 )
-_CHILDREN = "SELECT name FROM node WHERE parent = ? ORDER BY name"
+_CHILDREN_AT_ONCE = 4000
+"""So many names are read in a row: some milliseconds of the event loop."""
+_CHILDREN = (
+    f"SELECT name FROM node WHERE parent = ? AND name > ? ORDER BY name LIMIT {_CHILDREN_AT_ONCE}"
+)
 
 _Row = tuple[bytes, int, int, int]
 _Operation = Callable[[sqlite3.Connection], Any]
@@ -158,7 +162,15 @@ class SqliteMetadataStore:
 
     async def children(self, path: str) -> list[str]:
         check_parent(path)
-        return [row[0] for row in self._read(_CHILDREN, (path,))]
+        found: list[str] = []
+        rows = self._read(_CHILDREN, (path, "")).fetchall()
+        while rows:
+            found += [name for (name,) in rows]
+            if len(rows) < _CHILDREN_AT_ONCE:
+                break
+            await asyncio.sleep(0)  # what is added or removed meanwhile may be among them or not
+            rows = self._read(_CHILDREN, (path, found[-1])).fetchall()
+        return found
 
     async def next_id(self, path: str) -> int:
         split_path(path)

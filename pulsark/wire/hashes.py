@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import google_crc32c
 import mmh3
@@ -39,9 +39,29 @@ def bundle_hash(topic: str) -> int:
 
 def topics_hash(topics: Iterable[str]) -> str:
     """Digest of a list of full topic names in any order, as clients compare it."""
-    joined = ",".join(sorted(topics)).encode()
-    crc: int = google_crc32c.value(joined)
-    return crc.to_bytes(4, "little").hex()
+    digest = TopicsHash()
+    digest.add(sorted(topics))
+    return digest.text
+
+
+class TopicsHash:
+    """The same of very many topics, a part after the other."""
+
+    def __init__(self) -> None:
+        self._crc = 0
+        self._empty = True
+
+    def add(self, topics: Sequence[str]) -> None:
+        """The next ones, in ascending order."""
+        if topics:
+            joined = ",".join(topics) if self._empty else "," + ",".join(topics)
+            self._crc = google_crc32c.extend(self._crc, joined.encode())
+            self._empty = False
+
+    @property
+    def text(self) -> str:
+        """What clients compare."""
+        return self._crc.to_bytes(4, "little").hex()
 
 
 def boost_hash(data: bytes) -> int:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.error_codes import error_code
 from pulsark.dispatch.schemas import decode_version, encode_version, from_wire, to_wire
+from pulsark.dispatch.topic_lists import TopicList
 from pulsark.dispatch.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.topic_fields import TopicsField, frame_with_topics
 from pulsark.wire.topic_name import TopicName, parse_namespace
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection import Connection
 
 Command = pb.BaseCommand
@@ -70,20 +73,33 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
     async def answer() -> None:
         pattern = _pattern_of(connection, request)
         async with connection.large_answer():
-            found = await connection.broker.topic_admin.topics_of_namespace(
-                request.namespace, request.mode, pattern
-            )
+            found = await _topics(connection.broker, request, pattern)
             reply = Command(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
             response = reply.getTopicsOfNamespaceResponse
             response.request_id = request.request_id
             response.filtered = pattern is not None
             response.topics_hash = found.hash
             response.changed = request.topics_hash != found.hash
-            if response.changed:
-                response.topics.extend(found.topics)
-            connection.send(reply)
+            topics = await found.encoded(TopicsField.LISTED) if response.changed else []
+            connection.send_frame(frame_with_topics(reply, TopicsField.LISTED, topics))
 
     connection.requests.run(answer(), request.request_id)
+
+
+async def _topics(
+    broker: Broker, request: pb.CommandGetTopicsOfNamespace, pattern: TopicPattern | None
+) -> TopicList:
+    """Topics of a namespace for a client: all, or those that a pattern takes."""
+    namespace = "/".join(parse_namespace(request.namespace))
+    other: list[str] = []
+    if request.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
+        other = await broker.topic_admin.list_non_persistent_topics(namespace)
+        other = other if pattern is None else pattern.select(other)
+    if request.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        return await TopicList.of(other)
+    await broker.topic_admin.require_namespace(namespace)
+    stored = await broker.topic_feeds.of(namespace).select(pattern)
+    return await stored.changed(other, set()) if other else stored
 
 
 def _pattern_of(
@@ -161,6 +177,9 @@ def watch_topics(connection: Connection, command: Command) -> None:
         pattern = TopicPattern(request.topics_pattern, settings.subscriptionPatternMaxLength)
         namespace = "/".join(parse_namespace(request.namespace))
 
+        early: list[Command] | None = []
+        """Changes from before the answer was sent."""
+
         def updated(new: list[str], deleted: list[str], topics_hash: str) -> None:
             change = Command(type=Command.WATCH_TOPIC_UPDATE)
             update = change.watchTopicUpdate
@@ -168,10 +187,15 @@ def watch_topics(connection: Connection, command: Command) -> None:
             update.new_topics.extend(new)
             update.deleted_topics.extend(deleted)
             update.topics_hash = topics_hash
-            connection.send(change)
+            if early is None:
+                connection.send(change)
+            else:
+                early.append(change)
 
         async with connection.large_answer():
-            watcher = await connection.broker.topic_watchers.watch(namespace, pattern, updated)
+            await connection.broker.topic_admin.require_namespace(namespace)
+            feed = connection.broker.topic_feeds.of(namespace)
+            watcher = await feed.watch(pattern, updated)
             before = watchers.pop(request.watcher_id, None)
             if before is not None:
                 before.close()
@@ -180,10 +204,13 @@ def watch_topics(connection: Connection, command: Command) -> None:
             success = reply.watchTopicListSuccess
             success.request_id = request.request_id
             success.watcher_id = request.watcher_id
-            success.topics_hash = watcher.hash
-            if request.topics_hash != success.topics_hash:
-                success.topic.extend(sorted(watcher.topics))
-            connection.send(reply)
+            success.topics_hash = watcher.found.hash
+            known = request.topics_hash == success.topics_hash
+            topics = [] if known else await watcher.found.encoded(TopicsField.WATCHED)
+            connection.send_frame(frame_with_topics(reply, TopicsField.WATCHED, topics))
+            waiting, early = early or [], None
+            for change in waiting:
+                connection.send(change)
 
     connection.requests.run(answer(), request.request_id)
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch import topic_lists
+from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
+from pulsark.limits import TOPIC_FEED_LINGER_SECONDS, TOPIC_WATCHERS_PER_CONNECTION_MAX
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.hashes import topics_hash
+from pulsark.wire.hashes import TopicsHash, topics_hash
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
 
@@ -162,9 +164,11 @@ async def test_nothing_is_followed_once_the_last_watcher_left(broker) -> None:
     await update(second)
     assert not first.has(Command.WATCH_TOPIC_UPDATE)
     second.hang_up()
-    await asyncio.sleep(0.01)
-    assert not broker.broker.topic_watchers._feeds
-    assert list((await watch(first, ALL)).topic) == [f"{PREFIX}a-1"]
+    await asyncio.sleep(TOPIC_FEED_LINGER_SECONDS - 1)
+    assert broker.broker.topic_feeds._feeds
+    await asyncio.sleep(1.01)
+    assert not broker.broker.topic_feeds._feeds
+    assert list((await watch(Client(broker), ALL)).topic) == [f"{PREFIX}a-1"]
 
 
 @scenario()
@@ -180,7 +184,8 @@ async def test_a_watcher_of_nothing_that_exists_or_is_allowed_is_refused(broker)
     missing.watchTopicList.namespace = "public/missing"
     client.send(missing)
     assert (await client.take(Command.ERROR)).error.error == ServerError.TopicNotFound
-    assert not broker.broker.topic_watchers._feeds
+    await asyncio.sleep(0.01)
+    assert not broker.broker.topic_feeds._feeds
 
 
 @scenario()
@@ -200,3 +205,102 @@ async def test_the_switch(broker) -> None:
     client.send(list_command("public/default/x"))
     answer = await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     assert not answer.getTopicsOfNamespaceResponse.filtered
+
+
+# -- very many topics ------------------------------------------------------------------------------
+
+
+async def create_many(broker: BrokerInMemory, count: int) -> list[str]:
+    """Topics that have a record and nothing else."""
+    names = [f"{PREFIX}many-{number:05d}" for number in range(count)]
+    first = TopicName.parse(f"{PREFIX}first")
+    await broker.broker.topic_admin.create_topic(first, {})
+    record = await broker.metadata.get(ledger_path(first))
+    for name in names:
+        await broker.metadata.put(ledger_path(TopicName.parse(name)), record.value)
+    return names
+
+
+def count_per_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many names were matched or hashed, each time that some were."""
+    counts: list[int] = []
+    select, add = TopicPattern.select, TopicsHash.add
+    monkeypatch.setattr(
+        TopicPattern, "select", lambda self, t: [counts.append(len(t)), select(self, t)][1]
+    )
+    monkeypatch.setattr(TopicsHash, "add", lambda self, t: [counts.append(len(t)), add(self, t)][1])
+    return counts
+
+
+def test_patterns_of_many_clients_are_evaluated_once_and_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        monkeypatch.setattr(topic_lists, "TOPIC_NAMES_PER_TURN", 50)
+        names = await create_many(broker, 500)
+        counts = count_per_turn(monkeypatch)
+        clients = [Client(broker) for _ in range(20)]
+        for client in clients:
+            client.send(watch_command("public/default/many-.*"))
+        turns = []
+        while not all(client.has(Command.WATCH_TOPIC_LIST_SUCCESS) for client in clients):
+            before = len(counts)
+            await asyncio.sleep(0)
+            turns.append(sum(counts[before:]))
+        assert max(turns) <= 50
+        assert sum(counts) == 3 * len(names) + 2  # hashed, matched, and what was found hashed
+        for client in clients:
+            found = (await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)).watchTopicListSuccess
+            assert list(found.topic) == names
+            assert found.topics_hash == topics_hash(names)
+        client = Client(broker)
+        del counts[:]
+        client.send(list_command("public/default/many-.*"))
+        answer = await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        assert list(answer.getTopicsOfNamespaceResponse.topics) == names
+        assert counts == []
+
+    run()
+
+
+def test_many_changes_are_told_in_turns_and_topics_are_listed_as_soon_as_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        monkeypatch.setattr(topic_lists, "TOPIC_NAMES_PER_TURN", 50)
+        follower, asker = Client(broker), Client(broker)
+        first = await watch(follower, "public/default/many-.*")
+        assert list(first.topic) == []
+        counts = count_per_turn(monkeypatch)
+        names = await create_many(broker, 300)
+        asker.send(list_command("public/default/.*"))
+        answer = await asker.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        assert list(answer.getTopicsOfNamespaceResponse.topics) == [f"{PREFIX}first", *names]
+        assert max(counts) <= 50
+        told: list[str] = []
+        while len(told) < len(names):
+            change = await update(follower)
+            told += change.new_topics
+        assert (sorted(told), change.topics_hash) == (names, topics_hash(names))
+        for name in names[:200]:
+            await broker.metadata.delete(ledger_path(TopicName.parse(name)))
+        gone: list[str] = []
+        while len(gone) < 200:
+            change = await update(follower)
+            gone += change.deleted_topics
+        assert (sorted(gone), change.topics_hash) == (names[:200], topics_hash(names[200:]))
+
+    run()
+
+
+@scenario()
+async def test_a_client_that_leaves_while_its_topics_are_found_leaves_nothing(broker) -> None:
+    await create(broker, "a-1")
+    client = Client(broker)
+    client.send(watch_command(ALL))
+    await asyncio.sleep(0)
+    client.hang_up()
+    await asyncio.sleep(TOPIC_FEED_LINGER_SECONDS + 0.01)
+    assert not broker.broker.topic_feeds._feeds
