@@ -222,15 +222,12 @@ VISITS_AT_REST_PER_SECOND = 20
 TOPIC_PATTERN_MEMORY_BYTES = 1 << 20
 """Most memory that one topic pattern may take in the matcher."""
 
-TOPIC_NAMES_PER_TURN = 2000
+TOPIC_NAMES_PER_TURN = 1000
 """So many names of topics are looked at in a row: some milliseconds of the event loop."""
 
 TOPIC_FEED_LINGER_SECONDS = 120.0
 """The topics of a namespace stay in memory for so long after a client asked for them. Clients that
 follow a pattern by themselves ask once a minute."""
-
-TOPIC_FEED_WAIT_SECONDS = 5.0
-"""A client that asks for topics waits so long while changes cannot be read."""
 
 TOPIC_WATCHERS_PER_CONNECTION_MAX = 1000
 """Most topic lists that one connection watches at the same time."""

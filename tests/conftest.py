@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 
 from pulsark.cli.admin_client import AdminClient
+from tests.support import loop_steps
+from tests.support.loop_steps import LongStep, long_steps
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
@@ -40,6 +42,18 @@ def standalone(tmp_path: Path) -> Iterator[Standalone]:
     """A standalone of the test's own."""
     with Standalone(tmp_path / "data") as process:
         yield process
+
+
+@pytest.fixture
+def measured_standalone(
+    tmp_path: Path,
+) -> Iterator[tuple[Standalone, Callable[[], list[LongStep]]]]:
+    """One whose event loop is measured, and what kept it busy for too long since it was ready."""
+    steps = tmp_path / "steps"
+    env = {"PULSARK_TEST_MAIN": loop_steps.MAIN, loop_steps.FILE: str(steps)}
+    with Standalone(tmp_path / "data", env=env) as process:
+        before = len(long_steps(steps))
+        yield process, lambda: long_steps(steps)[before:]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pulsark.admin.paths import BUNDLE, TOPICS
 from pulsark.admin.policies import existing_namespace
 from pulsark.admin.requests import BrokerOf, NamespaceOf, done, flag, value
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.turns import in_turns
 from pulsark.wire.hashes import bundle_hash
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
@@ -34,8 +35,10 @@ async def topics_of_bundle(broker: Broker, namespace: str, bundle: str) -> list[
         *await admin.list_topics(namespace, include_system=True),
         *await admin.list_non_persistent_topics(namespace, include_system=True),
     )
-    names = [TopicName.parse(topic) for topic in listed]
-    return [name for name in names if await broker.ownership.bundle_of(name) == bundle]
+    names = [TopicName.parse(topic) async for topic in in_turns(listed)]
+    return [
+        name async for name in in_turns(names) if await broker.ownership.bundle_of(name) == bundle
+    ]
 
 
 @router.get(_NAMESPACE + "/bundles")
@@ -49,7 +52,7 @@ async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
 async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Close the topics of one bundle."""
     wanted = await checked_bundle(broker, name, bundle)
-    for topic in broker.served_topics():
+    async for topic in in_turns(broker.served_topics()):
         if (
             topic.name.namespace_name == name
             and await broker.ownership.bundle_of(topic.name) == wanted

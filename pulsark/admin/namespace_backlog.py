@@ -21,6 +21,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.subscription import Subscription
 from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_kinds import is_system_subscription
+from pulsark.dispatch.turns import in_turns
 from pulsark.errors import ClientError, ServerError
 from pulsark.storage.managed_ledger import read_record
 from pulsark.wire.topic_name import TopicName
@@ -67,7 +68,7 @@ async def _each(
     """Do something with every subscription of clients, or with those of a name."""
     await existing_namespace(broker, namespace)
     within = await checked_bundle(broker, namespace, bundle) if bundle else ""
-    for topic in await broker.topic_admin.list_topics(namespace):
+    async for topic in in_turns(await broker.topic_admin.list_topics(namespace)):
         name = TopicName.parse(topic)
         if within and await broker.ownership.bundle_of(name) != within:
             continue

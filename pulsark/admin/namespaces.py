@@ -24,7 +24,9 @@ from pulsark.admin.requests import (
     strings,
     value,
 )
+from pulsark.admin.streams import json_list, streamed
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.turns import in_turns
 from pulsark.metadata.resources import Namespace, check_boundaries, even_boundaries
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
@@ -130,7 +132,7 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
         topics += await broker.topic_admin.list_non_persistent_topics(
             name, include_system=include_system
         )
-    return value(topics)
+    return streamed(json_list(topics))
 
 
 @router.get("/{tenant}/{namespace}/replication")
@@ -157,7 +159,7 @@ async def set_replication(name: NamespaceOf, request: Request, broker: BrokerOf)
 async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
     """Close the namespace's topics; clients connect anew and load them again."""
     await existing_namespace(broker, name)
-    for topic in broker.served_topics():
+    async for topic in in_turns(broker.served_topics()):
         if topic.name.namespace_name == name:
             await broker.unload_topic(topic.name)
     return done()

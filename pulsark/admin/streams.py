@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from fastapi.responses import StreamingResponse
 
+from pulsark.dispatch.turns import in_turns
 from pulsark.limits import HTTP_PIECE_BYTES, LEDGERS_PER_TURN_MAX
 
+ITEMS_PER_TURN = 1000
 _separators = (",", ":")
 
 
@@ -32,10 +34,10 @@ async def _collected(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
     yield "".join(waiting).encode()
 
 
-async def json_list(items: AsyncIterator[Any]) -> AsyncIterator[str]:
-    """The pieces of a JSON list."""
+async def json_list(items: Iterable[Any]) -> AsyncIterator[str]:
+    """The pieces of a JSON list of small things."""
     before = "["
-    async for item in items:
+    async for item in in_turns(items, ITEMS_PER_TURN):
         yield before + encoded(item)
         before = ","
     yield "[]" if before == "[" else "]"

@@ -31,7 +31,7 @@ from pulsark.admin.requests import (
     string_map,
     value,
 )
-from pulsark.admin.streams import long_value
+from pulsark.admin.streams import json_list, long_value, streamed
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.turns import in_turns
@@ -52,9 +52,11 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
     bundle = request.query_params.get("bundle")
     if bundle:
         topics = [
-            t for t in topics if await broker.ownership.bundle_of(TopicName.parse(t)) == bundle
+            topic
+            async for topic in in_turns(topics)
+            if await broker.ownership.bundle_of(TopicName.parse(topic)) == bundle
         ]
-    return value(topics)
+    return streamed(json_list(topics))
 
 
 @router.put("/{topic}")

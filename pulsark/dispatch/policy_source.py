@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsark.dispatch.policies import TopicPolicies, effective
@@ -87,8 +88,8 @@ class PolicySource:
     async def refresh_topic(self, base: TopicName) -> None:
         """Bring a topic, or its partitions, up to date as far as they are loaded."""
         found = await self._broker.resources.partitioned_topics.get(base)
-        partitions = range(0 if found is None else found.partitions)
-        for name in (base, *map(base.with_partition, partitions)):
+        partitions = base.partitions(0 if found is None else found.partitions)
+        async for name in in_turns(chain([base], partitions)):
             if (topic := self._broker.served_topic(name)) is not None:
                 topic.set_policies(await self.current(name))
                 await topic.policies_obeyed()

@@ -235,15 +235,15 @@ class TopicAdmin:
         found = await self._resources.partitioned_topics.get(name)
         if found is None:
             raise ClientError(ServerError.TopicNotFound, f"Partitioned topic {name} does not exist")
-        partitions = [name.with_partition(i) for i in range(found.partitions)]
+        partitions = found.partitions
         if not force:
-            for partition in partitions:
+            async for partition in in_turns(name.partitions(partitions)):
                 topic = self._broker.served_topic(partition)
                 if topic is not None and topic.is_used:
                     raise InUseError(f"Topic {partition} has connected producers or consumers")
         self._deleting.add(name)
         try:
-            for partition in partitions:
+            async for partition in in_turns(name.partitions(partitions)):
                 if self._broker.is_loading(partition) or await self.is_stored(partition):
                     await self.delete_topic(partition, force=True)
                 await self._broker.non_persistent.close(partition)
@@ -261,7 +261,7 @@ class TopicAdmin:
             found = await self._resources.partitioned_topics.get(name)
             if found is None:
                 return
-            for partition in [name.with_partition(i) for i in range(found.partitions)]:
+            async for partition in in_turns(name.partitions(found.partitions)):
                 if self._broker.is_loading(partition) or await self._is_made(partition):
                     return
             log.info("%s has no partition that is used: deleting it", name)
@@ -277,7 +277,10 @@ class TopicAdmin:
     async def stored_topics(self, namespace: str) -> list[TopicName]:
         """All of which anything is stored, those whose deletion is not at its end among them."""
         children = await self._metadata.children(f"/managed-ledgers/{namespace}/persistent")
-        return [TopicName.parse(f"persistent://{namespace}/{unquote(child)}") for child in children]
+        return [
+            TopicName.parse(f"persistent://{namespace}/{unquote(child)}")
+            async for child in in_turns(children)
+        ]
 
     async def require_namespace(self, namespace: str) -> None:
         """Raise ``ClientError`` unless it exists."""
@@ -293,7 +296,8 @@ class TopicAdmin:
         async for child in in_turns(await self._metadata.children(parent)):
             if await read_record(f"{parent}/{child}", self._metadata) is not None:
                 names.append(f"persistent://{namespace}/{unquote(child)}")
-        async for base in in_turns(await self._resources.partitioned_topics.list(namespace)):
+        bases = await self._resources.partitioned_topics.list(namespace)
+        async for base in in_turns(bases, 1):
             names += await self.partition_names(base)
         return await in_order(names, include_system=include_system)
 
@@ -308,16 +312,14 @@ class TopicAdmin:
             if topic.name.namespace_name == namespace
         ]
         bases = await self._resources.partitioned_topics.list(namespace, NON_PERSISTENT)
-        async for base in in_turns(bases):
+        async for base in in_turns(bases, 1):
             names += await self.partition_names(base)
         return await in_order(names, include_system=include_system)
 
     async def partition_names(self, base: TopicName) -> list[str]:
         """Full names of the partitions of a topic; none if it has no partitions."""
         found = await self._resources.partitioned_topics.get(base)
-        return (
-            [] if found is None else [str(base.with_partition(i)) for i in range(found.partitions)]
-        )
+        return [] if found is None else base.partition_names(found.partitions)
 
 
 def ledger_path(name: TopicName) -> str:

@@ -21,8 +21,8 @@ from urllib.parse import unquote
 from pulsark.dispatch.topic_names import is_system
 from pulsark.dispatch.topic_pattern import TopicPattern
 from pulsark.dispatch.turns import Pace, in_turns
-from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.limits import TOPIC_FEED_LINGER_SECONDS, TOPIC_FEED_WAIT_SECONDS, TOPIC_NAMES_PER_TURN
+from pulsark.errors import trace_of
+from pulsark.limits import TOPIC_FEED_LINGER_SECONDS, TOPIC_NAMES_PER_TURN
 from pulsark.wire.hashes import TopicsHash
 from pulsark.wire.topic_fields import TopicsField, topic_fields
 from pulsark.wire.topic_name import TopicName
@@ -133,6 +133,10 @@ class TopicFeed:
         self._partitioned = f"/admin/partitioned-topics/{namespace}/persistent"
         self._changed: dict[str, set[str]] = {self._ledgers: set(), self._partitioned: set()}
         self._checking: asyncio.Task[None] | None = None
+        self._round: asyncio.Future[None] | None = None
+        """Done once what is being looked at is known,"""
+        self._next_round: asyncio.Future[None] | None = None
+        """and once what has changed since is."""
         # Follow first and list then: what changes in between is looked at once more.
         self._ends = [metadata.watch(path, self._on_change) for path in self._changed]
         self._listing = asyncio.get_running_loop().create_task(self._list())
@@ -187,13 +191,8 @@ class TopicFeed:
     async def _up_to_date(self) -> None:
         """Wait until what was changed before is known."""
         await asyncio.shield(self._listing)
-        if self._checking is not None:
-            await asyncio.wait([self._checking], timeout=TOPIC_FEED_WAIT_SECONDS)
-            if self._checking is not None and any(self._changed.values()):
-                raise ClientError(
-                    ServerError.ServiceNotReady,
-                    f"The topics of {self.namespace} cannot be read now",
-                )
+        if (waiting := self._next_round or self._round) is not None:
+            await asyncio.shield(waiting)
 
     async def _selection(self, pattern: TopicPattern | None) -> _Selection:
         if pattern is None:
@@ -218,6 +217,8 @@ class TopicFeed:
         if changed is None:
             return
         changed.add(f"persistent://{self.namespace}/{unquote(local)}")
+        if self._next_round is None:
+            self._next_round = asyncio.get_running_loop().create_future()
         if self._checking is None:
             self._checking = asyncio.get_running_loop().create_task(self._check())
 
@@ -226,13 +227,21 @@ class TopicFeed:
         await asyncio.wait([self._listing])
         while any(self._changed.values()):
             names, bases = self._take_changed()
+            looked, self._round, self._next_round = self._next_round, self._next_round, None
+            assert looked is not None
             try:
                 await self._look_at(names, bases)
-            except PulsarkError as error:
-                log.warning("topics of %s: %s", self.namespace, error)
+            except Exception as error:
+                log.warning("topics of %s: %s", self.namespace, error, exc_info=trace_of(error))
+                looked.set_exception(error)
+                looked.exception()  # perhaps nobody waits for it
                 self._changed[self._ledgers] |= names
                 self._changed[self._partitioned] |= bases
+                self._next_round = self._next_round or asyncio.get_running_loop().create_future()
                 await asyncio.sleep(RETRY_SECONDS)
+            else:
+                looked.set_result(None)
+            self._round = None
         self._checking = None
 
     def _take_changed(self) -> tuple[set[str], set[str]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from heapq import merge
+from itertools import chain, pairwise
+
 from pulsark.dispatch.turns import in_turns
 from pulsark.limits import TOPIC_NAMES_PER_TURN
 
@@ -12,11 +15,17 @@ def is_system(topic: str) -> bool:
 
 
 async def in_order(names: list[str], *, include_system: bool) -> list[str]:
-    """Each of these names once, sorted. They are nearly in order already."""
-    names = sorted(names)
+    """Each of these names once, sorted."""
+    starts = range(0, len(names), TOPIC_NAMES_PER_TURN)
+    parts = [
+        sorted(names[start : start + TOPIC_NAMES_PER_TURN]) async for start in in_turns(starts, 1)
+    ]
+    # As a store lists them they are in order already, but for partitions.
+    in_a_row = all(before[-1] <= after[0] for before, after in pairwise(parts))
     found: list[str] = []
     last = ""
-    async for name in in_turns(names, TOPIC_NAMES_PER_TURN):
+    ordered = chain.from_iterable(parts) if in_a_row else merge(*parts)
+    async for name in in_turns(ordered, TOPIC_NAMES_PER_TURN):
         if name != last and (include_system or not is_system(name)):
             found.append(name)
         last = name

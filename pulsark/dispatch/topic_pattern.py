@@ -12,7 +12,7 @@ from typing import Any
 
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import TOPIC_PATTERN_MEMORY_BYTES
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import without_partition
 
 
 class TopicPattern:
@@ -50,7 +50,4 @@ class TopicPattern:
 
 def _asked_about(topic: str) -> bytes:
     """What a pattern is about: the name without its domain and its partition."""
-    name = topic.partition("://")[2]
-    if "-partition-" in name:
-        name = str(TopicName.parse(topic).base).partition("://")[2]
-    return name.encode()
+    return without_partition(topic.partition("://")[2]).encode()

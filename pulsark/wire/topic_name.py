@@ -9,6 +9,7 @@ ends in ``-partition-N`` is partition N of a partitioned topic.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pulsark.errors import ClientError, ServerError
@@ -74,11 +75,28 @@ class TopicName:
         found = _partition_suffix.fullmatch(self.local)
         return replace(self, local=found[1] if found else self.local, partition=-1)
 
+    def partitions(self, count: int) -> Iterator[TopicName]:
+        """The first partitions of a topic. There may be very many."""
+        base = self.base
+        for index in range(count):
+            yield replace(base, local=f"{base.local}-partition-{index}", partition=index)
+
+    def partition_names(self, count: int) -> list[str]:
+        """Their full names."""
+        prefix = f"{self.base}-partition-"
+        return [f"{prefix}{index}" for index in range(count)]
+
     def with_partition(self, index: int) -> TopicName:
         """Partition ``index`` (>= 0) of the topic, or of the topic this is a partition of."""
         if not 0 <= index < 10**9:
             raise ValueError(f"No partition has the number {index}")
         return replace(self, local=f"{self.base.local}-partition-{index}", partition=index)
+
+
+def without_partition(text: str) -> str:
+    """A name, or the end of one, without the suffix of a partition."""
+    found = _partition_suffix.fullmatch(text) if "-partition-" in text else None
+    return found[1] if found else text
 
 
 def _split(text: str) -> tuple[str, str, str, str]:

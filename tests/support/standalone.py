@@ -62,9 +62,10 @@ class Standalone:
         ready = self.data_dir / "standalone.json"
         ready.unlink(missing_ok=True)
         broker, web, flight = self._ports
+        environment = {**os.environ, **self._env}
         command = [
             sys.executable,
-            *os.environ.get("PULSARK_TEST_MAIN", "-m pulsark").split(),
+            *environment.get("PULSARK_TEST_MAIN", "-m pulsark").split(),
             "standalone",
             "--data-dir",
             str(self.data_dir),
@@ -72,9 +73,7 @@ class Standalone:
         command += ["--broker-port", str(broker), "--web-port", str(web)]
         command += ["--flight-port", str(flight), *self._args]
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **self._env}
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + timeout
         while not ready.exists():
             if self._process.poll() is not None:
