@@ -9,7 +9,7 @@ PARALLEL := -n auto --dist worksteal
 PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
-.PHONY: help setup demo test check format unit sim chaos bench docs-test test-clients test-suite proto lock clean
+.PHONY: help setup demo test check format unit sim planted chaos bench docs-test test-clients test-suite proto lock clean
 
 help: ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ format: $(STAMP) ## rewrite the sources in the project's format
 
 sim: $(STAMP) ## crash the storage at every disk step, and a broker at random (SEED= replays, SEEDS= runs more)
 	$(BIN)/python -m pytest tests/sim -q $(PYTEST_ARGS)
+
+planted: $(STAMP) ## plant each known bug in a copy of the sources, and see which tests notice
+	$(BIN)/python -m tests.sim.planted $(PLANTED_ARGS)
 
 chaos: $(STAMP) ## long runs with killed processes
 	$(BIN)/python -m pytest -m chaos -q $(PYTEST_ARGS)

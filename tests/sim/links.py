@@ -75,6 +75,7 @@ class LinkedBookie:
         self._weather = weather
         self._arrives_at = 0.0
         self._answers: deque[tuple[Done, list[BaseException | None]]] = deque()
+        self._unheard: list[object] = []
         self.cut = False
         self.dead = False
 
@@ -137,7 +138,7 @@ class LinkedBookie:
         result = await request()
         await asyncio.sleep(self._weather.delay())
         if self.dead:
-            await loop.create_future()  # nobody is there to hear it
+            await _never(self._unheard)
         if self.cut or self._weather.loses():
             raise self._lost()
         return result
@@ -155,7 +156,9 @@ class LinkedBookie:
         answer.append(error)
         while self._answers and self._answers[0][1]:
             done, [outcome] = self._answers.popleft()
-            if not self.dead:
+            if self.dead:
+                self._unheard.append(done)
+            else:
                 done(outcome)
 
     def _lost(self) -> StorageError:
@@ -168,6 +171,7 @@ class LinkedStore(MemoryMetadataStore):
     def __init__(self, tree: MemoryTree, weather: Weather) -> None:
         super().__init__(tree)
         self._weather = weather
+        self._unheard: list[object] = []
         self.dead = False
 
     async def put(
@@ -194,6 +198,13 @@ class LinkedStore(MemoryMetadataStore):
     async def _answer(self, path: str, unknown: bool) -> None:
         await asyncio.sleep(self._weather.delay())
         if self.dead:
-            await asyncio.get_running_loop().create_future()
+            await _never(self._unheard)
         if unknown:
             raise MetadataError(f"{path}: no answer")
+
+
+async def _never(kept: list[object]) -> None:
+    """Where a process stands that has died: whoever keeps the list keeps its tasks from view."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    kept.append(future)
+    await future

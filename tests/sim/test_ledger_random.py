@@ -147,17 +147,20 @@ class World:
     # -- what must be true -------------------------------------------------------------------
 
     async def _heal_and_check(self) -> None:
+        alone = self.rng.random() < 0.5
         for owner in self.owners:
             assert owner.life is not None
             owner.life.cancel()  # nobody opens the topic any more, and some go on writing to it
-            if self.rng.random() < 0.5:
+            if alone or self.rng.random() < 0.5:
                 owner.die()
             self._mend(owner)
         await asyncio.wait([owner.life for owner in self.owners if owner.life is not None])
         for bookie in self.bookies.values():
             bookie.down = bookie.read_only = False
         self.weather.clear()
-        known = self._last_confirmed()
+        if alone:
+            await asyncio.sleep(1)  # what the dead had sent has arrived
+        known = self._last_confirmed() if alone else {}
         last = self.new_owner()
         async with asyncio.timeout(HEALED_SECONDS):
             managed = await self.open(last)
