@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from pulsark.dispatch.topic_admin import NamespaceFullError
+from pulsark.dispatch.topic_making import NamespaceFullError
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.metadata.resources import (
     AlreadyExistsError,

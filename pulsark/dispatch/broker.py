@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
 from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.dispatch.cache import CacheBudget
@@ -32,6 +33,7 @@ from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
 from pulsark.dispatch.topic_admin import TopicAdmin, buckets_path, ledger_path
 from pulsark.dispatch.topic_lists import TopicFeeds
+from pulsark.dispatch.topic_making import TopicMaking
 from pulsark.dispatch.turns import in_turns
 from pulsark.dispatch.upkeep import Upkeep
 from pulsark.errors import (
@@ -43,7 +45,7 @@ from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
 from pulsark.storage.delayed_buckets import DelayedBuckets
-from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.ledger import LedgerConfig, LedgerManager
 from pulsark.storage.managed_ledger import (
     ManagedLedger,
     ManagedLedgerConfig,
@@ -94,6 +96,7 @@ class Broker:
         self.schemas = Schemas(metadata, runtime)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
         self.ownership = Ownership(metadata, self.resources)
+        self.topic_making = TopicMaking(self)
         self.topic_admin = TopicAdmin(self)
         self.topic_feeds = TopicFeeds(metadata, self.topic_admin)
         self.subscribing = Subscribing(self)
@@ -118,6 +121,7 @@ class Broker:
         self._topics: dict[str, asyncio.Task[Topic]] = {}
         self._visited: set[str] = set()
         """Topics that are loaded for a visit, and that nobody else has asked for."""
+        self._ending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """Ends of visits; who comes waits, and loads the topic anew."""
         self._cursor_logs: dict[str, asyncio.Task[CursorLog]] = {}
@@ -161,7 +165,9 @@ class Broker:
         for task in list(self._topics.values()):
             topic = await _result(task)
             if topic is not None:
-                await topic.close()
+                async with self.ending(topic.name):
+                    if not topic.closed:
+                        await topic.close()
         self._topics.clear()
         for cursor_task in list(self._cursor_logs.values()):
             cursor_log = await _result(cursor_task)
@@ -315,6 +321,7 @@ class Broker:
             del self._topics[key]
 
     async def _load(self, name: TopicName) -> Topic:
+        await self.topic_admin.finish_deletion(name)
         bundle = await self.ownership.own(name)
         cursors = await self._cursor_log(bundle)
         topic = Topic(
@@ -378,19 +385,29 @@ class Broker:
         created = auto_topic_creation(self.settings, namespace.policies)
         if not (may_create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-        await self.topic_admin.check_room(name)
-        return await self.any_topic(name, create=True)
+        async with self.topic_making.alone(name):
+            parent = await self.resources.partitioned_topics.get(name.base)
+            if parent is None:
+                if await self.topic_admin.exists(name):
+                    return await self.any_topic(name)
+                return await self.topic_admin.make(name)
+        return await self.topic_for_clients(name)  # it was made with partitions just now
 
     async def unload_topic(self, name: TopicName) -> None:
         """Close a topic; clients connect anew and load it again."""
         await self.non_persistent.close(name)
-        topic = self.loaded_topic(name)
-        if topic is not None:
-            self.at_rest_since = self.clock.monotonic()
-            try:
-                await topic.close()
-            finally:
-                self.forget(topic)
+        async with self.ending(name):
+            topic = self.loaded_topic(name)
+            if topic is not None and not topic.closed:
+                self.at_rest_since = self.clock.monotonic()
+                await self._leave(topic)
+
+    def ending(self, name: TopicName) -> asyncio.Lock:
+        """Held by whoever unloads or deletes a topic: one does after the other."""
+        lock = self._ending.get(str(name))
+        if lock is None:
+            lock = self._ending[str(name)] = asyncio.Lock()
+        return lock
 
     @asynccontextmanager
     async def visit(self, name: TopicName) -> AsyncIterator[Topic | None]:
@@ -421,6 +438,17 @@ class Broker:
             await topic.close()
         finally:
             self.forget(topic)
+
+    async def delete_cursors(self, name: TopicName, topic_id: str) -> None:
+        """Delete the durable cursors and the delayed messages of a topic that is deleted."""
+        await (await self._cursor_log(await self.ownership.own(name))).delete_topic(topic_id)
+        await DelayedBuckets(
+            buckets_path(name),
+            topic_id,
+            self.ledgers,
+            self.metadata,
+            lambda owner: LedgerConfig(owner=owner),
+        ).delete()
 
     async def cursors_at_rest(self, name: TopicName, topic_id: str) -> dict[str, Position]:
         """The durable cursors of a topic that is not loaded: names and mark-delete positions."""

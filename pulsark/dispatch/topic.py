@@ -584,6 +584,8 @@ class Topic:
         self.disconnect()
         await self.compactor.close()
         self.deduplication_switch.close()
+        # From here on it exists for nobody; what follows is done again by whoever meets it.
+        await self.ledger.begin_deletion()
         await self.delayed.delete()
         self.subscriptions.clear()
         async with self._creating:

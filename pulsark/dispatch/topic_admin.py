@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from pulsark.dispatch.grants import TOPICS, forget_topic, granted
-from pulsark.dispatch.policies import auto_topic_creation, max_topics
-from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION
-from pulsark.dispatch.topic_names import in_order, is_system
+from pulsark.dispatch.policies import auto_topic_creation
+from pulsark.dispatch.topic_kinds import COMPACTION_SUBSCRIPTION, AnyTopic
+from pulsark.dispatch.topic_names import in_order
 from pulsark.dispatch.turns import in_turns
 from pulsark.errors import ClientError, ServerError
-from pulsark.metadata.resources import AlreadyExistsError, InUseError, Namespace
-from pulsark.storage.managed_ledger import delete_managed_ledger, read_record
+from pulsark.metadata.resources import (
+    AlreadyExistsError,
+    InUseError,
+    Namespace,
+    PartitionedTopic,
+)
+from pulsark.storage.ledger_record import TopicState, decode_record, read_record
+from pulsark.storage.managed_ledger import delete_managed_ledger
 from pulsark.storage.position import LATEST
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
@@ -30,13 +36,6 @@ _TRANSACTION_COORDINATORS = TopicName.parse(
 """Clients take its partitions for coordinators: without any, transactions are not enabled."""
 
 
-class NamespaceFullError(ClientError):
-    """A namespace has as many topics as it may have."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ServerError.NotAllowedError, message)
-
-
 class TopicAdmin:
     """The topics of a broker as things that come and go."""
 
@@ -45,6 +44,7 @@ class TopicAdmin:
         self._settings = broker.settings
         self._metadata = broker.metadata
         self._resources = broker.resources
+        self._making = broker.topic_making
         self._deleting: set[TopicName] = set()
 
     def is_deleting(self, base: TopicName) -> bool:
@@ -95,21 +95,6 @@ class TopicAdmin:
             return 0 if found is None else found.partitions
         return 0
 
-    async def check_room(self, name: TopicName, more: int = 1) -> None:
-        """``NamespaceFullError`` if its namespace may not have so many more topics."""
-        namespace = await self._broker.ownership.namespace(name)
-        most = max_topics(self._settings, namespace.policies)
-        if most <= 0 or is_system(str(name)):
-            return
-        if name.partition >= 0 and await self.exists(name):
-            return  # it counts since its topic was made
-        listing = self.list_topics if name.is_persistent else self.list_non_persistent_topics
-        if len(await listing(name.namespace_name)) + more > most:
-            raise NamespaceFullError(
-                f"{name.namespace_name} may have {most} topics, each partition counts: "
-                f"{name} exceeds maximum number of topics in namespace"
-            )
-
     async def require_topic(self, name: TopicName) -> None:
         """Raise ``ClientError(TopicNotFound)`` unless a topic, partitioned or not, is there."""
         if await self.exists(name):
@@ -123,27 +108,35 @@ class TopicAdmin:
         What is not persistent keeps no properties.
         """
         await self._broker.ownership.namespace(name)
-        if await self._resources.partitioned_topics.get(name) is not None or (
-            await self._is_made(name)
-        ):
-            raise AlreadyExistsError(f"Topic {name} already exists")
-        await self.check_room(name)
-        if not name.is_persistent:
-            await self._broker.any_topic(name, create=True)
-            return
-        topic = await self._broker.topic(name, create=True)
-        if properties:
-            await topic.ledger.set_properties(properties)
+        async with self._making.alone(name):
+            if await self._resources.partitioned_topics.get(name) is not None or (
+                await self._is_made(name)
+            ):
+                raise AlreadyExistsError(f"Topic {name} already exists")
+            await self.make(name)
+        if properties and name.is_persistent:
+            await (await self._broker.topic(name)).ledger.set_properties(properties)
+
+    async def make(self, name: TopicName) -> AnyTopic:
+        """A topic that is not there, or a partition that may be only part of its topic.
+
+        Nobody else makes it meanwhile (``TopicMaking.alone``). ``NamespaceFullError``.
+        """
+        if name.partition >= 0 and await self.exists(name):
+            return await self._broker.any_topic(name, create=True)
+        async with self._making.room(name):
+            return await self._broker.any_topic(name, create=True)
 
     async def create_partitioned_topic(
         self, name: TopicName, partitions: int, properties: dict[str, str]
     ) -> None:
         """Create a topic with partitions; they exist at once and load on first use."""
         await self._broker.ownership.namespace(name)
-        if await self.exists(name):
-            raise AlreadyExistsError(f"Topic {name} already exists")
-        await self.check_room(name, partitions)
-        await self._resources.partitioned_topics.create(name, partitions, properties)
+        async with self._making.alone(name):
+            if await self.exists(name):
+                raise AlreadyExistsError(f"Topic {name} already exists")
+            async with self._making.room(name, partitions):
+                await self._resources.partitioned_topics.create(name, partitions, properties)
 
     async def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Raise a topic's number of partitions. The new ones have its durable subscriptions.
@@ -151,9 +144,15 @@ class TopicAdmin:
         Those come first: once producers see a partition, nobody may miss what is in it. They are
         taken from the first partition. ``InvalidResourceError`` unless there are to be more.
         """
-        found = await self._resources.partitioned_topics.get(name)
-        if found is not None:
-            await self.check_room(name, partitions - found.partitions)
+        async with self._making.alone(name):
+            found = await self._resources.partitioned_topics.get(name)
+            more = 0 if found is None else max(partitions - found.partitions, 0)
+            async with self._making.room(name, more):
+                await self._add_partitions(name, found, partitions)
+
+    async def _add_partitions(
+        self, name: TopicName, found: PartitionedTopic | None, partitions: int
+    ) -> None:
         if found is not None and name.is_persistent:
             first = await self._broker.topic(name.with_partition(0), create=True)
             kept = [one for one in first.subscriptions.values() if one.durable]
@@ -171,33 +170,65 @@ class TopicAdmin:
         await self._resources.partitioned_topics.update(name, partitions)
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
-        """Delete one topic or partition with its data and subscriptions."""
+        """Delete one topic or partition with its data and subscriptions.
+
+        What an earlier attempt did not come to is done.
+        """
+        self._making.forget(name)
         if not name.is_persistent:
             await self._delete_non_persistent(name, force=force)
             if name.partition < 0:
                 await self._resources.topic_policies.delete(name)
             return
-        path = ledger_path(name)
-        if not self._broker.is_loading(name) and await read_record(path, self._metadata) is None:
-            if not await self.is_stored(name) and not await self.exists(name):
+        async with self._broker.ending(name):
+            is_there = await read_record(ledger_path(name), self._metadata) is not None
+            if is_there or self._broker.is_loading(name):
+                topic = await self._broker.load_topic(name)
+                if topic.is_used and not force:
+                    raise InUseError(f"Topic {name} has connected producers or consumers")
+                await self._delete_loaded(topic)
+            elif await self.finish_deletion(name):
+                return
+            elif await self.exists(name):  # it was never used
+                await self._delete_what_is_shared(name)
+            else:
                 raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-            # Never used, or a deletion that did not come to its end.
-            await delete_managed_ledger(path, self._broker.ledgers, self._metadata)
-            await self._delete_what_is_shared(name)
-        else:
-            topic = await self._broker.load_topic(name)
-            if topic.is_used and not force:
-                raise InUseError(f"Topic {name} has connected producers or consumers")
-            await self.delete_loaded(topic)
 
-    async def delete_loaded(self, topic: Topic) -> None:
-        """Delete a topic in memory; its clients are disconnected before anything is awaited."""
+    async def delete_loaded(self, topic: Topic) -> bool:
+        """Delete a topic in memory, unless it was unloaded or deleted just now.
+
+        Its clients are disconnected before anything is awaited, if nobody else ends it.
+        """
+        self._making.forget(topic.name)
+        async with self._broker.ending(topic.name):
+            if topic.closed:
+                return False
+            await self._delete_loaded(topic)
+            return True
+
+    async def _delete_loaded(self, topic: Topic) -> None:
         try:
             await topic.delete()
             # While the name still leads to the deleted topic: who comes next finds nothing.
             await self._delete_what_is_shared(topic.name)
         finally:
             self._broker.forget(topic)
+
+    async def finish_deletion(self, name: TopicName) -> bool:
+        """Go on where a deletion stopped; whether there was one."""
+        path = ledger_path(name)
+        found = await self._metadata.get(path)
+        if found is None:
+            return False
+        record = decode_record(path, found.value)
+        if record.state is not TopicState.DELETING:
+            return False
+        await self._broker.delete_cursors(name, record.topic_id)
+        await delete_managed_ledger(
+            path, self._broker.ledgers, self._metadata, topic_id=record.topic_id
+        )
+        await self._delete_what_is_shared(name)
+        return True
 
     async def _delete_what_is_shared(self, name: TopicName) -> None:
         """Policies, schemas and the table go with the topic; partitions have those of theirs."""

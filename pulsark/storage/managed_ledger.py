@@ -671,6 +671,20 @@ class ManagedLedger(LedgerView):
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
 
+    async def begin_deletion(self) -> None:
+        """From now on the topic exists for nobody, durably; ``delete`` is to follow."""
+        await asyncio.shield(self._loop.create_task(self._begin_deletion()))
+
+    async def _begin_deletion(self) -> None:
+        async with self._changing:
+            if self.is_fenced and self._refusal is not None:
+                raise self._refusal
+            try:
+                await self._save(replace(self._record, state=TopicState.DELETING))
+            finally:
+                if not self.is_fenced:
+                    self._stop(StorageError(f"{self.path} is deleted"))
+
     async def delete(self) -> None:
         """Delete everything. From the first step on, the topic exists for nobody."""
         await asyncio.shield(self._loop.create_task(self._delete()))
