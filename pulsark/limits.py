@@ -14,6 +14,9 @@ TURN_SECONDS = 0.005
 STALL_LOGGED_SECONDS = 0.25
 """All clients had to wait for so long: that is worth a line in the log."""
 
+ENTRIES_PER_TURN_MAX = 500
+"""So many entries are looked at in a row: some milliseconds."""
+
 TOPICS_PER_TURN_MAX = 32
 """So many topics are looked at in a row where all of them are: some milliseconds at most."""
 

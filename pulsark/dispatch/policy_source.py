@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.turns import in_turns
 from pulsark.errors import PulsarkError
+from pulsark.limits import TOPIC_NAMES_PER_TURN
 from pulsark.metadata.resources import POLICIES_PATH, TOPIC_POLICIES_PATH, topic_of_policies_path
 
 if TYPE_CHECKING:
@@ -66,7 +67,11 @@ class PolicySource:
 
     async def refresh_namespace(self, namespace: str) -> None:
         """Bring the loaded topics of a namespace up to date."""
-        served = [t for t in self._broker.served_topics() if t.name.namespace_name == namespace]
+        served = [
+            topic
+            async for topic in in_turns(self._broker.served_topics(), TOPIC_NAMES_PER_TURN)
+            if topic.name.namespace_name == namespace
+        ]
         seen, policies = -1, _Policies(None, {})
         async for topic in in_turns(served):
             while seen != self._changes:  # what is newer must not be overwritten

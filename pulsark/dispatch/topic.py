@@ -21,7 +21,7 @@ from pulsark.dispatch.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.delayed_delivery import DelayedDelivery
 from pulsark.dispatch.entry import Entry, stored_entry
-from pulsark.dispatch.erased_entries import is_gone, last_index
+from pulsark.dispatch.last_message import LastMessageFinder
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.producer import Producer, send_receipts
 from pulsark.dispatch.retention import TopicRetention
@@ -86,6 +86,7 @@ class Topic:
         self.arrivals: Arrivals
         self._cursors: CursorLog
         self._cache = TopicCache(budget)
+        self._last = LastMessageFinder(self)
         self.backlog = Backlog(self)
         self.retention = TopicRetention(self)
         self.delayed = DelayedDelivery(self)
@@ -211,6 +212,7 @@ class Topic:
         """Ledgers are gone: nobody gets their entries any more."""
         through = self.ledger.trimmed
         self._cache.trim(through.ledger_id)
+        self._last.forget()
         self.delayed.trimmed()
         for subscription in self.subscriptions.values():
             subscription.trimmed(through)
@@ -471,23 +473,16 @@ class Topic:
 
     async def last_message(self, *, compacted: bool = False) -> LastMessage:
         """The last message that can be delivered: no marker, and if ``compacted``, what stayed."""
-        position = self.ledger.last_confirmed
+        found = await self._last.find()
         view = self.compacted_view if compacted else None
-        while position.ledger_id >= 0:
-            if view is not None and position <= view.horizon:
-                return await view.last_message()
-            entries = await self.read(position, 1, 1)
-            if not entries or entries[0].position != position:
-                break
-            entry = entries[0]
-            if not is_gone(entry):
-                return LastMessage(position, last_index(entry))
-            position = self.ledger.previous_position(position)
-        return LastMessage(EARLIEST, -1)
+        if view is not None and found.position <= view.horizon:
+            return await view.last_message()
+        return found
 
     def forget_content(self) -> None:
         """Keep no messages in memory."""
         self._cache.clear()
+        self._last.forget()
         for subscription in self.subscriptions.values():
             subscription.dispatcher.forget_content()
 
