@@ -137,6 +137,23 @@ def test_with_too_few_roots_nothing_is_attached_and_later_everything_is(code: in
 
 
 @world
+async def test_an_attach_that_has_reached_too_few_roots_is_not_done(world: World) -> None:
+    """The files are everywhere, and no log can be written."""
+    await world.seal()
+    world.disk.faulty, world.disk.name_errno = "/_delta_log", errno.EROFS
+    for _ in range(2):
+        with pytest.raises(StorageError, match="has reached 0 roots of 2"):
+            await world.seal()
+        found = await world.tables.sealed(NAME, 5)
+        assert found is not None
+        assert found.through == 9, "the journal keeps what comes behind it"
+    world.disk.name_errno = 0
+    await world.tables.open(NAME, TABLE_ID)
+    world.sealed = 20
+    await world.is_whole()
+
+
+@world
 async def test_a_root_that_was_wiped_while_it_was_in_use_gets_nothing(world: World) -> None:
     await world.seal()
     for path in world.files("/root-2"):

@@ -161,6 +161,30 @@ def test_a_write_that_changed_on_the_disk_is_found() -> None:
         verify(disk, ROOTS[0], ledger.files[0])
 
 
+class ForgetfulDisk(SimDisk):
+    """Writes something else than it is told to below some path, and says nothing."""
+
+    wrong = "/two/"
+
+    def _write(self, path: str, inode: Any, buffers: Any) -> None:
+        data = bytearray(b"".join(buffers))
+        if self.wrong in path:
+            data[len(data) // 2] ^= 1
+        super()._write(path, inode, [bytes(data)])
+
+
+def test_files_are_read_back_before_they_are_believed() -> None:
+    disk = ForgetfulDisk()
+    ledger = sealed(disk, entries(5))
+    check_entries(disk, ROOTS[0], {5: ledger}, {5: entries(5)})
+    assert not [path for path in disk.files() if path.startswith("/two/")], "it is left out"
+    with pytest.raises(StorageError):
+        seal(enumerate(entries(5)), 2, 5, ROOTS, disk, "m", roots_needed=2)
+    disk.wrong = "/"
+    with pytest.raises(StorageError):
+        seal(enumerate(entries(5)), 2, 5, ROOTS, disk, "o")
+
+
 @pytest.mark.parametrize("damage", ["cut", "gone", "flip", "empty"])
 def test_what_is_damaged_on_one_root_is_read_from_the_other(damage: str) -> None:
     disk, originals = SimDisk(), noise(10, 3000)
