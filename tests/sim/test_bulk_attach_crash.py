@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -332,7 +333,10 @@ def appends_go_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def not_noted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("pulsark.storage.table.record.TableRecord.has_published", lambda *_: False)
+    async def never(*_: Any) -> bool:
+        return False
+
+    patch.setattr("pulsark.storage.table.publishes.Publishes.has", never)
 
 
 def table_not_asked(patch: pytest.MonkeyPatch) -> None:

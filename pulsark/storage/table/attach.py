@@ -33,6 +33,7 @@ from pulsark.errors import (
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.columns import ColumnType
+from pulsark.storage.table.publishes import Publishes
 from pulsark.storage.table.record import (
     DataFile,
     Intent,
@@ -87,6 +88,7 @@ class TableOwner:
         self._where = where
         self._limits = limits
         self._logs = {root: RootLog(runtime.disk, root) for root in record.roots}
+        self._publishes = Publishes(path, metadata, limits)
         self._changing = asyncio.Lock()
         self._doubtful = False
         """Whether the outcome of a write of the record is unknown."""
@@ -200,8 +202,12 @@ class TableOwner:
         """
         async with self._changing:
             await self._roll_forward()
-            if self._record.has_published(ident, number):
+            if await self._publishes.has(self._record, ident, number):
                 return False
+            before = self._record
+            if self._publishes.is_due(before):
+                await self._publishes.move(before, self._clock.now_ms(), self._check_owned)
+                before = replace(before, published=())
             happened: bool | None = False
             try:
                 adds = await reserve()
@@ -212,7 +218,7 @@ class TableOwner:
                 if len(adds) > self._limits.files_per_attach:
                     adds = [file.without_statistics() for file in adds]
                 now = self._clock.now_ms()
-                record = self._record.intending(now, adds, (), value)
+                record = before.intending(now, adds, (), value)
                 record = record.with_published(Published(ident, number, now))
                 await self._check(record)
                 happened = None
@@ -226,6 +232,10 @@ class TableOwner:
             except (StorageError, MetadataError) as e:
                 log.warning("table %s: to be rolled forward later: %s", self._record.table_id, e)
             return True
+
+    async def has_published(self, ident: str, number: int) -> bool:
+        """Whether a bulk publish was decided, or a later one of the same origin."""
+        return await self._publishes.has(self._record, ident, number)
 
     async def existing(self, ledger_ids: Collection[int]) -> set[int]:
         """Those of some reserved ledgers that an attach has made; the others never will exist."""

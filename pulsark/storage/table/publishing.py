@@ -64,7 +64,7 @@ class TablePublishing:
 
     async def has_published(self, name: TopicName, table_id: str, ident: str, number: int) -> bool:
         """Whether a bulk publish was made, or a later one of the same origin."""
-        return (await self._owners.of(name, table_id)).record.has_published(ident, number)
+        return await (await self._owners.of(name, table_id)).has_published(ident, number)
 
     async def publish(
         self,
@@ -84,7 +84,7 @@ class TablePublishing:
         """
         owner = await self._owners.of(name, table_id)
         files = [file for ledger in staged for file in ledger.files]
-        if not owner.record.has_published(ident, number):
+        if not await owner.has_published(ident, number):
             if value != (await self._owners.values(name, owner.record)).kind:
                 raise CorruptEntryError("the topic's schema is another one since it was written")
             await self._process.check([f"{root}/{STAGING}" for root in owner.record.roots], files)

@@ -24,9 +24,6 @@ FORMAT_VERSION = 2
 SEALED_LEDGER_VERSION = 1
 TABLES_PATH = "/tables"
 
-PUBLISHED_KEPT = 1000
-"""Origins of bulk publishes that a table remembers, so that each is made once."""
-
 Statistics = Mapping[str, Mapping[str, Any]]
 """``minValues``, ``maxValues``, ``nullCount``: by column, as Delta has them."""
 
@@ -188,7 +185,7 @@ class TableRecord:
     first_version: int = 0
     """Commits of versions before it may be gone; a checkpoint has what they said."""
     published: tuple[Published, ...] = ()
-    """Bulk publishes that were decided, the latest last; at most ``PUBLISHED_KEPT``."""
+    """Bulk publishes that were decided, the latest last; older ones are in ``publishes``."""
     others: tuple[OthersCommit, ...] = ()
     """What others have written to its logs, and nobody has repaired since; one a root."""
 
@@ -212,13 +209,13 @@ class TableRecord:
         return replace(self, others=(*rest, found))
 
     def has_published(self, ident: str, number: int) -> bool:
-        """Whether a bulk publish, or a later one of the same origin, was decided."""
+        """Whether it lists a bulk publish, or a later one of the same origin."""
         return any(done.ident == ident and done.number >= number for done in self.published)
 
     def with_published(self, done: Published) -> TableRecord:
         """With a bulk publish noted, in place of an earlier one of the same origin."""
         others = tuple(other for other in self.published if other.ident != done.ident)
-        return replace(self, published=(*others, done)[-PUBLISHED_KEPT:])
+        return replace(self, published=(*others, done))
 
     def decided(self, ledger_id: int) -> SealedLedger | None:
         """A ledger that the intent brings whole, as long as that is to be rolled forward."""

@@ -32,6 +32,12 @@ class TableLimits:
     """Old commits that a log has at least before they are folded into a checkpoint."""
     commits_deleted: int = 1000
     """At a time: each costs a sync of the log's directory."""
+    published_in_record: int = 100
+    """Bulk publishes that the table record lists before they go to a document of their own."""
+    published_least: int = 1000
+    """Origins of publishes that are remembered however old they are."""
+    published_most: int = 10_000
+    """Origins that are remembered at most: what is more is refused."""
     document_bytes: int = MAX_VALUE_BYTES
     """Of a sealed ledger's document, and of the table record: the store takes no more."""
     files_a_turn: int = 64
