@@ -81,6 +81,14 @@ takes some milliseconds of the event loop."""
 DEDUPLICATION_BATCH_MESSAGES_MAX = 10_000
 """Nor has more messages. Clients put 1000 into one by default."""
 
+ACK_SET_WORDS_BELIEVED_MAX = 16
+"""Longest ack set, in words of 64 messages, of a batch whose size is not known. Clients put 1000
+messages into a batch by default."""
+
+BATCH_MASKS_WEIGHT_MAX = 1 << 20
+"""What a cursor remembers of batches that are acknowledged in part: their words, and 8 for each.
+That is a hundred thousand batches of up to 64 messages, and about 16 MiB."""
+
 SUBSCRIPTION_NAME_CHARS_MAX = 1024
 """Longest name of a subscription."""
 

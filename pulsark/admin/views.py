@@ -193,7 +193,8 @@ def _run(ledger_id: int, first: int, last: int, left: Any = None) -> Row:
 
 
 def _set_bits(mask: int) -> list[int]:
-    return [index for index in range(mask.bit_length()) if mask >> index & 1]
+    digits = bin(mask)[:1:-1]  # in linear time, as shifting a large number bit by bit is not
+    return [index for index, digit in enumerate(digits) if digit == "1"]
 
 
 async def _backlog(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:

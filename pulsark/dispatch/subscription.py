@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.ack_sets import credible, is_credible
 from pulsark.dispatch.dispatcher import Dispatcher
 from pulsark.dispatch.subscribers import Subscribers
 from pulsark.dispatch.subscription_properties import (
@@ -236,6 +237,7 @@ class Subscription(Subscribers):
         """Individual acknowledgements: position, remaining ack set, batch size."""
         if not self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
             acks = [a for a in acks if a[1] is None or not any(a[1])]
+        acks = credible(acks, self._messages_of)
         left = self.cursor.ack(acks, done)
         acked = len(acks)
         if self.type.tracks_pending:
@@ -264,11 +266,26 @@ class Subscription(Subscribers):
             # Without batch-index tracking only the entries before this one are done.
             position = Position(position.ledger_id, max(position.entry_id, 0) - 1)
             ack_set = None
+        if not is_credible(position, ack_set, self._messages_of):
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"The ack set of {position.ledger_id}:{position.entry_id} has {len(ack_set or ())} "
+                "words; its batch, as far as it is known, has fewer messages",
+            )
         self.cursor.ack_cumulative(position, ack_set, done)
         self.messages_acked += 1
         consumer.messages_acked += 1
         consumer.last_acked_ms = self.last_acked_ms = now_ms
         self.topic.acknowledged(self)
+
+    def _messages_of(self, position: Position) -> int | None:
+        """How many messages an entry has, if that is at hand."""
+        entry = self.topic.cached_entry(position)
+        if entry is not None:
+            return entry.messages
+        mask = self.cursor.state.masks.get(position)
+        delivered = max((c.pending.get(position, 0) for c in self.consumers), default=0)
+        return max(delivered, 0 if mask is None else mask.bit_length()) or None
 
     def erased(self, acks: Sequence[Ack]) -> None:
         """Messages are gone for good: they count as acknowledged, whoever holds them."""

@@ -12,13 +12,20 @@ from pyroaring import BitMap
 from pulsark.storage.position import Position
 
 
+def weight_of(mask: int) -> int:
+    """What a mask takes: its words, and about as much as eight of them around it."""
+    return (mask.bit_length() + 63) // 64 + 8
+
+
 class BatchMasks:
     """A map from position to mask, iterated in order. No ledger in ``ledgers`` is empty."""
 
-    __slots__ = ("ledgers",)
+    __slots__ = ("ledgers", "weight")
 
     def __init__(self) -> None:
         self.ledgers: dict[int, dict[int, int]] = {}
+        self.weight = 0
+        """What they take, as ``weight_of`` says."""
 
     def __bool__(self) -> bool:
         return bool(self.ledgers)
@@ -41,13 +48,20 @@ class BatchMasks:
         masks = self.ledgers.get(position[0])
         if masks is None:
             masks = self.ledgers[position[0]] = {}
+        before = masks.get(position[1])
+        if before is not None:
+            self.weight -= weight_of(before)
         masks[position[1]] = mask
+        self.weight += weight_of(mask)
 
     def discard(self, position: Position) -> None:
         """Forget one batch, if it is here."""
         masks = self.ledgers.get(position[0])
-        if masks is not None and masks.pop(position[1], None) is not None and not masks:
-            del self.ledgers[position[0]]
+        mask = None if masks is None else masks.pop(position[1], None)
+        if mask is not None:
+            self.weight -= weight_of(mask)
+            if not masks:
+                del self.ledgers[position[0]]
 
     def discard_entries(self, ledger_id: int, entries: BitMap) -> None:
         """Forget batches of one ledger. The cost is the lower of both numbers."""
@@ -74,16 +88,17 @@ class BatchMasks:
     def drop_ledgers_below(self, ledger_id: int) -> None:
         """Forget all batches of ledgers with a lower id."""
         for gone in [i for i in self.ledgers if i < ledger_id]:
-            del self.ledgers[gone]
+            self.weight -= sum(map(weight_of, self.ledgers.pop(gone).values()))
 
     def copy(self) -> BatchMasks:
         """An independent copy."""
         twin = BatchMasks()
         twin.ledgers = {ledger_id: dict(masks) for ledger_id, masks in self.ledgers.items()}
+        twin.weight = self.weight
         return twin
 
     def _remove(self, ledger_id: int, masks: dict[int, int], gone: list[int]) -> None:
         for entry_id in gone:
-            del masks[entry_id]
+            self.weight -= weight_of(masks.pop(entry_id))
         if not masks:
             del self.ledgers[ledger_id]

@@ -20,7 +20,8 @@ from typing import Protocol
 
 from pyroaring import BitMap
 
-from pulsark.storage.batch_masks import BatchMasks
+from pulsark.limits import BATCH_MASKS_WEIGHT_MAX
+from pulsark.storage.batch_masks import BatchMasks, weight_of
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.wire.ack_set import mask_of_words, words_of_mask
 
@@ -413,6 +414,8 @@ class CursorState(AckedSet):
             mask &= whole
             if mask == whole:
                 return batch_size
+        if before is None and self.masks.weight + weight_of(mask) > BATCH_MASKS_WEIGHT_MAX:
+            return mask.bit_count()  # as if it had not been acknowledged
         if mask and mask != before:
             self.masks.put(position, mask)
             if self._note_unsaved:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from pulsark.storage.batch_masks import BatchMasks
+from pulsark.storage.batch_masks import BatchMasks, weight_of
 from pulsark.storage.position import Position
 
 positions = st.builds(Position, st.integers(3, 6), st.integers(0, 30))
@@ -24,6 +24,7 @@ def check(masks: BatchMasks, model: dict[Position, int]) -> None:
     assert list(masks) == sorted(model)
     assert {position: masks.get(position) for position in masks} == model
     assert len(masks) == len(model)
+    assert masks.weight == sum(map(weight_of, model.values()))
     assert bool(masks) == bool(model)
     assert all(masks.ledgers.values()), "a ledger without masks is forgotten"
 

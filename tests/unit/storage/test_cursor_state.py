@@ -7,6 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from pulsark.storage import cursor_state
+from pulsark.storage.batch_masks import weight_of
 from pulsark.storage.cursor_state import (
     MAX_ACK_SET_WORDS,
     AckedSet,
@@ -96,6 +98,18 @@ def test_an_ack_set_without_batch_size_is_taken_as_it_is() -> None:
 def test_a_senseless_batch_size_takes_no_memory(batch_size: int) -> None:
     state = state_over((3, 4))
     assert state.ack(P(3, 0), [0b110], batch_size) == 2
+
+
+def test_what_is_remembered_of_batches_in_part_is_bounded(monkeypatch) -> None:
+    monkeypatch.setattr(cursor_state, "BATCH_MASKS_WEIGHT_MAX", 3 * weight_of(1))
+    state = state_over((3, 10))
+    assert [state.ack(P(3, i), [0b110], 3) for i in range(5)] == [2] * 5
+    assert [state.ack_set_of(P(3, i)) for i in range(5)] == [[0b110]] * 3 + [None] * 2
+    assert state.ack(P(3, 1), [0b100], 3) == 1  # what is known becomes less
+    assert state.ack(P(3, 4), [0], 3) == 0
+    assert state.ack(P(3, 1)) == 0
+    assert state.ack(P(3, 5), [0b110], 3) == 2
+    assert state.ack_set_of(P(3, 5)) == [0b110]
 
 
 def test_a_giant_ack_set_is_ignored() -> None:
