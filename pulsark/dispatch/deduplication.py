@@ -8,9 +8,11 @@ again. Whether a failed append left something behind is known once the ledger is
 until then the names concerned are in doubt, and nobody may publish under them.
 
 What is known is kept in the cursor `pulsar.dedup`: its properties are a snapshot, its mark-delete
-position says up to which entry that holds. Both change in one record of the cursor log. When the
-topic is loaded, the entries after that position are read and taken in. The cursor moves with each
-snapshot, so it holds back trimming no longer than that.
+position says up to which entry that holds. These are two records of the cursor log, and with many
+names two entries, the names first: a crash in between leaves a snapshot that knows more than its
+position says, and what is read again is taken in again. The other way round names would be
+forgotten. When the topic is loaded, the entries after that position are read and taken in. The
+cursor moves with each snapshot, so it holds back trimming no longer than that.
 """
 
 from __future__ import annotations

@@ -41,10 +41,15 @@ class Group:
                 cursor.durable_mark_delete = mark_delete
             self._finish(None)
 
-    def fail(self, error: BaseException) -> None:
-        """It is not known to be durable, and this group will not be waited for any more."""
+    def fail(self, error: BaseException) -> list[tuple[Cursor, Position]]:
+        """It is not known to be durable, and this group will not be waited for any more.
+
+        Returns the marks that it would have made durable.
+        """
+        marks = self._marks
         if not self.finished:
             self._finish(error)
+        return marks
 
     def _finish(self, error: BaseException | None) -> None:
         self.finished = True

@@ -135,6 +135,8 @@ class CursorLogWriter:
         self._successor: CursorLedger | None = None
         self._succession: asyncio.Task[None] | None = None
         self._awaiting_outcome: list[Group] = []
+        self._owed_marks: dict[Cursor, Position] = {}
+        """Those of groups that failed; the next ledger that is named has what was in memory."""
         self._doomed = set(record.state.doomed)
         self._roll_at_bytes = config.roll_bytes
         self._retry_ms = config.flush_interval_ms
@@ -294,6 +296,9 @@ class CursorLogWriter:
             self._active = None
             self.unwritten = True
             return
+        owed, self._owed_marks = self._owed_marks, {}
+        for cursor, mark_delete in owed.items():
+            cursor.durable_mark_delete = mark_delete
         self._release_outcome()
 
     def _abandon(self, ledger: CursorLedger, error: Exception) -> None:
@@ -310,7 +315,7 @@ class CursorLogWriter:
         self.unwritten = True
         groups, self._awaiting_outcome = self._awaiting_outcome, []
         for group in groups:
-            group.fail(error)
+            self._owed_marks.update(group.fail(error))
         self._retry_ms = min(2 * self._retry_ms, _SLOWEST_RETRY_MS)
         loop = asyncio.get_running_loop()
         self._retry = loop.call_later(self._retry_ms / 1000, self._start_succession)

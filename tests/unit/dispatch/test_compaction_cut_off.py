@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from pulsark.dispatch.compactor import CompactedView
 from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.errors import LedgerFencedError, MetadataError
+from pulsark.storage.compacted_to import CompactedTo
 from pulsark.storage.erasure import erased_ids
 from pulsark.storage.managed_ledger import read_record
 from pulsark.storage.position import Position
@@ -125,3 +127,33 @@ async def test_an_answer_that_is_lost_undoes_nothing(
             assert number > 1
             return
     pytest.fail("there was no run whose answers all came")
+
+
+@scenario(keepAliveIntervalSeconds=1_000_000)
+async def test_nothing_is_trimmed_before_its_compacted_form_is_in_the_record(broker) -> None:
+    client = await producer(broker)
+    kept, last = await send(client, "a", "b")
+    await reopened(broker, client)  # its ledger is closed: only the cursor holds it
+    topic = await broker.broker.topic(NAME)
+    topic.policies = replace(topic.policies, retention_minutes=0, retention_mb=0)
+    set_compacted, reached, go_on = topic.ledger.set_compacted, asyncio.Event(), asyncio.Event()
+
+    async def slow(compacted: CompactedTo) -> None:
+        reached.set()
+        await go_on.wait()
+        await set_compacted(compacted)
+
+    topic.ledger.set_compacted = slow
+    assert topic.compactor.start()
+    await reached.wait()
+    await topic.sync_cursors()
+    await topic.retention.trim()
+    assert topic.ledger.ledger(kept[0]) is not None
+    assert await there(broker) == [kept, last]
+    go_on.set()
+    await asyncio.sleep(0.1)
+    assert topic.compactor.status == "SUCCESS"
+    await topic.sync_cursors()
+    await topic.retention.trim()
+    assert topic.ledger.ledger(kept[0]) is None, "the compacted form has it"
+    assert await there(broker) == [kept, last]
