@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pulsark.storage.ledger_list import LedgerInfo
     from pulsark.storage.table.process import Entries, Piece
     from pulsark.storage.table.record import OthersCommit
+    from pulsark.storage.table.table_repair import Repair
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
@@ -521,6 +522,16 @@ class Sealing:
             if parent is not None:
                 return parent.topic_id
         return topic_id
+
+    async def repair(self, base: TopicName, repair: Repair, *, give_up: bool) -> None:
+        """Make a table whole again; ``repair`` says how far it is."""
+        async with self.exclusively(base):
+            await self._tables.repair(
+                base, self.entries, self._broker.settings.sealTargetFileSizeMB << 20, repair,
+                give_up=give_up,
+            )  # fmt: skip
+        self._complaints.pop(base, None)
+        self._tidy_later(base)
 
     # -- tidying ---
 

@@ -102,6 +102,11 @@ def _nothing_left(header: EntryHeader, highest: int) -> bytes:
     return _marker(kept)
 
 
+def nothing(time_ms: int) -> bytes:
+    """In the place of an entry that nobody has any more."""
+    return _marker(pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=time_ms))
+
+
 def _marker(kept: pb.MessageMetadata) -> bytes:
     kept.marker_type = ERASED_MARKER
     return build_entry(kept, b"")

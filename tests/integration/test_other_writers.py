@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,15 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from pulsark.metadata.memory import MemoryMetadataStore
-from pulsark.runtime import OsDisk
+from pulsark.runtime import OsDisk, Runtime
 from pulsark.storage.table import checkpoint, delta_log
 from pulsark.storage.table.delta_log import DeltaLog
+from pulsark.storage.table.log_folding import forget, make_base
+from pulsark.storage.table.process import Entries
 from pulsark.storage.table.record import TableRecord, table_path
+from pulsark.storage.table.seal_range import SealRange
+from pulsark.storage.table.table_repair import Repair
+from tests.support.inline_table import inline_tables
 from tests.support.tables import TOPIC, GrowingTable
 
 WRITES: dict[str, Callable[[str], Any]] = {
@@ -107,6 +112,48 @@ def test_a_table_of_an_older_release_is_guarded_by_its_next_attach(
     assert has == [True, False, True, False]
     with pytest.raises(Exception, match="pulsark"):
         WRITES["optimize"](table.directory)
+
+
+@pytest.mark.parametrize("how", ["optimize", "delete", "append", "update"])
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_repair_undoes_what_others_did_before_the_table_was_guarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, folded: bool
+) -> None:
+    old = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    monkeypatch.setattr(delta_log, "_protocol", lambda: old)
+    table = GrowingTable(tmp_path)
+    for first in range(0, 90, 30):
+        table.attach(0, 5, first, 30)
+    monkeypatch.undo()
+    asyncio.run(_forget_the_guard(table))
+    key = ["ledger_id", "entry_id", "batch_index"]
+    before = pl.read_delta(table.directory).sort(key)
+    WRITES[how](table.directory)
+    if folded:
+        make_base(OsDisk(), table.directory, 3)
+        forget(OsDisk(), table.directory, 3, 100)
+        assert DeltaLog(OsDisk(), table.directory).versions() == [3, 4]
+    repair = asyncio.run(_repaired(table))
+    assert repair.lost == []
+    assert pl.read_delta(table.directory).sort(key).equals(before)
+    with pytest.raises(Exception, match="pulsark"):
+        WRITES[how](table.directory)
+    table.attach(0, 5, 90, 1)
+    assert pl.read_delta(table.directory).height == before.height + 2
+    actions = pl.DataFrame(DeltaTable(table.directory).get_add_actions(flatten=True))
+    assert actions["null_count.entry_id"].null_count() == 0, "statistics are as they were"
+
+
+async def _repaired(table: GrowingTable) -> Repair:
+    def entries_of(wanted: SealRange) -> AsyncIterator[Entries]:
+        raise AssertionError("all files are there")
+
+    root, repair = str(Path(table.directory).parents[2]), Repair()
+    store = MemoryMetadataStore(table._tree)
+    tables = inline_tables([root], store, Runtime())
+    await tables.repair(TOPIC, entries_of, 1 << 20, repair, give_up=False)
+    await tables.close()
+    return repair
 
 
 async def _forget_the_guard(table: GrowingTable) -> None:

@@ -17,7 +17,6 @@ import pytest
 from pulsark.errors import LedgerFencedError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
-from pulsark.storage.table import attach as attach_module
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.delta_log import DeltaLog
 from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord, table_path
@@ -411,7 +410,7 @@ def done_before_the_commits(patch: pytest.MonkeyPatch) -> None:
 
     async def lazy(self: TableOwner, clean: bool = False) -> None:
         if self._record.pending:
-            await self._save(attach_module._done(self._record))
+            await self._save(self._record.done())
         await roll_forward(self, clean)
 
     patch.setattr(TableOwner, "_roll_forward", lazy)

@@ -33,6 +33,7 @@ from pulsark.errors import (
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.columns import ColumnType
+from pulsark.storage.table.log_repair import LogRepair
 from pulsark.storage.table.publishes import Publishes
 from pulsark.storage.table.record import (
     DataFile,
@@ -60,6 +61,13 @@ OPEN_ATTEMPTS = 20
 """How often a table is taken over from an owner that is busy with it."""
 
 
+LEDGERS_A_TURN = 64
+"""Documents that are read before the event loop does other work."""
+
+Repairs = Callable[[str, TableRecord, Sequence[DataFile]], Awaitable[LogRepair]]
+"""``log_repair`` of a directory, by somebody who has pyarrow."""
+
+
 class TableOwner:
     """The only committer of a table, as long as nobody else opens it. See ``open``."""
 
@@ -75,6 +83,7 @@ class TableOwner:
         check_root: Callable[[str], None],
         where: Callable[[str], str],
         limits: TableLimits,
+        repairs: Repairs | None,
     ) -> None:
         self._path = path
         self._record = record
@@ -87,6 +96,7 @@ class TableOwner:
         self._check_root = check_root
         self._where = where
         self._limits = limits
+        self._repairs = repairs
         self._logs = {root: RootLog(runtime.disk, root) for root in record.roots}
         self._publishes = Publishes(path, metadata, limits)
         self._changing = asyncio.Lock()
@@ -107,6 +117,8 @@ class TableOwner:
         check_root: Callable[[str], None] = lambda directory: None,
         where: Callable[[str], str] = str,
         limits: TableLimits = DEFAULT_LIMITS,
+        repairs: Repairs | None = None,
+        roll_forward: bool = True,
     ) -> TableOwner:
         """Own the table whose record is at ``path``, created on ``roots`` if there is none.
 
@@ -114,7 +126,8 @@ class TableOwner:
         have an attach before it is done. A record of another ``table_id`` is one of a topic
         that was deleted; the new table takes its place. ``where`` says where a directory of the
         record is now. ``OlderMetadataError``: the log on some root has what the record does not
-        know of; nothing was changed.
+        know of; nothing was changed. ``repairs`` makes commits of repairs. Without ``roll_forward``
+        the table is owned, and nothing else is done: to be repaired, if the rest fails.
         """
         for attempts_left in reversed(range(OPEN_ATTEMPTS)):
             found = await metadata.get(path)
@@ -124,7 +137,7 @@ class TableOwner:
             version = found.version if found is not None else ABSENT
             owner = cls(
                 path, record.relocated(where), version, metadata, runtime, worker, roots_needed,
-                check_root, where, limits,
+                check_root, where, limits, repairs,
             )  # fmt: skip
             await owner._check_logs()
             try:
@@ -134,8 +147,9 @@ class TableOwner:
             except LedgerFencedError:  # the owner before has done something meanwhile
                 if not attempts_left:
                     raise
-        async with owner._changing:
-            await owner._roll_forward(clean=True)
+        if roll_forward:
+            async with owner._changing:
+                await owner._roll_forward(clean=True)
         return owner
 
     @property
@@ -296,6 +310,55 @@ class TableOwner:
             except OSError as e:
                 log.warning("%s: files that are not in the table stay: %s", root, e)
 
+    async def repair(self) -> None:
+        """Make the log on every root say what the metadata store says, whatever it says now.
+
+        An attach that was decided and not done is part of that. ``StorageError``: a root cannot
+        be reached or repaired; what was decided is done by a later call, or by the next owner.
+        """
+        async with self._changing:
+            if self._doubtful:
+                await self._reload()
+            before = self._record
+            if before.intent is not None and before.pending:
+                for ledger_id, partition in ledgers_of(before.intent).items():
+                    await self._show(SealedLedger(ledger_id, partition), before.intent)
+            record = before.repairing(self._clock.now_ms())
+            self._check_size(record.encode(), "the table record")
+            await self._save(record)
+            await self._roll_forward()
+
+    async def _repair(self, table_log: RootLog) -> None:
+        """Of one root, as its intent says."""
+        if self._repairs is None:
+            raise StorageError("this process repairs no tables")
+        while not await run_in_worker(self._worker, partial(self._is_at, table_log)):
+            found = await self._repairs(table_log.directory, self._record, await self._named())
+            write = partial(self._write_repair, table_log, found)
+            if await run_in_worker(self._worker, write):
+                log.warning(
+                    "table %s: %s has %d files that it lacked, and %d less that it had too many",
+                    self._record.table_id, table_log.directory, found.adds, found.removes,
+                )  # fmt: skip
+                return
+
+    def _is_at(self, table_log: RootLog) -> bool:
+        self._check_root(table_log.directory)
+        return table_log.is_at(self._record)
+
+    def _write_repair(self, table_log: RootLog, found: LogRepair) -> bool:
+        return table_log.repair(self._record, found.commit, found.seen)
+
+    async def _named(self) -> list[DataFile]:
+        """All files that the table has."""
+        named: list[DataFile] = []
+        for number, child in enumerate(await self._metadata.children(self._path), 1):
+            if number % LEDGERS_A_TURN == 0:
+                await asyncio.sleep(0)
+            sealed = await self.sealed(int(child)) if child.isdigit() else None
+            named += sealed.files if sealed is not None else ()
+        return named
+
     async def look(self) -> None:
         """``ChangedTableError`` if somebody else has written to the table's log."""
         async with self._changing:
@@ -400,15 +463,19 @@ class TableOwner:
             else:
                 reached += 1
         record = self._record
-        if reached < self._roots_needed:
+        assert record.intent is not None
+        # A root that was away when the others were repaired could not follow them.
+        repairs = record.pending and record.intent.repairs
+        needed = len(record.roots) if repairs else self._roots_needed
+        if reached < needed:
             raise StorageError(
                 f"table {record.table_id}: attach {record.attached} has reached {reached} roots "
-                f"of {self._roots_needed}; it will be tried again"
+                f"of {needed}; it will be tried again"
             )
-        if record.pending and record.intent is not None:
+        if record.pending:
             for ledger_id, partition in ledgers_of(record.intent).items():
                 await self._show(SealedLedger(ledger_id, partition), record.intent)
-            await self._save(_done(record))
+            await self._save(record.done())
 
     async def _commit(self, table_log: RootLog, clean: bool) -> None:
         if clean:
@@ -416,8 +483,13 @@ class TableOwner:
         done = False
         while not done:
             commit = partial(self._commit_on, table_log, self._record)
+            intent = self._record.intent
             try:
-                done = await run_in_worker(self._worker, commit)
+                if self._record.pending and intent is not None and intent.repairs:
+                    await self._repair(table_log)
+                    done = True
+                else:
+                    done = await run_in_worker(self._worker, commit)
             except OthersCommitError as e:
                 await self._note(e.found)
 
@@ -487,10 +559,6 @@ def _changed(path: str, others: Sequence[OthersCommit]) -> str:
         f"{newest.directory} is {newest.what}): nothing of it is merged, removed or deleted until "
         f"somebody runs: pulsark tables repair {topic}"
     )
-
-
-def _done(record: TableRecord) -> TableRecord:
-    return replace(record, pending=False)
 
 
 async def read_sealed(path: str, ledger_id: int, metadata: MetadataStore) -> SealedLedger | None:

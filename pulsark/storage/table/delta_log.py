@@ -129,11 +129,13 @@ class DeltaLog:
     def create(self, record: TableRecord) -> None:
         """Make the table's directory and its first commit, unless they are there.
 
-        ``StorageError`` if the log does not begin with that commit any more.
+        ``StorageError`` if the log does not begin with that commit any more; a repair begins it
+        anew.
         """
         self._disk.make_dirs(self._log)
         if not self.versions():
-            if record.first_version:
+            begins = record.intent is not None and record.intent.repairs and record.pending
+            if record.first_version and not begins:
                 raise StorageError(
                     f"{self.directory} has no log; the job replicate_ledgers fills the root"
                 )
@@ -249,13 +251,7 @@ def commit_of(record: TableRecord) -> bytes:
     return _lines(
         [
             _info(intent.time_ms, operation),
-            {
-                "txn": {
-                    "appId": APP_ID,
-                    "version": intent.number,
-                    "lastUpdated": intent.time_ms,
-                }
-            },
+            _transaction(intent),
             *([_protocol()] if intent.guards else []),
             *([_metadata(record)] if intent.value is not None else []),
             *({"add": _add(file, intent.time_ms)} for file in intent.adds),
@@ -270,10 +266,14 @@ def is_commit_of(actions: Iterable[Action], intent: Intent) -> bool:
     return (
         attach_number(actions) == intent.number
         and _time_of(actions) in (None, intent.time_ms)
-        and {a["add"]["path"] for a in actions if "add" in a} == {f.path for f in intent.adds}
-        and {a["remove"]["path"] for a in actions if "remove" in a}
-        == {f.path for f in intent.removes}
+        and (intent.repairs or _has_files_of(actions, intent))
     )
+
+
+def _has_files_of(actions: list[Action], intent: Intent) -> bool:
+    return {a["add"]["path"] for a in actions if "add" in a} == {f.path for f in intent.adds} and {
+        a["remove"]["path"] for a in actions if "remove" in a
+    } == {f.path for f in intent.removes}
 
 
 def said_by_others(actions: Iterable[Action]) -> tuple[int, str]:
@@ -289,6 +289,44 @@ def said_by_others(actions: Iterable[Action]) -> tuple[int, str]:
 def _time_of(actions: Iterable[Action]) -> int | None:
     times = [action["commitInfo"].get("timestamp") for action in actions if "commitInfo" in action]
     return int(times[0]) if times and times[0] is not None else None
+
+
+def repair_of(record: TableRecord, adds: Iterable[Action], removes: Iterable[Action]) -> bytes:
+    """The commit of a repair on one root, whose log lacks ``adds`` and has ``removes`` too many."""
+    intent = record.intent
+    assert intent is not None
+    return _lines(
+        [
+            _info(intent.time_ms, "RESTORE"),
+            _transaction(intent),
+            _protocol(),
+            _metadata(record),
+            *({"remove": _taken_out(action, intent.time_ms)} for action in removes),
+            *({"add": action} for action in adds),
+        ]
+    )
+
+
+def added(file: DataFile, time_ms: int) -> Action:
+    """The ``add`` of a file."""
+    return _add(file, time_ms)
+
+
+def _taken_out(add: Mapping[str, Any], time_ms: int) -> Action:
+    """The ``remove`` of a file that somebody has added, maybe not one of ours."""
+    return {
+        "path": add["path"],
+        "deletionTimestamp": time_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": add.get("partitionValues") or {},
+        "size": add.get("size") or 0,
+        **({"deletionVector": add["deletionVector"]} if add.get("deletionVector") else {}),
+    }
+
+
+def _transaction(intent: Intent) -> Action:
+    return {"txn": {"appId": APP_ID, "version": intent.number, "lastUpdated": intent.time_ms}}
 
 
 def _add(file: DataFile, time_ms: int) -> Action:

@@ -14,7 +14,7 @@ import logging
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.runtime import Disk
 from pulsark.storage.table.checkpoint import files_at, write_checkpoint
-from pulsark.storage.table.delta_log import DeltaLog, checkpoint_name, commit_name, files_of
+from pulsark.storage.table.delta_log import DeltaLog, checkpoint_name, commit_name
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,9 @@ def _paths_at(disk: Disk, table_log: DeltaLog, version: int) -> set[str]:
     for each in versions:
         if start <= each <= version:
             actions = table_log.read(each)
-            paths.update(file.path for file in files_of(actions))
+            # Somebody else's files are in it, too, until a repair took them out.
             paths.difference_update(a["remove"]["path"] for a in actions if "remove" in a)
+            paths.update(a["add"]["path"] for a in actions if "add" in a)
     return paths
 
 

@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 from pulsark.errors import CorruptEntryError, PulsarkError
 from pulsark.runtime import Disk
-from pulsark.storage.table.delta_log import Action, DeltaLog, files_of
+from pulsark.storage.table.delta_log import (
+    Action,
+    DeltaLog,
+    attach_number,
+    files_of,
+    said_by_others,
+)
 from pulsark.storage.table.record import DataFile
 
 log = logging.getLogger(__name__)
@@ -72,6 +78,8 @@ def read_log(disk: Disk, directories: Sequence[str]) -> list[Commit]:
 
 def _commit(version: int, actions: Iterable[Action]) -> Commit:
     actions = list(actions)
+    if version and attach_number(actions) is None:
+        return Commit(version, said_by_others(actions)[0], (), ())  # none of the topic's doing
     times = [action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action]
     removes = tuple(action["remove"]["path"] for action in actions if "remove" in action)
     return Commit(version, times[0] if times else 0, tuple(files_of(actions)), removes)

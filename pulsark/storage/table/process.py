@@ -16,7 +16,8 @@ from pulsark.errors import ProcessEndedError, StorageError
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.table import messages
-from pulsark.storage.table.record import DataFile, SealedLedger
+from pulsark.storage.table.log_repair import LogRepair
+from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,19 @@ class TableProcess:
         }
         document, _ = await self._exchange(request)
         _checked(document)
+
+    async def repair(
+        self, directory: str, record: TableRecord, named: Sequence[DataFile]
+    ) -> LogRepair:
+        """``log_repair``."""
+        request = {
+            "op": "repair",
+            "directory": directory,
+            "record": record.encode().decode(),
+            "files": [file.to_json() for file in named],
+        }
+        document, commit = await self._exchange(request)
+        return LogRepair.from_json(_checked(document), commit[0][1])
 
     async def checkpoint(self, directories: Sequence[str]) -> list[int | None]:
         """``checkpoint_if_due`` of each directory; ``None`` also where it failed."""

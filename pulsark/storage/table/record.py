@@ -122,6 +122,8 @@ class Intent:
     """The new type of the column ``value``, if the attach changes it."""
     guards: bool = False
     """Whether the commit keeps others from writing: of the first one after an older release."""
+    repairs: bool = False
+    """Whether it is no attach of files: each root's log is to have what the metadata store says."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the table record."""
@@ -132,6 +134,7 @@ class Intent:
             "removes": [file.to_json() for file in self.removes],
             **({"value": self.value} if self.value is not None else {}),
             **({"guards": True} if self.guards else {}),
+            **({"repairs": True} if self.repairs else {}),
         }
 
     @classmethod
@@ -144,6 +147,7 @@ class Intent:
             tuple(DataFile.from_json(file) for file in document["removes"]),
             document.get("value"),
             bool(document.get("guards", False)),
+            bool(document.get("repairs", False)),
         )
 
 
@@ -255,6 +259,16 @@ class TableRecord:
             value=self.value if value is None else value,
             guarded=True,
         )
+
+    def repairing(self, time_ms: int) -> TableRecord:
+        """With a repair of the logs decided, which has the number of the next attach."""
+        intent = Intent(self.attached + 1, time_ms, guards=True, repairs=True)
+        return replace(self, intent=intent, pending=True, guarded=True)
+
+    def done(self) -> TableRecord:
+        """With the intent rolled forward."""
+        repaired = self.intent is not None and self.intent.repairs and self.pending
+        return replace(self, pending=False, others=() if repaired else self.others)
 
     def encode(self) -> bytes:
         """The stored JSON."""

@@ -83,12 +83,43 @@ class RootLog:
         self._next = at
         return at.attached == record.attached
 
+    def repair(self, record: TableRecord, commit: bytes, seen: int) -> bool:
+        """Write the commit of a repair, which was made of what the log had in version ``seen``.
+
+        False if it has more by now. It may be repeated. Errors as from ``commit``.
+        """
+        self._next = None
+        at = self._found(record)
+        if at.attached < record.attached:
+            if at.version != seen + 1:
+                return False
+            try:
+                self._put(at, commit)
+            except FileExistsError:
+                return False
+            log.warning("%s: repaired by commit %d", self.directory, at.version)
+        return True
+
+    def is_at(self, record: TableRecord) -> bool:
+        """Whether the log has the record's intent. Errors as from ``commit``."""
+        self._next = None
+        return self._found(record).attached == record.attached
+
+    def _put(self, at: _Next, commit: bytes) -> None:
+        if at.damaged:
+            log.warning("%s: commit %d is damaged, made again", self.directory, at.version)
+            self._log.replace(at.version, commit)
+        else:
+            self._log.write(at.version, commit)
+        if self._log.read_bytes(at.version) != commit:
+            raise CorruptCommitError(f"{self.directory}: commit {at.version} reads differently")
+
     def _step(self, record: TableRecord, at: _Next) -> _Next:
         """One attach more."""
         intent = record.intent
         assert intent is not None
         peers = [root for root in record.roots if root != self.directory]
-        if at.attached + 1 < intent.number:
+        if at.attached + 1 < intent.number or intent.repairs:
             number, commit, files = self._next_of_peer(peers, at)
         else:
             self._missing = None
@@ -96,15 +127,9 @@ class RootLog:
         for file in files:
             ensure_file(self._disk, self.directory, peers, file)
         try:
-            if at.damaged:
-                log.warning("%s: commit %d is damaged, made again", self.directory, at.version)
-                self._log.replace(at.version, commit)
-            else:
-                self._log.write(at.version, commit)
+            self._put(at, commit)
         except FileExistsError:
             return self._found(record)
-        if self._log.read_bytes(at.version) != commit:
-            raise CorruptCommitError(f"{self.directory}: commit {at.version} reads differently")
         log.debug("%s: attach %d is commit %d", self.directory, number, at.version)
         return _Next(at.version + 1, number, at.version)
 

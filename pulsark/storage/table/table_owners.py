@@ -12,7 +12,7 @@ from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.columns import BINARY
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.table.attach import TableOwner
+from pulsark.storage.table.attach import Repairs, TableOwner
 from pulsark.storage.table.known_ledgers import KnownLedgers
 from pulsark.storage.table.record import TableRecord, table_directory, table_path, topic_at
 from pulsark.storage.table.table_limits import TableLimits
@@ -38,6 +38,7 @@ class TableOwners:
         known: KnownLedgers,
         limits: TableLimits,
         schemas_of: SchemasOf | None,
+        repairs: Repairs,
     ) -> None:
         self._roots = roots
         self._metadata = metadata
@@ -46,6 +47,7 @@ class TableOwners:
         self._known = known
         self._limits = limits
         self._schemas_of = schemas_of
+        self._repairs = repairs
         self._owners: OrderedDict[str, TableOwner] = OrderedDict()
         self._opening = asyncio.Lock()
 
@@ -57,22 +59,35 @@ class TableOwners:
             if owner is not None and owner.record.table_id == table_id:
                 self._owners.move_to_end(path)
                 return False
-            self._owners[path] = await TableOwner.open(
-                path,
-                table_id,
-                [table_directory(root, name, table_id) for root in self._roots.choose(table_id)],
-                self._metadata,
-                self._runtime,
-                self._thread(),
-                roots_needed=self._roots.copies_needed,
-                check_root=self._roots.check,
-                where=self._roots.where,
-                limits=self._limits,
-            )
+            self._owners[path] = await self._opened(name, table_id)
             while len(self._owners) > OWNERS_MAX:
                 self._owners.popitem(last=False)
             self._known.forget(path)
         return True
+
+    async def _opened(
+        self, name: TopicName, table_id: str, *, roll_forward: bool = True
+    ) -> TableOwner:
+        return await TableOwner.open(
+            table_path(name),
+            table_id,
+            [table_directory(root, name, table_id) for root in self._roots.choose(table_id)],
+            self._metadata,
+            self._runtime,
+            self._thread(),
+            roots_needed=self._roots.copies_needed,
+            check_root=self._roots.check,
+            where=self._roots.where,
+            limits=self._limits,
+            repairs=self._repairs,
+            roll_forward=roll_forward,
+        )
+
+    async def to_be_repaired(self, name: TopicName, table_id: str) -> TableOwner:
+        """The owner of a table, which may be one that cannot be opened."""
+        async with self._opening:
+            self._owners.pop(table_path(name), None)
+            return await self._opened(name, table_id, roll_forward=False)
 
     async def of(self, name: TopicName, table_id: str) -> TableOwner:
         """The owner of a table, opened if it is not open."""

@@ -47,6 +47,7 @@ from pulsark.storage.table.seal_processes import EntriesOf, PiecesOf, SealProces
 from pulsark.storage.table.seal_range import SealRange
 from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.table_owners import SchemasOf, TableOwners
+from pulsark.storage.table.table_repair import Repair, TableRepair
 from pulsark.storage.table.table_roots import TableRoots
 from pulsark.storage.table.unnamed_files import UnnamedFiles
 from pulsark.wire.topic_name import TopicName
@@ -85,8 +86,9 @@ class Tables:
         )
         self._ledgers = KnownLedgers()
         self._owners = TableOwners(
-            self.roots, metadata, runtime, self._thread, self._ledgers, limits, schemas_of
-        )
+            self.roots, metadata, runtime, self._thread, self._ledgers, limits, schemas_of,
+            sealing.repair,
+        )  # fmt: skip
         self.publishing = TablePublishing(
             self._owners, self.roots, runtime, self._thread, self._sealing.normal
         )
@@ -228,6 +230,29 @@ class Tables:
                 )
                 await self._seal_whole(adds, owner, wanted, entries_of, target_bytes, values)
             await self._attach(name, owner, adds, files, values.kind)
+
+    async def repair(
+        self,
+        name: TopicName,
+        entries_of: EntriesOf,
+        target_bytes: int,
+        repair: Repair,
+        *,
+        give_up: bool,
+    ) -> None:
+        """``TableRepair`` of a table that there is; ``repair`` says how far it is."""
+        found = await self._owners.record(table_path(name))
+        owner = await self._owners.to_be_repaired(name, found.table_id)
+        self._ledgers.forget(table_path(name))
+        work = TableRepair(
+            self, name, self._runtime.disk, self._thread, entries_of, target_bytes, repair
+        )
+
+        async def commit() -> None:
+            await owner.repair()
+            self._owners.drop(name)  # the next one opens it as ever
+
+        await work.run(owner.record, commit, give_up=give_up)
 
     async def forget_content(self) -> None:
         """Keep nothing in memory of what was read."""

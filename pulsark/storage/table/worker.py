@@ -24,8 +24,9 @@ from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.table import messages
 from pulsark.storage.table.blocks import Blocks
+from pulsark.storage.table.log_repair import log_repair
 from pulsark.storage.table.messages import BlockingReader
-from pulsark.storage.table.record import DataFile, SealedLedger
+from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ class TableWorker:
                     return self._bases(request)
                 case "forget":
                     return self._forget_commits(request)
+                case "repair":
+                    return self._repair(request)
                 case op:
                     raise StorageError(f"unknown request {op!r}")
         except PulsarkError as e:
@@ -156,6 +159,12 @@ class TableWorker:
             except OSError as e:
                 log.warning("%s: old commits stay for now: %s", directory, e)
         return {"done": done}, []
+
+    def _repair(self, request: dict[str, Any]) -> Reply:
+        record = TableRecord.decode("the request", request["record"].encode())
+        named = [DataFile.from_json(file) for file in request["files"]]
+        found = log_repair(self._disk, request["directory"], record, named)
+        return found.to_json(), [(0, found.commit)]
 
     def _checkpoint(self, request: dict[str, Any]) -> Reply:
         from deltalake.exceptions import DeltaError

@@ -1,0 +1,222 @@
+"""Making a table whole again that somebody else has written to, or of which files are gone.
+
+The metadata store says what a table has. So, in an order in which each step may be the last one:
+
+1. Files that some root has, and others lack, are copied.
+2. The log of each root gets one commit after which it says what the metadata store says, of the
+   files that are there (``TableOwner.repair``).
+3. Files that no root has are made again from what consumers would still get: from bookies, or from
+   memory. If that cannot be done they are *lost*, and consumers that come to them fail, until
+   somebody gives them up: then entries that nobody has any more are markers, which are delivered to
+   nobody, and all that is behind them is read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pulsark.errors import StorageError
+from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.storage.erasure import nothing
+from pulsark.storage.table.process import Entries
+from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord
+from pulsark.storage.table.root_files import ensure_file
+from pulsark.storage.table.seal_processes import EntriesOf
+from pulsark.storage.table.seal_range import SealRange
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsark.storage.table.tables import Tables
+
+log = logging.getLogger(__name__)
+
+FILES_A_TURN: Final = 64
+"""That are looked for before others have their turn."""
+
+ENTRIES_A_PIECE: Final = 1000
+"""Of those that are given up, in one piece."""
+
+LOST_SHOWN_MAX: Final = 1000
+"""Lost files that an answer lists; it has the number of all."""
+
+
+class LostFile(NamedTuple):
+    """A file that no root has, and that could not be made again."""
+
+    file: DataFile
+    reason: str
+
+
+@dataclass
+class Repair:
+    """What was found and done so far."""
+
+    step: str = "looking for files"
+    files: int = 0
+    """That the table should have."""
+    copied: int = 0
+    """Copies that were made on roots that lacked them."""
+    made_again: int = 0
+    """Files that no root had."""
+    given_up: int = 0
+    """Entries that are gone for good, and marked so."""
+    lost: list[LostFile] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the admin API answers."""
+        return {
+            "step": self.step,
+            "files": self.files,
+            "copied": self.copied,
+            "madeAgain": self.made_again,
+            "entriesGivenUp": self.given_up,
+            "filesLost": len(self.lost),
+            "lost": [
+                {
+                    "path": file.path,
+                    "partition": file.partition,
+                    "ledgerId": file.ledger_id,
+                    "entries": [file.first_entry_id, file.last_entry_id],
+                    "rows": file.rows,
+                    "reason": reason,
+                }
+                for file, reason in self.lost[:LOST_SHOWN_MAX]
+            ],
+        }
+
+
+class TableRepair:
+    """Repairs one table, which its caller has to itself meanwhile."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        name: TopicName,
+        disk: Disk,
+        thread: Callable[[], Worker],
+        entries_of: EntriesOf,
+        target_bytes: int,
+        repair: Repair,
+    ) -> None:
+        """``repair`` says how far it is."""
+        self._tables = tables
+        self._name = name
+        self._disk = disk
+        self._thread = thread
+        self._entries_of = entries_of
+        self._target_bytes = target_bytes
+        self.repair = repair
+
+    async def run(
+        self, record: TableRecord, commit: Callable[[], Awaitable[None]], *, give_up: bool
+    ) -> None:
+        """``commit`` repairs the logs. ``StorageError``: call it again when the reason is gone."""
+        for directory in record.roots:
+            await run_in_worker(self._thread(), partial(self._tables.roots.check, directory))
+        gone: list[DataFile] = []
+        some: list[DataFile] = []
+        async for file in self._files(record):
+            some.append(file)
+            if len(some) == FILES_A_TURN:
+                gone += await self._copied(record, some)
+                some = []
+        gone += await self._copied(record, some)
+        self.repair.step = "writing the logs"
+        await commit()
+        self.repair.step = "making files again"
+        for file in gone:
+            await self._make_again(record, file, give_up=give_up)
+        self.repair.step = "done"
+
+    async def _files(self, record: TableRecord) -> AsyncIterator[DataFile]:
+        """All that the table has, also by an attach that was decided and not done."""
+        leaving: set[str] = set()
+        if record.intent is not None and record.pending:
+            leaving = {file.path for file in record.intent.removes}
+            leaving |= {file.path for file in record.intent.adds}  # maybe they are there already
+            for file in record.intent.adds:
+                yield file
+        async for sealed in self._tables.each_ledger(self._name):
+            for file in sealed.files:
+                if file.path not in leaving:
+                    yield file
+
+    async def _copied(self, record: TableRecord, files: list[DataFile]) -> list[DataFile]:
+        """Have files on all roots; returns those that are nowhere."""
+        self.repair.files += len(files)
+        states = await self._tables.roots.copies(record.roots, files)
+        gone = []
+        for place, file in enumerate(files):
+            having = [d for d in record.roots if states[d][place] == "ok"]
+            if not having:
+                gone.append(file)
+                continue
+            for directory in record.roots:
+                if directory not in having:
+                    copy = partial(ensure_file, self._disk, directory, having, file)
+                    try:
+                        await run_in_worker(self._thread(), copy)
+                    except OSError as e:
+                        raise StorageError(f"{directory}/{file.path}: {e}") from e
+                    self.repair.copied += 1
+        return gone
+
+    async def _make_again(self, record: TableRecord, file: DataFile, *, give_up: bool) -> None:
+        sealed = SealedLedger(file.ledger_id, file.partition)
+        rewrite = partial(
+            self._tables.rewrite, self._name, record.table_id, sealed, [file],
+            target_bytes=self._target_bytes,
+        )  # fmt: skip
+        try:
+            await rewrite(entries_of=self._entries_of)
+        except StorageError as e:
+            if not give_up:
+                log.error("%s: %s is lost: %s", self._name, file.path, e)
+                self.repair.lost.append(LostFile(file, str(e)))
+                return
+        else:
+            self.repair.made_again += 1
+            return
+        wanted = SealRange(file.partition, file.ledger_id, file.first_entry_id, file.last_entry_id)
+        first = await self._first_that_is_left(wanted)
+        log.error(
+            "%s: the entries %d:%d to %d are given up, as it was asked for",
+            self._name, file.ledger_id, wanted.first, first - 1,
+        )  # fmt: skip
+        await rewrite(entries_of=partial(self._entries_with_markers, first, record.created_ms))
+        self.repair.given_up += first - wanted.first
+
+    async def _first_that_is_left(self, wanted: SealRange) -> int:
+        """Bookies still have the end of what is sealed, if anything: they release it in order."""
+        low, high = wanted.first, wanted.last + 1
+        while low < high:
+            middle = (low + high) // 2
+            if await self._is_left(wanted, middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    async def _is_left(self, wanted: SealRange, entry_id: int) -> bool:
+        one = SealRange(wanted.partition, wanted.ledger_id, entry_id, entry_id)
+        try:
+            return bool([piece async for piece in self._entries_of(one)])
+        except StorageError:
+            return False
+
+    async def _entries_with_markers(
+        self, first_left: int, time_ms: int, wanted: SealRange
+    ) -> AsyncIterator[Entries]:
+        marker, end = nothing(time_ms), min(first_left, wanted.last + 1)
+        for first in range(wanted.first, end, ENTRIES_A_PIECE):
+            yield [(i, marker) for i in range(first, min(first + ENTRIES_A_PIECE, end))]
+        if first_left <= wanted.last:
+            rest = SealRange(
+                wanted.partition, wanted.ledger_id, max(first_left, wanted.first), wanted.last
+            )
+            async for piece in self._entries_of(rest):
+                yield piece
