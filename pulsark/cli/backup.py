@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from pulsark.cli.errors import CommandError
 from pulsark.cli.output import human_size, print_json
 from pulsark.config_sources import load_settings
 from pulsark.metadata.sqlite_reading import read_store
@@ -47,7 +50,8 @@ def make_backup(target: str, data_dir: str | None, conf: str | None, *, as_json:
     disk, progress = OsDisk(), Progress()
     data = _data_dir(data_dir, conf, disk)
     target = os.path.abspath(target)
-    manifest = Backup(data, target, disk, SystemClock(), progress.copied).make()
+    with _disk_errors():
+        manifest = Backup(data, target, disk, SystemClock(), progress.copied).make()
     if as_json:
         print_json({"target": target, **_told(manifest, progress)})
     else:
@@ -64,18 +68,27 @@ def run_restore(backup: str, data_dir: str, conf: str | None, *, as_json: bool) 
     backup = os.path.abspath(backup)
     manifest = read_manifest(disk, backup)
     data = _data_dir(data_dir, conf, disk, len(manifest.places))
-    check_empty(data, disk)
-    disk.make_dirs(data.path)
-    for home in data.homes[: len(manifest.places)]:
-        disk.make_dirs(home.journal_dir)
-        disk.make_dirs(home.ledger_dir)
-    with locked(data):
-        restore(manifest, backup, data, disk, progress.copied)
+    with _disk_errors():
+        check_empty(data, disk)
+        disk.make_dirs(data.path)
+        for home in data.homes[: len(manifest.places)]:
+            disk.make_dirs(home.journal_dir)
+            disk.make_dirs(home.ledger_dir)
+        with locked(data):
+            restore(manifest, backup, data, disk, progress.copied)
     if as_json:
         print_json({"dataDir": data.path, **_told(manifest, progress)})
         return
     print(f"restored the state of {_time(manifest)}: {_size(manifest, progress)}")
     print(f"start it with: pulsark standalone --data-dir {data.path}")
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise CommandError(f"{e.filename or 'the disk'}: {e.strerror or e}") from e
 
 
 def _data_dir(path: str | None, conf: str | None, disk: OsDisk, known: int = 0) -> DataDir:

@@ -44,7 +44,17 @@ def segments_in(disk: Disk, directory: str) -> list[int]:
 
 
 def newest_mark(disk: Disk, directory: str) -> int:
-    """The last mark in a journal; -1 if there is none."""
+    """The last mark in a journal, which may be in use; -1 if there is none."""
+    while True:
+        try:
+            return _newest_mark(disk, directory)
+        except FileNotFoundError:
+            if not segments_in(disk, directory):
+                return -1
+            # A segment was removed after it was listed: there is a newer one.
+
+
+def _newest_mark(disk: Disk, directory: str) -> int:
     for segment_id in reversed(segments_in(disk, directory)):
         newest = -1
         for record in _records(disk, directory, segment_id):

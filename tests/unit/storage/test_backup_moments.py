@@ -24,7 +24,7 @@ from pulsark.storage.ledger_metadata import ID_COUNTER
 from tests.sim.bookies import append
 
 SETTINGS = JournalSettings(journal_max_size=8 << 10)
-MOMENTS = 90
+MOMENTS = 30
 
 
 def data_dir(path: Path) -> DataDir:
@@ -43,8 +43,8 @@ class Life:
         self.confirmed: dict[int, int] = {}
         self.ledgers: dict[int, list[int]] = {}
 
-    async def round(self) -> None:
-        """A new ledger, entries, a release, a deletion, and segments removed."""
+    async def round(self, *, removes: bool = True) -> None:
+        """A new ledger, entries, a release, a deletion, and segments removed if ``removes``."""
         ledger_id = await self.store.next_id(ID_COUNTER)
         self.ledgers[ledger_id] = [0, 0]
         for number in range(3):
@@ -58,7 +58,8 @@ class Life:
             del self.ledgers[older[0]]
             await self.store.delete(f"/topics/{older[0]}")
             await self.bookie.delete(older[0])
-            await self.bookie.recycle()
+            if removes:
+                await self.bookie.recycle()
 
     async def _note(self, ledger_id: int, entries: int, first: int) -> None:
         self.ledgers[ledger_id] = [entries, first]
@@ -104,7 +105,9 @@ async def living(data: DataDir, use: Callable[[Life], Awaitable[None]]) -> None:
         await store.close()
 
 
-def backup_with_something_at(path: Path, moment: int) -> tuple[Manifest, dict[int, list[int]], int]:
+def backup_with_something_at(
+    path: Path, moment: int, *, removes: bool
+) -> tuple[Manifest, dict[int, list[int]], int]:
     """Its manifest, what was confirmed before it began, and how often it asked the disk."""
     before: dict[int, list[int]] = {}
     made: list[Manifest] = []
@@ -119,7 +122,7 @@ def backup_with_something_at(path: Path, moment: int) -> tuple[Manifest, dict[in
 
         def happens() -> None:
             for _ in range(3):
-                asyncio.run_coroutine_threadsafe(life.round(), loop).result(10)
+                asyncio.run_coroutine_threadsafe(life.round(removes=removes), loop).result(10)
 
         disk = InterruptedDisk(moment, happens)
 
@@ -134,20 +137,12 @@ def backup_with_something_at(path: Path, moment: int) -> tuple[Manifest, dict[in
     return made[0], before, calls
 
 
-EVERY = 7
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [
-        pytest.param(n, marks=() if n % EVERY == 1 else pytest.mark.slow)
-        for n in range(1, MOMENTS + 1)
-    ],
-)
-def test_a_backup_is_of_one_moment(tmp_path: Path, moment: int) -> None:
-    manifest, before, calls = backup_with_something_at(tmp_path, moment)
+@pytest.mark.parametrize("removes", [False, True])
+@pytest.mark.parametrize("moment", range(1, MOMENTS + 1))
+def test_a_backup_is_of_one_moment(tmp_path: Path, moment: int, removes: bool) -> None:
+    manifest, before, calls = backup_with_something_at(tmp_path, moment, removes=removes)
     assert manifest.missing == ()
-    assert calls < 10 * MOMENTS
+    assert calls <= MOMENTS
     restored, disk = data_dir(tmp_path / "restored"), OsDisk()
     backup = str(tmp_path / "backup")
     check_empty(restored, disk)
