@@ -124,6 +124,7 @@ class Journal:
         self._writer: SegmentWriter | None = None
         self._pending: deque[JournalRecord] = deque()
         self._rider: JournalRecord | None = None
+        self._rider_due = False
         self._in_flight: list[JournalRecord] = []
         self._scheduled = False
         self._idle: asyncio.Future[None] | None = None
@@ -181,11 +182,13 @@ class Journal:
         self._rider = record
 
     def flush_rider(self) -> None:
-        """Let what waits for a group have one of its own."""
-        if self._rider is not None and not self._scheduled and not self._in_flight:
-            record, self._rider = self._rider, None
-            record.error = self.refuses(record.size, record.reserve)
-            self.add(record)
+        """Let what waits for a group have one of its own, if none comes of itself."""
+        if self._rider is None:
+            return
+        self._rider_due = True
+        if not self._scheduled and not self._in_flight:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Start the group that the disk waits for, if there is one. Else it has its turn."""
@@ -206,7 +209,7 @@ class Journal:
 
     async def drain(self) -> None:
         """Wait until nothing is pending."""
-        while self._pending or self._in_flight:
+        while self._pending or self._in_flight or self._rider_due:
             if self._idle is None:
                 self._idle = self._loop.create_future()
             await asyncio.shield(self._idle)
@@ -252,8 +255,9 @@ class Journal:
 
     def _next_group(self) -> list[JournalRecord]:
         pending = self._pending
-        if self._rider is not None and pending:
+        if self._rider is not None and (pending or self._rider_due):
             record, self._rider = self._rider, None
+            self._rider_due = False
             record.error = self.refuses(record.size, record.reserve)
             if record.error is None:
                 self.pending_bytes += record.size

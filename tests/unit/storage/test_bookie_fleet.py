@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsark.errors import ConfigError, StorageError
+from pulsark.limits import METADATA_MARK_SECONDS
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Runtime
@@ -20,7 +21,7 @@ from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_format import RECORD_OVERHEAD
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger_metadata import ID_COUNTER
-from tests.sim.bookies import append
+from tests.sim.bookies import append, append_later
 from tests.sim.disk import SimDisk
 from tests.sim.metadata import copy_of
 from tests.sim.simulation import Simulation
@@ -200,6 +201,26 @@ def test_a_mark_goes_ahead_of_what_is_written_after_its_change(tmp_path: Path) -
         await bookie.close()
 
     asyncio.run(after())
+
+
+def test_a_mark_that_finds_no_group_has_one_of_its_own_in_time() -> None:
+    disk, store = SimDisk(), MemoryMetadataStore()
+
+    async def main(runtime: Runtime) -> None:
+        fleet = await open_fleet([BookieHome("/j", "/l")], JournalSettings(), store, runtime)
+        (bookie,) = fleet.values()
+        for offset in (0.0, METADATA_MARK_SECONDS - 1e-4):  # the second falls into a sync
+            await store.put("/a", b"")
+            await asyncio.sleep(offset)
+            done = append_later(bookie, 0, 0, [b"entry"]) if offset else None
+            await store.put("/a", b"")
+            await asyncio.sleep(METADATA_MARK_SECONDS + 0.1)
+            assert bookie.mark == store.mark
+            if done is not None:
+                await done
+
+    with Simulation() as sim:
+        sim.run(main(sim.runtime(disk)))
 
 
 def test_adopted_bookies_are_known_and_no_ledger_id_is_given_again(tmp_path: Path) -> None:
