@@ -46,8 +46,9 @@ class Sent:
 class SimProducer:
     """Publishes with rising sequence ids; what has no receipt is sent again, in order."""
 
-    def __init__(self, name: str, history: History) -> None:
+    def __init__(self, name: str, history: History, topic: str = TOPIC) -> None:
         self.name = name
+        self._topic = topic
         self._history = history
         self._client: Client | None = None
         self._next = 0
@@ -70,7 +71,7 @@ class SimProducer:
             return
         if self._client is None or self._client.transport.closed:
             self._client = Client(broker)
-        opened = await self._client.open_producer(TOPIC, self.name, seconds=ALIVE_SECONDS)
+        opened = await self._client.open_producer(self._topic, self.name, seconds=ALIVE_SECONDS)
         if isinstance(opened, int):
             raise Gone
         for sent in self._pending:
@@ -79,7 +80,7 @@ class SimProducer:
     async def publish(self, broker: BrokerInMemory, rng: random.Random) -> None:
         """Publish one message or a batch."""
         await self.connect(broker)
-        sent = Sent(self._next, rng.choice([1, 1, 1, 3]), rng.choice(KEYS))
+        sent = Sent(self._next, rng.choice([1, 1, 3]), rng.choice(KEYS))
         self._next += sent.count
         self._history.sent.update((self.name, i) for i in range(sent.first, sent.last + 1))
         self._pending.append(sent)
@@ -156,8 +157,11 @@ class SimConsumer:
 
     _numbers = iter(range(1, 1 << 60))
 
-    def __init__(self, kind: int, deliveries: Deliveries, permits: int = 5) -> None:
+    def __init__(
+        self, kind: int, deliveries: Deliveries, permits: int = 5, topic: str = TOPIC
+    ) -> None:
         self.deliveries = deliveries
+        self._topic = topic
         self._kind = kind
         self._permits = permits
         self._number = 0
@@ -189,7 +193,7 @@ class SimConsumer:
             self.lost()
         self._client = Client(broker)
         self._number = next(self._numbers)
-        command = self._client.subscribe_command(TOPIC, self.deliveries.name, kind=self._kind)
+        command = self._client.subscribe_command(self._topic, self.deliveries.name, kind=self._kind)
         self._client.send(command)
         if await self._client.outcome(ALIVE_SECONDS) != 0:
             self._client.hang_up()
@@ -346,11 +350,11 @@ class SimConsumer:
                 yield Id(-1, *place, index)
 
 
-async def read_topic(broker: BrokerInMemory) -> list[tuple[Id, Payload]]:
+async def read_topic(broker: BrokerInMemory, topic: str = TOPIC) -> list[tuple[Id, Payload]]:
     """Every message of the topic, as a new reader gets it."""
     client = Client(broker)
     fields: dict[str, Any] = {"durable": False, "kind": pb.CommandSubscribe.Exclusive}
-    assert await client.subscribe(TOPIC, "final", **fields) == 0
+    assert await client.subscribe(topic, "final", **fields) == 0
     found: list[tuple[Id, Payload]] = []
     quiet = 0
     while quiet < 3:

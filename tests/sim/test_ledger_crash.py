@@ -27,6 +27,7 @@ from pulsark.storage.bookie import Bookie, EntryRun
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.ledger_metadata import decode_ledger_metadata, ledger_path
 from pulsark.storage.ledger_writer import LedgerWriter
 from pulsark.storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from pulsark.storage.position import EARLIEST, Position
@@ -117,6 +118,7 @@ async def script(world: World, runtime: Runtime, life: int, rounds: int) -> None
 async def check(world: World, runtime: Runtime) -> None:
     """Open as the next owner, and hold everything against what was confirmed."""
     bookies = await world.bookies(runtime)
+    unclosed = await known_confirmed(world, bookies)
     managed, appends = await world.owner(bookies, runtime)
     found = dict(await read_all(managed))
     missing = {p: e for p, e in world.confirmed.items() if found.get(p) != e}
@@ -124,7 +126,7 @@ async def check(world: World, runtime: Runtime) -> None:
     assert set(found.values()) <= world.appended
     assert len(set(found.values())) == len(found), "an entry is there twice"
     assert managed.entries == len(found)
-    await check_copies(managed, bookies)
+    await check_copies(managed, bookies, unclosed)
     # Life goes on, under ids that were never used.
     before = max(found, default=EARLIEST)
     world.appended.add(b"afterwards")
@@ -137,15 +139,31 @@ async def check(world: World, runtime: Runtime) -> None:
     del world.confirmed[managed.last_confirmed]
 
 
-async def check_copies(managed: ManagedLedger, bookies: dict[str, EmbeddedBookie]) -> None:
+async def known_confirmed(world: World, bookies: dict[str, EmbeddedBookie]) -> dict[int, int]:
+    """Of each ledger that is to be recovered: the highest LAC that a bookie knows."""
+    store, found = MemoryMetadataStore(world.tree), {}
+    for ledger_id in {ledger for bookie in bookies.values() for ledger in bookie._index.ledgers}:
+        stored = await store.get(ledger_path(ledger_id)) if ledger_id >= 0 else None
+        if stored and not decode_ledger_metadata(ledger_id, stored.value).is_closed:
+            tails = [await bookie.tail(ledger_id, fence=False) for bookie in bookies.values()]
+            found[ledger_id] = max(tail.last_confirmed for tail in tails)
+    return found
+
+
+async def check_copies(
+    managed: ManagedLedger, bookies: dict[str, EmbeddedBookie], unclosed: dict[int, int]
+) -> None:
+    """Copies are alike; what recovery found above the LAC is on every bookie of the ensemble."""
     for info in managed.ledgers():
         contents: dict[int, list[bytes]] = {}
         for bookie in bookies.values():
             for entry_id, payload in await held(bookie, info.ledger_id, info.entries - 1):
                 contents.setdefault(entry_id, []).append(payload)
         assert sorted(contents) == list(range(info.entries))
-        for copies in contents.values():
-            assert len(copies) >= CONFIG.ack_quorum
+        confirmed = unclosed.get(info.ledger_id, info.entries)
+        for entry_id, copies in contents.items():
+            everywhere = entry_id > confirmed
+            assert len(copies) >= (CONFIG.write_quorum if everywhere else CONFIG.ack_quorum)
             assert len(set(copies)) == 1, "copies differ"
 
 
@@ -328,6 +346,16 @@ def cut_at_the_last_known_lac(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery._Recovery, "_read_on", read_on)
 
 
+def close_with_an_ack_quorum(patch: pytest.MonkeyPatch) -> None:
+    """Recovery does not wait for the last copy of what it writes again."""
+    right = LedgerWriter.settled
+
+    async def settled(self: LedgerWriter, *, everywhere: bool = False) -> None:
+        await right(self)
+
+    patch.setattr(LedgerWriter, "settled", settled)
+
+
 def confirm_one_too_many(patch: pytest.MonkeyPatch) -> None:
     right = LedgerWriter._quorum_confirmed
     patch.setattr(
@@ -356,6 +384,7 @@ def use_ids_again(patch: pytest.MonkeyPatch) -> None:
     [
         acknowledge_before_the_sync,
         cut_at_the_last_known_lac,
+        close_with_an_ack_quorum,
         confirm_one_too_many,
         use_ids_again,
     ],

@@ -1,0 +1,97 @@
+"""``python -m tests.sim``: many runs of the random simulation, and any of them again.
+
+    python -m tests.sim --seeds 100000            from seed 0 on
+    python -m tests.sim --hours 6 --seed 5000000  as many as there is time for
+    python -m tests.sim --seed 17 --seeds 1       that one again
+
+Prints how many seeds an hour that is. A run that breaks a promise prints its seed, its faults and
+the first bad event, and the exit code is 1. One seed in a hundred is run twice, and must do the
+same twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from itertools import count, islice
+
+from tests.sim.world import World
+
+REPORT_SECONDS = 60.0
+TWICE_EVERY = 100
+
+
+def run_seed(seed: int) -> tuple[int, str]:
+    """The seed, and what went wrong."""
+    logging.disable(logging.CRITICAL)
+    world = World(seed)
+    try:
+        world.run()
+        if seed % TWICE_EVERY == 0:
+            again = World(seed)
+            again.run()
+            assert again.digest == world.digest, "the same seed did something else"
+    except Exception:
+        return seed, f"{world.faults}\n{traceback.format_exc()}"
+    return seed, ""
+
+
+def results(seeds: Iterator[int], processes: int) -> Iterator[tuple[int, str]]:
+    """What became of each seed, in no particular order."""
+    if processes == 1:
+        yield from map(run_seed, seeds)
+        return
+    with multiprocessing.Pool(processes) as pool:
+        yield from pool.imap_unordered(run_seed, seeds, chunksize=4)
+
+
+def until(seeds: Iterator[int], end: float) -> Iterator[int]:
+    """Seeds as long as there is time."""
+    for seed in seeds:
+        if time.monotonic() >= end:
+            return
+        yield seed
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the first one (0)")
+    parser.add_argument("--seeds", type=int, default=None, help="how many (1000, or for --hours)")
+    parser.add_argument("--hours", type=float, default=None, help="stop after so long")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep-going", action="store_true", help="also after a failure")
+    given = parser.parse_args(arguments)
+    many = given.seeds if given.seeds is not None else None if given.hours else 1000
+    start = reported = time.monotonic()
+    seeds: Iterator[int] = islice(count(given.seed), many)
+    if given.hours is not None:
+        seeds = until(seeds, start + given.hours * 3600)
+    done = failed = 0
+    for seed, wrong in results(seeds, given.processes):
+        done += 1
+        if wrong:
+            failed += 1
+            print(f"seed {seed} failed: {wrong}", flush=True)
+            if not given.keep_going:
+                break
+        now = time.monotonic()
+        if now - reported >= REPORT_SECONDS:
+            reported = now
+            print(_summary(done, failed, now - start), flush=True)
+    print(_summary(done, failed, time.monotonic() - start))
+    return 1 if failed else 0
+
+
+def _summary(done: int, failed: int, seconds: float) -> str:
+    return f"{done} seeds, {failed} failed, {done / seconds * 3600:,.0f} an hour"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
