@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ class Dispatcher:
         self._complaint = ""
         """Why nothing could be read last, which is said once."""
         self._held = 0
+        self._era = 0
+        """Rewinds so far."""
         self._pump_scheduled = False
 
     def __str__(self) -> str:
@@ -94,13 +96,28 @@ class Dispatcher:
         finally:
             self.go_on()
 
-    def replay(self, positions: Iterable[Position], *, counted: bool = False) -> None:
-        """Deliver entries that are not pending (any more); ``counted``: a client asked for it."""
-        give_back = self._subscription.type.give_back
-        for position in positions:
+    def replay(self, positions: Collection[Position], *, counted: bool = False) -> None:
+        """Deliver entries that are not pending (any more); ``counted``: a client asked for it.
+
+        Nothing goes out before all of them wait: their order is kept.
+        """
+        self.pause()
+        self._topic.run_queue.take_steps(self._give_back(positions, counted))
+
+    def _give_back(self, positions: Collection[Position], counted: bool) -> Iterator[None]:
+        era = self._era
+        give_back, redeliveries = self._subscription.type.give_back, self._redeliveries
+        for number, position in enumerate(positions, 1):
             if counted:
-                self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
+                redeliveries[position] = redeliveries.get(position, 0) + 1
             give_back(position)
+            if number % READ_ENTRIES == 0 and number < len(positions):
+                yield
+                if self._era != era:
+                    break  # a rewind: they are read again
+        self._held -= 1
+        if len(positions) > READ_ENTRIES:
+            self.schedule_pump()
 
     def forget(self, position: Position) -> None:
         """An entry is acknowledged as a whole."""
@@ -134,6 +151,7 @@ class Dispatcher:
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
+        self._era += 1
         self._ahead = []
         self._aside.clear()
         self._aside_bytes = 0

@@ -386,8 +386,10 @@ class Subscription(Subscribers):
                 self.dispatcher.rewind()
                 self.pump()
             return
-        wanted = list(consumer.pending) if positions is None else positions
-        taken = {p: consumer.pending.pop(p) for p in wanted if p in consumer.pending}
+        if positions is None:
+            taken, consumer.pending = consumer.pending, {}
+        else:
+            taken = {p: consumer.pending.pop(p) for p in positions if p in consumer.pending}
         self.dispatcher.replay(taken, counted=True)
         self._release(consumer, sum(taken.values()))
         if consumer.blocked and consumer.unacked < self._consumer_limit:
