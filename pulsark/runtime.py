@@ -111,6 +111,9 @@ class Disk(Protocol):
     def remove(self, path: str) -> None:
         """Unlink a file durably; it is no error if it does not exist."""
 
+    def remove_dir(self, path: str) -> None:
+        """Remove a directory if it is there and empty. After a power failure it may be back."""
+
     def space(self, path: str) -> tuple[int, int]:
         """``(free, total)`` bytes of the file system that holds ``path``."""
 
@@ -309,6 +312,10 @@ class OsDisk:
         except FileNotFoundError:
             return
         self._sync_dir(os.path.dirname(path))
+
+    def remove_dir(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
 
     def space(self, path: str) -> tuple[int, int]:
         usage = os.statvfs(path)

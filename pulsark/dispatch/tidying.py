@@ -127,7 +127,7 @@ class _Run:
     async def folded(self) -> None:
         """Delete what is old of the log."""
         days = self._broker.settings.tableLogRetentionDays
-        before_ms = self._broker.clock.now_ms() - days * 86_400_000
+        before_ms = self._broker.sure_clock.now_ms() - days * 86_400_000
         if await self._tables.fold_log(self._base, self._table_id, before_ms):
             self.tidied.later = True
 

@@ -116,6 +116,23 @@ def test_each_sync_of_an_appended_file_is_one_of_its_own(
     ]
 
 
+@pytest.mark.parametrize("disk", [OsDisk(), SimDisk()], ids=["os", "sim"])
+def test_only_an_empty_directory_is_removed(disk: Disk, tmp_path: Path) -> None:
+    path = f"{tmp_path}/a"
+    disk.make_dirs(f"{path}/b")
+    disk.remove_dir(path)
+    assert disk.list(path) == ["b"]
+    disk.write_new(f"{path}/b/f", b"content")
+    disk.remove_dir(f"{path}/b")
+    assert disk.list(f"{path}/b") == ["f"]
+    disk.remove(f"{path}/b/f")
+    for _ in range(2):
+        disk.remove_dir(f"{path}/b")
+        assert disk.list(path) == []
+    disk.make_dirs(f"{path}/b")
+    assert disk.list(path) == ["b"]
+
+
 # What the kernel is asked.
 
 STRACE = ["strace", "-f", "-y", "-qq", "-e", "signal=none", "-e"]

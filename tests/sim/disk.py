@@ -181,8 +181,9 @@ class SimDisk:
     def list(self, path: str) -> list[str]:
         self._check_alive()
         path = _absolute(path)
-        entries = [p for p in (*self._names, *self._dirs) if os.path.dirname(p) == path]
-        return sorted(os.path.basename(p) for p in entries if p != "/")
+        below = path.rstrip("/") + "/"
+        found = (p[len(below) :] for p in (*self._names, *self._dirs) if p.startswith(below))
+        return sorted(name for name in found if name and "/" not in name)
 
     def size(self, path: str) -> int:
         self._check_alive()
@@ -262,6 +263,13 @@ class SimDisk:
         self._fail(self.name_errno, path)
         self._change_names({path: None})
         self._sync_dir(os.path.dirname(path))
+
+    def remove_dir(self, path: str) -> None:
+        path = _absolute(path)
+        self._check_alive()
+        if path in self._dirs and not self.list(path):
+            self._step("rmdir", path)
+            self._dirs.discard(path)
 
     def space(self, path: str) -> tuple[int, int]:
         self._check_alive()

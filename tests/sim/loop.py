@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from typing import Any
 
 CLOCK_RESOLUTION = 1e-9
@@ -63,6 +64,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def advance(self, seconds: float) -> None:
         """Move the clock; called where a real loop would sleep."""
         self._now += seconds
+        # After years a float cannot tell times so near, and asyncio would wait for one for ever.
+        self._clock_resolution = max(CLOCK_RESOLUTION, 2 * math.ulp(self._now))
 
     def abandon(self) -> None:
         """Forget every task and timer, as the death of the process does."""

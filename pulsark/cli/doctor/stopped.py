@@ -38,6 +38,9 @@ class UnchangingDisk(OsDisk):
     def remove(self, path: str) -> None:
         pass
 
+    def remove_dir(self, path: str) -> None:
+        pass
+
     def make_dirs(self, path: str) -> None:
         pass
 

@@ -48,6 +48,7 @@ from pulsark.storage.table.record import (
 )
 from pulsark.storage.table.root_files import remove_files, remove_tree
 from pulsark.storage.table.root_log import OthersCommitError, RootLog
+from pulsark.storage.table.staging import ledger_directory
 from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
 
 log = logging.getLogger(__name__)
@@ -290,6 +291,8 @@ class TableOwner:
                 raise LedgerFencedError(
                     f"table {self._record.table_id} has another owner"
                 ) from None
+            if not after.files and not after.left:
+                await self._remove_directory(sealed)
             return len(old)
 
     async def begin_log_at(self, version: int) -> None:
@@ -299,6 +302,13 @@ class TableOwner:
                 await self._reload()
             if version > self._record.first_version:
                 await self._save(replace(self._record, first_version=version))
+
+    async def _remove_directory(self, sealed: SealedLedger) -> None:
+        """A ledger has no files any more: each of its directories is an inode."""
+        directory = ledger_directory(sealed.partition, sealed.ledger_id)
+        for root in self._record.roots:
+            remove = partial(self._disk.remove_dir, f"{root}/{directory}")
+            await run_in_worker(self._worker, remove)
 
     async def remove_files(self, paths: Sequence[str]) -> None:
         """Delete files that are no part of the table; a root that is away keeps its copies."""

@@ -70,6 +70,7 @@ def copy_file(disk: Disk, source: str, target: str, file: DataFile) -> None:
 
 
 def remove_files(disk: Disk, root: str, paths: Iterable[str]) -> None:
+    """Delete some files of a table."""
     for path in paths:
         disk.remove(f"{root}/{path}")
 
@@ -82,5 +83,10 @@ def remove_tree(disk: Disk, directory: str) -> None:
             for ledger in disk.list(f"{directory}/{partition}"):
                 for name in disk.list(f"{directory}/{partition}/{ledger}"):
                     disk.remove(f"{directory}/{partition}/{ledger}/{name}")
+                disk.remove_dir(f"{directory}/{partition}/{ledger}")
+            disk.remove_dir(f"{directory}/{partition}")
     for name in reversed(disk.list(f"{directory}/_delta_log")):
         disk.remove(f"{directory}/_delta_log/{name}")
+    for name in ("_delta_log", "_staged"):
+        disk.remove_dir(f"{directory}/{name}")
+    disk.remove_dir(directory)
