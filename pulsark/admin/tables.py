@@ -12,7 +12,11 @@ chose; sent again it changes nothing. It and ``GET`` answer ``{"status": RUNNING
 - ``{"do": "compact"}``: of any number of keys. Result: ``{"partitions", "removed"}``;
 - ``{"do": "finishErasure", "vacuumHours": number or null}``. Result: ``{"oldFiles", "untilMs",
   "deletedFiles", "journalSegments", "consumers", "rootsAway", "bookiesAway"}``, what is still held
-  where.
+  where;
+- ``{"do": "repair", "giveUp": false}``: make the table whole again
+  (``storage/table/table_repair``). Result, and ``progress`` meanwhile: ``{"step", "files",
+  "copied", "madeAgain", "entriesGivenUp", "filesLost", "lost": [{"path", "partition", "ledgerId",
+  "entries", "rows", "reason"}]}``.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from pulsark.dispatch.erasure import erase, finish
 from pulsark.dispatch.table_retention import apply_retention
 from pulsark.dispatch.topic import Topic
 from pulsark.storage.erasure import erased_ids
+from pulsark.storage.table.table_repair import Repair
 from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(prefix=TOPICS, tags=["pulsark"])
@@ -53,20 +58,46 @@ async def begin_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Resp
     """Begin something that may take long, unless it has begun."""
     wanted = await json_object(request)
     what = wanted.get("do")
+    works: Works = request.app.state.works
+    ident = request.path_params["ident"]
+    if what == "repair":
+        repair = Repair()
+        do_repair = await _repair(wanted, topic, broker, repair)
+        return value(works.begin(ident, do_repair, repair.to_json).shown())
     makers: dict[Any, Callable[[dict[str, Any]], Do]] = {
         "compact": lambda _: _compact,
         "erase": _erase,
         "finishErasure": _finish,
     }
     if what not in makers:
-        raise fail(400, f"do is one of {', '.join(makers)}")
+        raise fail(400, f"do is one of {', '.join(makers)}, repair")
     do = makers[what](wanted)
 
     async def work() -> dict[str, Any]:
         return await do(broker, await _partitions(broker, topic))
 
-    works: Works = request.app.state.works
-    return value(works.begin(request.path_params["ident"], work).shown())
+    return value(works.begin(ident, work).shown())
+
+
+async def _repair(
+    wanted: dict[str, Any], topic: TopicName, broker: Broker, repair: Repair
+) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """It loads no topic: that may be what fails as long as the table is not repaired."""
+    give_up = wanted.get("giveUp", False)
+    if not isinstance(give_up, bool):
+        raise fail(400, "giveUp is true or false")
+    sealing = broker.sealing
+    if sealing is None:
+        raise fail(405, "This broker has no storage roots")
+    await leaves(broker, topic)
+    if await sealing.tables.record(topic.base) is None:
+        raise fail(404, "Nothing of the topic is sealed yet")
+
+    async def work() -> dict[str, Any]:
+        await sealing.repair(topic.base, repair, give_up=give_up)
+        return repair.to_json()
+
+    return work
 
 
 @router.get("/{topic}/table/work/{ident}")

@@ -25,11 +25,14 @@ class Work:
     """RUNNING, SUCCESS or ERROR."""
     result: Any = None
     error: str = ""
+    progress: Callable[[], Any] | None = field(default=None, repr=False)
+    """What there is to say while it runs."""
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def shown(self) -> dict[str, Any]:
         """As the admin API answers."""
-        return {"status": self.status, "result": self.result, "error": self.error}
+        found = {"status": self.status, "result": self.result, "error": self.error}
+        return found if self.progress is None else {**found, "progress": self.progress()}
 
 
 class Works:
@@ -42,11 +45,16 @@ class Works:
         """A work that was begun, unless it is long ago."""
         return self._known.get(ident)
 
-    def begin(self, ident: str, do: Callable[[], Awaitable[Any]]) -> Work:
+    def begin(
+        self,
+        ident: str,
+        do: Callable[[], Awaitable[Any]],
+        progress: Callable[[], Any] | None = None,
+    ) -> Work:
         """Begin it, unless there is one with this id."""
         work = self._known.get(ident)
         if work is None:
-            work = self._known[ident] = Work()
+            work = self._known[ident] = Work(progress=progress)
             work.task = asyncio.get_running_loop().create_task(_run(work, do))
             done = [key for key, known in self._known.items() if known.status != "RUNNING"]
             for old in done[: max(0, len(self._known) - KEPT)]:

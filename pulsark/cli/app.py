@@ -33,6 +33,8 @@ app.add_typer(jobs, name="jobs")
 ledgers = typer.Typer(help="Check the copies of sealed ledgers.", no_args_is_help=True)
 app.add_typer(ledgers, name="ledgers")
 
+tables = typer.Typer(help="Make the table of a topic whole again.", no_args_is_help=True)
+app.add_typer(tables, name="tables")
 doctor = typer.Typer(help="Find out what is missing or damaged, and what to do.")
 app.add_typer(doctor, name="doctor")
 
@@ -243,6 +245,28 @@ def topics_seal(
     from pulsark.cli.topics import seal_topic
 
     seal_topic(admin_url, topic, as_json=json)
+
+
+@tables.command("repair")
+def tables_repair(
+    topic: Topic,
+    give_up: Annotated[
+        bool,
+        typer.Option(
+            "--give-up",
+            help="Entries that nobody has any more are gone: go on without them.",
+        ),
+    ] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    json: Json = False,
+) -> None:
+    """Undo what others wrote to a topic's table, and make files again that are gone.
+
+    Ends with code 1 if files are lost.
+    """
+    from pulsark.cli.tables import repair_table
+
+    repair_table(admin_url, topic, give_up=give_up, as_json=json)
 
 
 @topics.command("compact")

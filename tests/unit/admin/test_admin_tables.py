@@ -54,6 +54,8 @@ def test_a_broker_without_tables_erases_nothing_and_says_so(api: AdminApi) -> No
         ({"do": "erase", "ids": [[1, [[0, [True]]]]]}, 400),
         ({"do": "erase", "ids": [[-1, [[0, None]]]]}, 412),
         ({"do": "erase", "ids": [[1, [[0, [-2]]]]]}, 412),
+        ({"do": "repair"}, 405),
+        ({"do": "repair", "giveUp": 1}, 400),
         ({"do": "finishErasure", "vacuumHours": "1"}, 400),
         ({"do": "finishErasure", "vacuumHours": True}, 400),
         ({"do": "finishErasure", "vacuumHours": -1}, 412),
