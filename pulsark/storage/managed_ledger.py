@@ -514,7 +514,9 @@ class ManagedLedger(LedgerView):
                     if not self._loop.is_closed():
                         self._go_on()
 
-        return await asyncio.shield(self._loop.create_task(run()))
+        order = self._loop.create_task(run())
+        order.add_done_callback(_heard)
+        return await asyncio.shield(order)
 
     @asynccontextmanager
     async def reservation(self) -> AsyncIterator[Reservation]:
@@ -804,6 +806,12 @@ class ManagedLedger(LedgerView):
         """The error with which appends fail at present without being tried, if they do."""
         failing = self._clock.monotonic() < self._retry_at
         return self._storage_error if failing else None
+
+
+def _heard(order: asyncio.Task[Any]) -> None:
+    """Of a caller that was cancelled nobody hears how it ended."""
+    if not order.cancelled():
+        order.exception()
 
 
 def _end(info: LedgerInfo) -> Position:
