@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 from pulsark import __version__
 from pulsark.dispatch.addresses import hosts_of, is_private
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.garbage import Garbage
 from pulsark.dispatch.loop_load import LoopLoad
 from pulsark.dispatch.loop_stalls import LoopStalls
 from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.server import Server
 from pulsark.errors import StorageError
 from pulsark.metadata.sqlite import SqliteMetadataStore
-from pulsark.runtime import Runtime, collect_rarely
+from pulsark.runtime import Runtime, collect, collect_rarely, resident_bytes
 from pulsark.storage.bookie_fleet import leave_when_failed, open_fleet
 from pulsark.storage.data_dir import DataDir, locked
 from pulsark.storage.journal_settings import JournalSettings
@@ -129,6 +130,10 @@ class Standalone:
         broker.loop_stalls = stalls = LoopStalls(broker.clock, broker.run_queue)
         stalls.start()
         self._cleanup.callback(stalls.close)
+        load = LoopLoad(broker.clock, time.thread_time)
+        garbage = Garbage(broker.clock, load, resident_bytes, collect)
+        garbage.start()
+        self._cleanup.callback(garbage.close)
         await broker.start(*urls.values())
         await server.serve()
         return {"pid": str(os.getpid()), **urls, "version": __version__}
