@@ -65,9 +65,9 @@ class ClientError(PulsarkError):
         self.code = code
 
 
-def internal_error(bug: Exception) -> ClientError:
+def internal_error() -> ClientError:
     """What a client is told of a bug; the log has the rest."""
-    return ClientError(ServerError.UnknownError, f"Internal error: {type(bug).__name__}")
+    return ClientError(ServerError.UnknownError, "Internal error; the log of the broker says more")
 
 
 class ConfigError(PulsarkError):

@@ -46,8 +46,11 @@ MESSAGE_METADATA_BYTES_MAX = 1 << 20
 TOPIC_NAME_BYTES_MAX = 1024
 """Longest full name of a topic, in UTF-8."""
 
-CONSUMER_METADATA_CHARS_MAX = 1024
-"""Keys and values together that a consumer may attach to itself, as in Pulsar."""
+CLIENT_METADATA_CHARS_MAX = 1024
+"""Keys and values together that a consumer may attach to itself, as in Pulsar, and a producer."""
+
+SUBSCRIPTION_PROPERTIES_BYTES_MAX = 32 * 1024
+"""Keys and values of a subscription's properties together, in UTF-8. They are stored with it."""
 
 HANDSHAKE_SECONDS = 10.0
 """A client that has not said CONNECT by then is closed."""
@@ -240,7 +243,7 @@ TOPIC_FEED_LINGER_SECONDS = 120.0
 """The topics of a namespace stay in memory for so long after a client asked for them. Clients that
 follow a pattern by themselves ask once a minute."""
 
-TOPIC_WATCHERS_PER_CONNECTION_MAX = 1000
+TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 """Most topic lists that one connection watches at the same time."""
 
 COMPACTION_KEYS_MAX = 1_000_000

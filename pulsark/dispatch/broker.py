@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 from pulsark.dispatch.broker_unacked import BrokerUnacked
 from pulsark.dispatch.cache import CacheBudget
 from pulsark.dispatch.connections import Connections
+from pulsark.dispatch.defects import Defects
 from pulsark.dispatch.flight import TopicRange
 from pulsark.dispatch.loop_stalls import LoopStalls
 from pulsark.dispatch.non_persistent_topics import NonPersistentTopics
@@ -88,6 +89,7 @@ class Broker:
         self.runtime = runtime
         self.clock = runtime.clock
         self.run_queue = RunQueue(self.clock)
+        self.defects = Defects(self.clock)
         self.loop_stalls: LoopStalls | None = None
         """Set by the process whose loop it is."""
         self.metadata = metadata

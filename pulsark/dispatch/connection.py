@@ -193,10 +193,10 @@ class Connection(asyncio.BufferedProtocol):
             log.info("%s: protocol error, closing: %s", self.address, error)
             self.close()
             return
-        except Exception:
+        except Exception as error:
             # A bug in the handling of one command: nobody knows what this client's state is
             # now, so it has to begin anew. All others go on.
-            log.exception("%s: failed, closing", self.address)
+            self.broker.defects.report(error, "A command failed and its connection is closed")
             self.abort()
             return
         if not self._unfinished and now() >= deadline:
@@ -569,6 +569,13 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_send(send, *refused)
             return
         messages, batched, marker, deliver_at, is_chunk = counts
+        if marker and not producer.is_replicator:
+            self._refuse_send(
+                send,
+                ServerError.NotAllowedError,
+                "Messages with a marker_type are for brokers; clients do not publish them",
+            )
+            return
         if deliver_at:
             limit_ms = producer.topic.policies.delayed_delivery.limit_ms
             if limit_ms and deliver_at - entry_metadata(data).publish_time > limit_ms:

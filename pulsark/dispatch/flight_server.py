@@ -61,8 +61,8 @@ class EntryTicket(NamedTuple):
             )
         try:
             fields = json.loads(data)
-        except ValueError as error:
-            raise pa.ArrowInvalid(f"ticket: not JSON: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise pa.ArrowInvalid(f"ticket: not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise pa.ArrowInvalid("ticket: not a JSON object")
         topic, topic_id = fields.get("topic"), fields.get("topicId", "")

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topic_kinds import AnyTopic
 
 
+REPLICATOR_PREFIX = "pulsar.repl"
+"""Of the names of producers that are brokers, as in Pulsar."""
+
+
 class Producer:
     """State and counters of a connected producer. Its receipts leave in SEND order."""
 
@@ -30,6 +34,7 @@ class Producer:
         "encrypted",
         "epoch",
         "inspected",
+        "is_replicator",
         "last_published",
         "messages_dropped",
         "messages_in",
@@ -73,6 +78,8 @@ class Producer:
         """Whether it said that it encrypts; then all its messages are."""
         self.inspected = encrypted
         """Whether each of its messages is asked about with ``refusal``."""
+        self.is_replicator = name.startswith(REPLICATOR_PREFIX)
+        """Whether it is a broker of another cluster, and may publish markers."""
         self.access_mode = access_mode
         self.topic_epoch = topic_epoch
         """Of the topic: what the client asked with, and once it is ready what it has."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ from pulsark.errors import ClientError, PulsarkError, ServerError, internal_erro
 if TYPE_CHECKING:
     from pulsark.dispatch.connection import Connection
 
-log = logging.getLogger(__name__)
-
 
 class Requests:
     """What is under way for a connection. The failure of a request is its answer."""
@@ -21,6 +18,7 @@ class Requests:
     def __init__(self, connection: Connection, ended: Callable[[], None]) -> None:
         """``ended`` is called after each."""
         self._connection: Connection | None = connection
+        self._defects = connection.broker.defects
         self._ended: Callable[[], None] | None = ended
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -55,12 +53,8 @@ class Requests:
         except PulsarkError as error:
             self._refuse(request_id, error)
         except Exception as error:
-            # A bug: the client gets an answer, the log gets the trace.
-            client = (
-                "a client that is gone" if self._connection is None else self._connection.address
-            )
-            log.exception("%s: request %d failed", client, request_id)
-            self._refuse(request_id, internal_error(error))
+            self._defects.report(error, "A request failed")
+            self._refuse(request_id, internal_error())
 
     def _refuse(self, request_id: int, error: Exception) -> None:
         if self._connection is not None:

@@ -235,7 +235,7 @@ class TopicProducers:
             # Whatever it was, the client waits for an answer; ``_grant`` gave the turn to the next.
             if not isinstance(error, PulsarkError):
                 log.exception("%s: producer %s is not admitted", self._topic.name, producer.name)
-                error = internal_error(error)
+                error = internal_error()
             producer.decide(producer, error)
         else:
             producer.decide(producer, None)

@@ -66,8 +66,16 @@ class SchemaType(Enum):
 
     @classmethod
     def from_wire(cls, number: int) -> SchemaType:
-        """The type that the binary protocol's ``Schema.Type`` means."""
-        return cls.AUTO_CONSUME if number == _AUTO_CONSUME_ON_THE_WIRE else cls(number)
+        """The type that ``Schema.Type`` of the binary protocol means.
+
+        ``InvalidSchemaDataError`` if there is none.
+        """
+        if number == _AUTO_CONSUME_ON_THE_WIRE:
+            return cls.AUTO_CONSUME
+        try:
+            return cls(number)
+        except ValueError:
+            raise InvalidSchemaDataError(f"Schemas of type {number} are not known here") from None
 
     @property
     def on_the_wire(self) -> int:

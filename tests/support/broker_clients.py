@@ -413,6 +413,11 @@ async def consuming(
     return client, ids
 
 
+def replicate(client: Client, producer_id: int = 1) -> None:
+    """Let a producer be a broker of another cluster: it may publish markers."""
+    client.connection.producers[producer_id].is_replicator = True
+
+
 def pong() -> pb.BaseCommand:
     command = Command(type=Command.PONG)
     command.pong.SetInParent()

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.error_codes import error_code
+from pulsark.dispatch.handlers.properties import check_subscription_properties, client_metadata
 from pulsark.dispatch.message_ids import fill_message_id, position_of
 from pulsark.errors import ClientError, MetadataError, ServerError, StorageError
 from pulsark.limits import (
-    CONSUMER_METADATA_CHARS_MAX,
     CONSUMER_NAME_CHARS_MAX,
     GREETING_SECONDS,
     IDS_PER_STEP_MAX,
-    TOPIC_PROPERTIES_MAX,
 )
 from pulsark.runtime import Done
 from pulsark.storage.cursor import Ack
@@ -43,21 +42,13 @@ def subscribe(connection: Connection, command: Command) -> None:
 
 
 async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> None:
-    if sum(len(m.key) + len(m.value) for m in request.metadata) > CONSUMER_METADATA_CHARS_MAX:
-        raise ClientError(
-            ServerError.MetadataError,
-            f"Consumer metadata is longer than {CONSUMER_METADATA_CHARS_MAX} characters",
-        )
+    client_metadata("Consumer", request.metadata)
     if len(request.consumer_name) > CONSUMER_NAME_CHARS_MAX:
         raise ClientError(
             ServerError.NotAllowedError,
             f"The consumer name is longer than {CONSUMER_NAME_CHARS_MAX} characters",
         )
-    if len(request.subscription_properties) > TOPIC_PROPERTIES_MAX:
-        raise ClientError(
-            ServerError.MetadataError,
-            f"A subscription has at most {TOPIC_PROPERTIES_MAX} properties",
-        )
+    check_subscription_properties(request.subscription_properties)
     consumer = await connection.broker.subscribing.subscribe(connection, request)
     if consumer.closed:
         raise ClientError(ServerError.ServiceNotReady, "The consumer was closed meanwhile")

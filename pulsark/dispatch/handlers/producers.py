@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.handlers.properties import client_metadata
 from pulsark.dispatch.producer import Producer
 from pulsark.dispatch.producer_access import AccessMode
 from pulsark.dispatch.schemas import from_wire
@@ -43,6 +44,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
             ServerError.NotAllowedError,
             f"The producer name is longer than {PRODUCER_NAME_CHARS_MAX} characters",
         )
+    metadata = client_metadata("Producer", request.metadata)
     topic = await connection.broker.topic_for_clients(name)
     topic.check_writable()
     check_encryption(name, topic.policies, encrypted=request.encrypted)
@@ -62,7 +64,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
         producer_name,
         epoch=request.epoch,
         user_provided_name=request.user_provided_producer_name,
-        metadata={m.key: m.value for m in request.metadata},
+        metadata=metadata,
         schema_version=schema_version,
         connected_since_ms=connection.broker.clock.now_ms(),
         encrypted=request.encrypted,

@@ -17,7 +17,7 @@ from pulsark.storage.ledger_record import TopicState, decode_record
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command
 from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, Command, held, scenario
+from tests.support.broker_clients import BrokerInMemory, Client, Command, held, replicate, scenario
 from tests.support.wire_frames import publish
 
 TOPIC = "persistent://public/default/t"
@@ -474,6 +474,7 @@ async def test_the_epoch_is_stamped_on_exclusive_messages_only(broker) -> None:
 async def test_the_last_message_is_no_marker(broker) -> None:
     client = Client(broker)
     ids = await client.produce(TOPIC, 2)
+    replicate(client)
     client.send_bytes(publish(1, 2, b"", marker_type=21))
     await client.take(Command.SEND_RECEIPT)
     assert await client.subscribe(TOPIC) == 0

@@ -17,7 +17,7 @@ from pulsark.storage.position import Position
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.sim.simulation import Simulation
-from tests.support.broker_clients import BrokerInMemory, Client, Command, held
+from tests.support.broker_clients import BrokerInMemory, Client, Command, held, replicate
 from tests.support.wire_frames import publish
 
 TOPICS = ["persistent://public/default/a", "persistent://public/default/b"]
@@ -84,6 +84,7 @@ class Chaos:
                 self.sequence += 1
                 batch = {"num_messages_in_batch": 3} if self.rng.random() < 0.4 else {}
                 marker = {"marker_type": 1} if self.rng.random() < 0.1 else {}
+                replicate(client, number)
                 data = publish(number, self.sequence, b"x" * 24, **batch, **marker)
                 client.send_bytes(data)
 

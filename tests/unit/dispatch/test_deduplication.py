@@ -19,7 +19,7 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.frames import send_frame
 from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, Command, held, scenario
+from tests.support.broker_clients import BrokerInMemory, Client, Command, held, replicate, scenario
 from tests.support.wire_frames import entry_of, publish, send_command
 
 TOPIC = "persistent://public/default/t"
@@ -426,6 +426,7 @@ def test_a_message_in_pieces_is_stored_with_its_last_piece(how) -> None:
 async def test_markers_and_bulk_publishing_do_not_count(broker) -> None:
     client = await opened(broker)
     for _ in range(2):
+        replicate(client)
         assert await send(client, 0, marker_type=21) != DUPLICATE
     assert await send(client, 0) != DUPLICATE
     client.hang_up()

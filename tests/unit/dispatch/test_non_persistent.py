@@ -10,7 +10,7 @@ from pulsark.errors import ServerError
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
-from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+from tests.support.broker_clients import BrokerInMemory, Client, Command, replicate, scenario
 from tests.support.wire_frames import publish
 
 TOPIC = "non-persistent://public/default/t"
@@ -173,6 +173,7 @@ async def test_markers_are_not_delivered(broker) -> None:
     client = Client(broker)
     await client.subscribe(TOPIC)
     await producer_of(client)
+    replicate(client)
     send(client, b"marker", marker_type=10)
     send(client, b"message")
     assert await payloads(client) == [b"message"]

@@ -23,6 +23,7 @@ from tests.support.broker_clients import (
     Client,
     Command,
     consuming,
+    replicate,
     scenario,
 )
 from tests.support.wire_frames import publish
@@ -322,6 +323,7 @@ async def test_the_last_message_id_with_the_mark_delete_position(broker) -> None
     last, done = found.last_message_id, found.consumer_mark_delete_position
     assert (last.ledgerId, last.entryId, last.batch_index) == (*ids[3], -1)
     assert (done.ledgerId, done.entryId) == tuple(ids[2])
+    replicate(client)
     client.send_bytes(publish(1, 9, b"marker", marker_type=10))
     await client.take(Command.SEND_RECEIPT)
     client.send(last_id_command())

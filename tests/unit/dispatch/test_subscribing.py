@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pulsark.errors import ServerError
-from pulsark.limits import CONSUMER_METADATA_CHARS_MAX
+from pulsark.limits import CLIENT_METADATA_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import murmur3_32
 from tests.support.broker_clients import (
@@ -24,6 +24,7 @@ from tests.support.broker_clients import (
     Client,
     Command,
     held,
+    replicate,
     scenario,
 )
 from tests.support.wire_frames import publish
@@ -296,9 +297,9 @@ async def test_metadata_and_properties_of_a_subscriber(broker) -> None:
             command.subscribe.metadata.add(key=key, value=value)
         return command
 
-    client.send(command(k="v" * CONSUMER_METADATA_CHARS_MAX))
+    client.send(command(k="v" * CLIENT_METADATA_CHARS_MAX))
     assert await client.outcome() == ServerError.MetadataError
-    wanted = command(k="v" * (CONSUMER_METADATA_CHARS_MAX - 1))
+    wanted = command(k="v" * (CLIENT_METADATA_CHARS_MAX - 1))
     wanted.subscribe.subscription_properties.add(key="made", value="first")
     client.send(wanted)
     assert await client.outcome() == 0
@@ -327,6 +328,7 @@ async def test_permits_count_messages_and_a_batch_is_not_split(
     await client.produce(TOPIC, 0)
     for number, size in enumerate([3, 4, 1, 2]):
         await client.publish_batch(size, number)
+    replicate(client)
     client.send_bytes(publish(1, 9, b"marker", marker_type=10))
     await client.take(Command.SEND_RECEIPT)
     await client.publish(10)
@@ -393,6 +395,7 @@ async def test_the_last_message_id_of_a_batch_and_of_a_partition(broker) -> None
     assert await last() == (*place, 1, 0)
     place = await client.publish(2)
     assert await last() == (*place, 1, -1)
+    replicate(client)
     client.send_bytes(publish(1, 3, b"", marker_type=21))
     await client.take(Command.SEND_RECEIPT)
     assert await last() == (*place, 1, -1)
