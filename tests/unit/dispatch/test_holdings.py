@@ -53,8 +53,9 @@ def left_behind(broker: BrokerInMemory) -> list[object]:
         for subscription in topic.subscriptions.values():
             found += subscription.consumers
             assert not getattr(subscription, "unacked", 0)
-    for feed in broker.broker.topic_watchers._feeds.values():
-        found += feed._watchers
+    for feed in broker.broker.topic_feeds._feeds.values():
+        for selection in feed._selections.values():
+            found += selection.watchers
     return found
 
 
