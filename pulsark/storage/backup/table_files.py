@@ -47,12 +47,15 @@ def known_tables(nodes: Mapping[str, bytes]) -> list[KnownTable]:
         if not path.startswith(f"{TABLES_PATH}/"):
             continue
         topic = "/".join(path.split("/")[: _TOPIC_DEPTH + 1])
-        documents.setdefault(topic, []).append(json.loads(value))
+        with suppress(ValueError):
+            documents.setdefault(topic, []).append(json.loads(value))
         if path == topic:
             records[topic] = TableRecord.decode(path, value)
     tables = []
     for topic, record in records.items():
-        files = frozenset(name for document in documents[topic] for name in _named(document))
+        files = frozenset(
+            name for document in documents.get(topic, ()) for name in _named(document)
+        )
         for place in dict.fromkeys(
             directory[len(storage_root_of(directory)) + 1 :] for directory in record.roots
         ):
@@ -101,7 +104,7 @@ def log_files(disk: Disk, root: str, table: KnownTable) -> Iterator[str]:
 def _first_later(log: DeltaLog, attached: int) -> int:
     """The first version that an attach has which the metadata do not know."""
     versions = log.versions()
-    first = versions[-1] + 1 if versions else 0
+    first = versions[-1] + 1 if versions else 1 << 62
     for version in reversed(versions):
         with suppress(CorruptCommitError, FileNotFoundError):
             number = attach_number(log.read(version))
