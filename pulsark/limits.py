@@ -168,6 +168,9 @@ METADATA_VALUE_BYTES_MAX = 1 << 20
 ROLE_CHARS_MAX = 256
 """Longest name of a role."""
 
+KEPT_FIELDS_MAX = 64
+"""Members of a policy that is only kept and shown."""
+
 GRANTS_PER_NAMESPACE_MAX = 5_000
 """Most roles that a namespace names, with its topics and subscriptions: they are in its record."""
 

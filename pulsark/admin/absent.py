@@ -16,7 +16,8 @@ from pulsark.admin.bundles import checked_bundle
 from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import BUNDLE, TOPICS
-from pulsark.admin.policies import existing_namespace
+from pulsark.admin.policies import existing_namespace, remove_namespace_policy
+from pulsark.admin.policy_table import NO_DISPATCH_RATE
 from pulsark.admin.requests import (
     AnyTopicOf,
     BrokerOf,
@@ -24,6 +25,7 @@ from pulsark.admin.requests import (
     SubscriptionOf,
     done,
     empty,
+    flag,
     name_part,
     value,
 )
@@ -161,9 +163,8 @@ async def namespaces_of_group(cluster: str, group: str, request: Request) -> Res
 
 @router.delete(_NAMESPACE + "/removeOffloadPolicies")
 async def remove_offload_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
-    """There are none: done."""
-    await existing_namespace(broker, name)
-    return done()
+    """The other name of their removal."""
+    return await remove_namespace_policy(name, "offloadPolicies", broker)
 
 
 @router.post(_NAMESPACE + "/migration")
@@ -234,11 +235,11 @@ async def refuse_for_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
 
 @router.get(_TOPIC + "/{subscription}/dispatchRate")
 async def subscription_rate(
-    topic: AnyTopicOf, subscription: SubscriptionOf, broker: BrokerOf
+    topic: AnyTopicOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
-    """Not set."""
+    """Not set: no limit holds."""
     await leaves(broker, topic)
-    return empty()
+    return value(NO_DISPATCH_RATE) if flag(request, "applied") else empty()
 
 
 @router.delete(_TOPIC + "/{subscription}/dispatchRate")

@@ -246,6 +246,10 @@ def _broker_subscription(found: dict[str, Any], cursor: dict[str, Any]) -> dict[
         "messageAckRate",
         "msgRateRedeliver",
         "type",
+        "filterProcessedMsgCount",
+        "filterAcceptedMsgCount",
+        "filterRejectedMsgCount",
+        "filterRescheduledMsgCount",
     )
     of_cursor = (
         "numberOfEntriesSinceFirstNotAckedMessage",

@@ -38,6 +38,12 @@ _NUMBERS = {
     "txnid_most_bits": "txnid-most-bits",
     "txnid_least_bits": "txnid-least-bits",
 }
+_PIECES = {
+    "num_chunks_from_msg": "PROPERTY-TOTAL-CHUNKS",
+    "chunk_id": "PROPERTY-CHUNK-ID",
+}
+"""Of a piece of a large message, once more, as clients look for them."""
+
 _FLAGS = {
     "partition_key_b64_encoded": "partition-key-b64-encoded",
     "null_partition_key": "null-partition-key",
@@ -90,6 +96,9 @@ def _headers(header: EntryHeader, iso_time: Callable[[int], str]) -> Iterator[tu
         for field, name in names.items():
             if metadata.HasField(field):
                 yield name, form(getattr(metadata, field))
+    for field, name in _PIECES.items():
+        if metadata.num_chunks_from_msg > 1 and metadata.HasField(field):
+            yield name, str(getattr(metadata, field))
     for field, name in _TIMES.items():
         if metadata.HasField(field):
             with suppress(ValueError, OverflowError, OSError):  # a client may send any number

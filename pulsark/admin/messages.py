@@ -36,9 +36,17 @@ _READ_BYTES = 4 << 20
 
 @router.get(_ONE + "/position/{place}")
 async def peek(topic: TopicOf, name: SubscriptionOf, place: str, broker: BrokerOf) -> Response:
-    """The entry at a place among those that are not acknowledged; the first has place 1."""
+    """The entry at a place among those that are not acknowledged; the first has place 1.
+
+    A subscription that does not exist is one that has acknowledged nothing.
+    """
     wanted = number(place, low=1)
-    loaded, subscription = await _subscription(broker, topic, name)
+    loaded = await _single(broker, topic)
+    subscription = loaded.subscriptions.get(name)
+    if subscription is None:
+        if wanted > loaded.ledger.entries:
+            raise fail(404, "There are not so many messages")
+        return await _message(broker, loaded, loaded.ledger.position_at(wanted - 1))
     state = subscription.cursor.state
     for first, last in state.unacked_runs(state.mark_delete, LATEST):
         count = last.entry_id - first.entry_id + 1

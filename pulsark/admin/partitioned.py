@@ -84,9 +84,10 @@ async def update_partitions(topic: AnyTopicOf, request: Request, broker: BrokerO
     if found is None:
         raise fail(409, "Topic is not partitioned")
     partitions = _partition_count(wanted, broker)
-    if partitions <= found.partitions:
+    if partitions < found.partitions:
         raise fail(422, f"The number of partitions must be more than {found.partitions}")
-    await broker.topic_admin.add_partitions(topic, partitions)
+    if partitions > found.partitions:
+        await broker.topic_admin.add_partitions(topic, partitions)
     return done()
 
 

@@ -14,6 +14,7 @@ from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import is_there
 from pulsark.admin.paths import TOPICS, one_of
 from pulsark.admin.policy_table import (
+    APPLIED_TO_TOPICS,
     NAMESPACE_POLICIES,
     TOPIC_POLICIES,
     Place,
@@ -39,7 +40,7 @@ from pulsark.admin.requests import (
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE, applied
 from pulsark.limits import TOPIC_PROPERTIES_MAX
-from pulsark.metadata.resources import Namespace
+from pulsark.metadata.resources import Namespace, initial_policies
 from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(tags=["policies"])
@@ -83,12 +84,14 @@ def of_namespace(broker: Broker, name: str) -> Change:
 
 
 async def _base_of(topic: AnyTopicOf, broker: BrokerOf) -> TopicName:
-    """The topic whose policies are meant: partitions share them. 404, 405."""
+    """The topic whose policies are meant; partitions have those of their topic. 404, 405, 412."""
     if not broker.settings.topicLevelPoliciesEnabled:
         raise fail(405, "Policies of topics are disabled: set topicLevelPoliciesEnabled")
+    if topic.partition >= 0:
+        raise fail(412, "Not allowed to set/get topic policy for a partition")
     if not await is_there(broker, topic):
         raise fail(404, "Topic does not exist")
-    return topic.base
+    return topic
 
 
 BaseOf = Annotated[TopicName, Depends(_base_of)]
@@ -135,9 +138,9 @@ async def set_namespace_policy(
 
 @router.delete(_NAMESPACE + "/{policy:nspolicy}")
 async def remove_namespace_policy(name: NamespaceOf, policy: str, broker: BrokerOf) -> Response:
-    """Remove one policy of a namespace: the broker's setting holds again."""
+    """Remove one policy of a namespace: what held before it was ever set holds again."""
     await existing_namespace(broker, name)
-    await _remove(*NAMESPACE_POLICIES[policy], of_namespace(broker, name))
+    await _remove(*NAMESPACE_POLICIES[policy], of_namespace(broker, name), initial_policies(name))
     return done()
 
 
@@ -150,8 +153,13 @@ async def get_topic_policy(
     own = await broker.resources.topic_policies.get(base)
     if not flag(request, "applied"):
         return _answer(own.get(row.key), place)
-    namespace = (await broker.ownership.namespace(base)).policies
-    found = applied(row.key, broker.settings, own, namespace)
+    namespace = await broker.ownership.namespace(base)
+    if policy == "replication":
+        return value(list(namespace.replication_clusters))
+    if not row.key:
+        found = APPLIED_TO_TOPICS.get(policy)
+    else:
+        found = applied(row.key, broker.settings, own, namespace.policies)
     return done() if found is None else value(found)
 
 
@@ -167,7 +175,7 @@ async def set_topic_policy(
 @router.delete(_TOPIC + "/{policy:topicpolicy}")
 async def remove_topic_policy(base: BaseOf, policy: str, broker: BrokerOf) -> Response:
     """Remove one policy of a topic: its namespace's holds again."""
-    await _remove(*TOPIC_POLICIES[policy], _of_topic(broker, base))
+    await _remove(*TOPIC_POLICIES[policy], _of_topic(broker, base), {})
     return done()
 
 
@@ -203,8 +211,11 @@ async def _set(
         _check_possible(policy, checked, broker)
 
     def edit(policies: Json) -> None:
-        policies.pop(policy.key, None)
-        if checked is not None:
+        before = policies.pop(policy.key, {})
+        if policy.key == "properties":  # they are added to those that there are
+            merged = {**before, **(checked or {})}
+            policies[policy.key] = string_map(merged, policy.key, TOPIC_PROPERTIES_MAX)
+        elif checked is not None:
             policies[policy.key] = checked
         check_quotas_below_retention(policies)
 
@@ -221,12 +232,14 @@ def _check_possible(policy: Policy, checked: Any, broker: Broker) -> None:
         raise fail(412, f"maxMessageSize is at most the broker's, {broker.settings.maxMessageSize}")
 
 
-async def _remove(policy: Policy, place: Place, change: Change) -> None:
+async def _remove(policy: Policy, place: Place, change: Change, initial: Mapping[str, Any]) -> None:
     if not place.removable:
         raise fail(405, f"{place.name} cannot be removed, only set")
 
     def edit(policies: Json) -> None:
         policies.pop(policy.key, None)
+        if policy.key in initial:
+            policies[policy.key] = initial[policy.key]
 
     await change(edit)
 

@@ -1,7 +1,8 @@
 """Which policies there are: their names in paths, their keys in documents, their values.
 
 A value is checked once, when it is set, and stored in the shape in which it is shown. A policy
-that no code acts on yet is refused: it must not look as if it held.
+that no code acts on yet is refused: it must not look as if it held. Only what is about parts that
+Pulsark does without (offloading, racks of bookies) is kept and shown, because nobody waits for it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
+from fastapi import HTTPException
+
 from pulsark.admin.errors import fail
-from pulsark.admin.requests import INT64_MAX, integer, string_map
+from pulsark.admin.requests import INT64_MAX, boolean, integer, number_of, string_map, strings
 from pulsark.config import SCHEMA_COMPATIBILITY_STRATEGIES
+from pulsark.dispatch import grants
 from pulsark.dispatch.policies import (
     BACKLOG_QUOTAS,
     BY_AGE,
@@ -21,7 +26,14 @@ from pulsark.dispatch.policies import (
     SEALING,
     TABLE_RETENTION,
 )
-from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
+from pulsark.limits import (
+    GRANTS_PER_NAMESPACE_MAX,
+    KEPT_FIELDS_MAX,
+    PARTITIONS_MAX,
+    ROLE_CHARS_MAX,
+    TOPIC_PROPERTIES_MAX,
+)
+from pulsark.wire.topic_name import TopicName
 
 Check = Callable[[Any], Any]
 """From what was sent to what is stored; ``None``: remove it. Raises 400 or 412."""
@@ -63,29 +75,23 @@ class Policy:
 # -- values ------------------------------------------------------------------------------------
 
 
-def _count(what: str, most: int = INT32_MAX) -> Check:
-    """A number from 0 on."""
+def _count(what: str, most: int = INT32_MAX, refusal: str = "") -> Check:
+    """A number from 0 on. ``refusal`` is what Pulsar says of others, where it is not the rule."""
 
     def check(value: Any) -> int:
         number = integer(value, what)
-        if not 0 <= number <= most:
-            raise fail(412, f"{what} is from 0 to {most}")
+        if number < 0:
+            raise fail(412, refusal or f"{what} must be 0 or more")
+        if number > most:
+            raise fail(412, f"{what} is at most {most}")
         return number
 
     return check
 
 
 def _flag(what: str) -> Check:
-    """``true`` or ``false``, which one client sends as a text."""
-
-    def check(value: Any) -> bool:
-        if value in ("true", "false"):
-            return bool(value == "true")
-        if not isinstance(value, bool):
-            raise fail(400, f"{what} is true or false")
-        return value
-
-    return check
+    """``true`` or ``false``."""
+    return partial(boolean, what=what)
 
 
 def _fields(value: Any, what: str, names: Iterable[str]) -> list[Any]:
@@ -155,12 +161,9 @@ def _persistence(value: Any) -> dict[str, Any]:
     )
     if not 5 >= ensemble >= write >= ack > 0:
         raise fail(400, f"5 >= {' >= '.join(names)} > 0 is required")
-    if rate is None:
-        rate = 0
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0:
-        raise fail(400, "managedLedgerMaxMarkDeleteRate is a number from 0")
+    rate = 0.0 if rate is None else number_of(rate, "managedLedgerMaxMarkDeleteRate")
     quorums = dict(zip(names, (ensemble, write, ack), strict=True))
-    return {**quorums, "managedLedgerMaxMarkDeleteRate": float(rate)}
+    return {**quorums, "managedLedgerMaxMarkDeleteRate": rate}
 
 
 def _auto_topics(value: Any) -> dict[str, Any]:
@@ -171,14 +174,31 @@ def _auto_topics(value: Any) -> dict[str, Any]:
     )
     kinds = ("partitioned", "non-partitioned")
     kind = "non-partitioned" if kind is None else _choice(kind, "topicType", kinds)
-    partitions = integer(partitions, "defaultNumPartitions", 1 if kind != kinds[0] else 0)
-    if kind == kinds[0] and not 1 <= partitions <= PARTITIONS_MAX:
-        raise fail(412, f"defaultNumPartitions is from 1 to {PARTITIONS_MAX}")
-    return {
-        "allowAutoTopicCreation": _flag("allowAutoTopicCreation")(allowed),
+    found = {
+        "allowAutoTopicCreation": boolean(allowed, "allowAutoTopicCreation"),
         "topicType": kind,
-        "defaultNumPartitions": partitions,
     }
+    if kind != kinds[0]:
+        if partitions is not None and found["allowAutoTopicCreation"]:
+            raise _not_auto_topics("is not allowed to be set when the type is non-partition.")
+        return found
+    if partitions is None:
+        raise _not_auto_topics("cannot be null when the type is partitioned.")
+    count = integer(partitions, "defaultNumPartitions")
+    if count < 1:
+        raise _not_auto_topics("cannot be less than 1 for partition type.")
+    if count > PARTITIONS_MAX:
+        raise _not_auto_topics(f"is at most {PARTITIONS_MAX}.")
+    return {**found, "defaultNumPartitions": count}
+
+
+def _not_auto_topics(what: str) -> HTTPException:
+    """In Pulsar's words, which clients compare."""
+    return fail(
+        412,
+        "Invalid configuration for autoTopicCreationOverride. the detail is "
+        f"[defaultNumPartitions] {what}",
+    )
 
 
 def _auto_subscriptions(value: Any) -> dict[str, Any]:
@@ -191,11 +211,11 @@ def _delayed(value: Any) -> dict[str, Any]:
         value, "delayedDelivery", ("active", "tickTime", "maxDeliveryDelayInMillis")
     )
     tick, longest = integer(tick, "tickTime", 1000), integer(longest, "maxDeliveryDelayInMillis", 0)
-    if tick <= 0 or longest < 0:
-        raise fail(412, "tickTime is above 0 and maxDeliveryDelayInMillis not below it, both in ms")
+    if tick < 0 or longest < 0:
+        raise fail(412, "tickTime and maxDeliveryDelayInMillis are from 0 on, in ms")
     return {
         "tickTime": tick,
-        "active": _flag("active")(active),
+        "active": boolean(active, "active"),
         "maxDeliveryDelayInMillis": longest,
     }
 
@@ -212,7 +232,7 @@ def _inactive(value: Any) -> dict[str, Any]:
             modes[0] if mode is None else mode, "inactiveTopicDeleteMode", modes
         ),
         "maxInactiveDurationSeconds": _count("maxInactiveDurationSeconds")(seconds),
-        "deleteWhileInactive": _flag("deleteWhileInactive")(False if delete is None else delete),
+        "deleteWhileInactive": boolean(False if delete is None else delete, "deleteWhileInactive"),
     }
 
 
@@ -222,7 +242,7 @@ def _sealing(value: Any) -> dict[str, Any]:
     enabled, size, freshness = _fields(value, "sealing", names)
     found: dict[str, Any] = {}
     if enabled is not None:
-        found[names[0]] = _flag(names[0])(enabled)
+        found[names[0]] = boolean(enabled, names[0])
     for name, given, low, most in ((names[1], size, 1, 4096), (names[2], freshness, 0, INT32_MAX)):
         if given is not None:
             found[name] = integer(given, name)
@@ -252,6 +272,57 @@ def _properties(value: Any) -> dict[str, str]:
     return string_map(value, "properties", TOPIC_PROPERTIES_MAX)
 
 
+def _kept(what: str) -> Check:
+    """An object of texts, numbers and flags that nothing follows: shown as it came."""
+
+    def check(value: Any) -> dict[str, Any]:
+        given = _object(value, what)
+        string_map({k: v for k, v in given.items() if v is not None}, what, KEPT_FIELDS_MAX)
+        return dict(given)
+
+    return check
+
+
+def _object(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise fail(400, f"{what} is an object")
+    return value
+
+
+def _grants(value: Any) -> dict[str, Any]:
+    """What roles may do, in the document with which a namespace is created."""
+    given = _object(value, grants.AUTH_POLICIES)
+    of_namespace, of_topics, of_subscriptions = (
+        _object({} if given.get(kind) is None else given[kind], kind)
+        for kind in (grants.NAMESPACE, grants.TOPICS, grants.SUBSCRIPTIONS)
+    )
+    found: dict[str, Any] = {}
+    for role, actions in of_namespace.items():
+        grants.grant(found, _role(role), _actions(actions))
+    for topic, roles in of_topics.items():
+        for role, actions in _object(roles, grants.TOPICS).items():
+            grants.grant_on_topic(
+                found, str(TopicName.parse(topic)), _role(role), _actions(actions)
+            )
+    for subscription, roles in of_subscriptions.items():
+        names = [_role(role) for role in strings(roles, grants.SUBSCRIPTIONS)]
+        grants.grant_on_subscription(found, subscription, names)
+    if grants.count(found) > GRANTS_PER_NAMESPACE_MAX:
+        raise fail(412, f"A namespace has at most {GRANTS_PER_NAMESPACE_MAX} grants")
+    granted: dict[str, Any] = found.get(grants.AUTH_POLICIES, {})
+    return granted
+
+
+def _role(role: str) -> str:
+    if not 0 < len(role) <= ROLE_CHARS_MAX:
+        raise fail(412, f"A role has 1 to {ROLE_CHARS_MAX} characters")
+    return role
+
+
+def _actions(value: Any) -> list[str]:
+    return [_choice(action, "An action", grants.ACTIONS) for action in strings(value, "Actions")]
+
+
 # -- the table ---------------------------------------------------------------------------------
 
 _NO_204 = Unset.NO_CONTENT
@@ -259,7 +330,7 @@ _NO_204 = Unset.NO_CONTENT
 POLICIES = (
     Policy(
         "message_ttl_in_seconds",
-        _count("messageTTL"),
+        _count("messageTTL", refusal="Invalid value for message TTL"),
         Place("messageTTL"),
         Place("messageTTL", in_query=True),
     ),
@@ -373,15 +444,43 @@ POLICIES = (
         "subscription_types_enabled",
         _subscription_types,
         Place("subscriptionTypesEnabled", unset=[]),
-        Place("subscriptionTypesEnabled", unset=[]),
+        Place("subscriptionTypesEnabled", unset=_NO_204),
     ),
     Policy(
         "subscription_expiration_time_minutes",
-        _count("subscriptionExpirationTime"),
+        _count(
+            "subscriptionExpirationTime", refusal="Invalid value for subscription expiration time"
+        ),
         Place("subscriptionExpirationTime"),
     ),
     Policy(SEALING, _sealing, Place("sealing"), Place("sealing")),
     Policy("properties", _properties, Place("properties", "PUT", unset={})),
+    Policy(
+        "offload_policies",
+        _kept("offloadPolicies"),
+        Place("offloadPolicies"),
+        Place("offloadPolicies"),
+    ),
+    Policy(
+        "offload_threshold",
+        partial(integer, what="offloadThreshold"),
+        Place("offloadThreshold", "PUT", removable=False, unset=-1),
+    ),
+    Policy(
+        "offload_threshold_in_seconds",
+        partial(integer, what="offloadThresholdInSeconds"),
+        Place("offloadThresholdInSeconds", "PUT", removable=False, unset=-1),
+    ),
+    Policy(
+        "offload_deletion_lag_ms",
+        partial(integer, what="offloadDeletionLagMs"),
+        Place("offloadDeletionLagMs", "PUT"),
+    ),
+    Policy(
+        "bookie_affinity_group",
+        _kept("bookieAffinity"),
+        Place("persistence/bookieAffinity", unset=_NO_204),
+    ),
 )
 """The policies that hold once they are set. Backlog quotas come on top: they are two in one."""
 
@@ -396,19 +495,15 @@ def _plain(*names: str) -> list[Place]:
 
 _RATES = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
 _NOT_BUILT_NAMESPACE = (
-    *_plain(*_RATES, "publishRate", "offloadPolicies", "entryFilters", "resourcegroup"),
+    *_plain(*_RATES, "publishRate", "entryFilters", "resourcegroup"),
     Place("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
     Place("allowedClusters", removable=False, unset=[]),
-    Place("offloadThreshold", "PUT", removable=False, unset=-1),
-    Place("offloadThresholdInSeconds", "PUT", removable=False, unset=-1),
-    Place("offloadDeletionLagMs", "PUT"),
     Place("subscriptionAuthMode", removable=False, unset="None"),
     Place("antiAffinity", unset=_NO_204),
     Place("dispatcherPauseOnAckStatePersistent", unset=False),
-    Place("persistence/bookieAffinity", unset=_NO_204),
 )
 _NOT_BUILT_TOPIC = (
-    *_plain(*_RATES, "offloadPolicies", "entryFilters", "replication"),
+    *_plain(*_RATES, "entryFilters", "replication"),
     Place("publishRate", unset=_NO_204),
     Place("dispatcherPauseOnAckStatePersistent", unset=False),
 )
@@ -421,6 +516,22 @@ TOPIC_POLICIES: dict[str, tuple[Policy, Place]] = {
     **{p.topic.name: (p, p.topic) for p in POLICIES if p.topic is not None},
     **{place.name: (Policy("", _not_built, None, place), place) for place in _NOT_BUILT_TOPIC},
 }
+
+NO_DISPATCH_RATE = {
+    "dispatchThrottlingRateInMsg": 0,
+    "dispatchThrottlingRateInByte": 0,
+    "relativeToPublishRate": False,
+    "ratePeriodInSecond": 1,
+}
+APPLIED_TO_TOPICS: dict[str, Any] = {
+    "dispatchRate": NO_DISPATCH_RATE,
+    "subscriptionDispatchRate": NO_DISPATCH_RATE,
+    "replicatorDispatchRate": NO_DISPATCH_RATE,
+    "subscribeRate": {"subscribeThrottlingRatePerConsumer": 0, "ratePeriodInSecond": 30},
+    "entryFilters": {"entryFilterNames": ""},
+    "dispatcherPauseOnAckStatePersistent": False,
+}
+"""What holds for topics of policies that are not built, which is what holds in Pulsar by itself."""
 
 NEUTRAL: dict[str, Any] = {
     "auth_policies": {
@@ -453,9 +564,7 @@ NEUTRAL: dict[str, Any] = {
 
 _NOT_BUILT_KEYS = frozenset(
     {
-        *(NEUTRAL.keys() - {p.key for p in POLICIES} - {BACKLOG_QUOTAS}),
-        "offload_deletion_lag_ms",
-        "offload_policies",
+        *(NEUTRAL.keys() - {p.key for p in POLICIES} - {BACKLOG_QUOTAS, grants.AUTH_POLICIES}),
         "schema_auto_update_compatibility_strategy",
         "resource_group_name",
         "dispatcherPauseOnAckStatePersistentEnabled",
@@ -479,7 +588,11 @@ def policies_of(document: Mapping[str, Any]) -> dict[str, Any]:
     )
     if refused:
         raise fail(501, f"Namespace policies are not implemented yet: {', '.join(refused)}")
-    checks = {BACKLOG_QUOTAS: _backlog_quotas, **{p.key: p.check for p in POLICIES}}
+    checks = {
+        BACKLOG_QUOTAS: _backlog_quotas,
+        grants.AUTH_POLICIES: _grants,
+        **{p.key: p.check for p in POLICIES},
+    }
     checked = {key: check(given[key]) for key, check in checks.items() if key in given}
     policies = {key: item for key, item in checked.items() if item not in (None, {}, [])}
     check_quotas_below_retention(policies)

@@ -7,6 +7,8 @@ rule of decoding, as existing clients need it.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, unquote_plus
@@ -155,6 +157,12 @@ def flag(request: Request, name: str, default: bool = False) -> bool:
 
 
 # -- the body ------------------------------------------------------------------------------------
+#
+# One rule for all bodies, which is that of Pulsar's JSON: a number or a flag may come as a text,
+# and a text as a number or a flag.
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 async def body_bytes(request: Request) -> bytes:
@@ -180,7 +188,7 @@ async def json_body(request: Request) -> Any:
     if media != "application/json" and not media.endswith("+json"):
         raise fail(415, f"Content-Type {media[:80]} is not supported")
     try:
-        parsed = json.loads(content, parse_constant=_no_constant)
+        parsed = json.loads(content, parse_constant=_no_constant, parse_float=_finite)
         _check(parsed)
     except (ValueError, RecursionError):
         raise fail(400, "The body is not valid JSON") from None
@@ -189,6 +197,13 @@ async def json_body(request: Request) -> Any:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:40]} is too large")
+    return number
 
 
 def _check(parsed: Any) -> None:
@@ -226,29 +241,61 @@ def strings(found: Any, what: str) -> list[str]:
     """A JSON list of texts; 400 otherwise."""
     if found is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    if not isinstance(found, list) or not all(map(_is_scalar, found)):
         raise fail(400, f"{what} is a list of texts")
-    return found
+    return list(map(_as_text, found))
 
 
 def string_map(found: Any, what: str, most: int) -> dict[str, str]:
     """A JSON object of texts with at most ``most`` members; 400 or 412 otherwise."""
     if found is None:
         return {}
-    if not isinstance(found, Mapping) or not all(isinstance(v, str) for v in found.values()):
+    if not isinstance(found, Mapping) or not all(map(_is_scalar, found.values())):
         raise fail(400, f"{what} is an object of texts")
     if len(found) > most:
         raise fail(412, f"At most {most} {what} are allowed")
-    return dict(found)
+    return {key: _as_text(item) for key, item in found.items()}
 
 
 def integer(found: Any, what: str, default: int | None = None) -> int:
     """A JSON integer of 64 bits; 400 otherwise."""
     if found is None and default is not None:
         return default
-    if isinstance(found, bool) or not isinstance(found, int) or abs(found) > INT64_MAX:
+    whole = int(found) if isinstance(found, str) and _INTEGER.fullmatch(found) else found
+    if isinstance(whole, bool) or not isinstance(whole, int) or abs(whole) > INT64_MAX:
         raise fail(400, f"{what} is an integer")
+    return whole
+
+
+def number_of(found: Any, what: str) -> float:
+    """A JSON number from 0 on; 400 otherwise."""
+    given = found
+    if isinstance(found, str) and _DECIMAL.fullmatch(found):
+        given = float(found)
+    if (
+        isinstance(given, bool)
+        or not isinstance(given, int | float)
+        or not 0 <= given < float("inf")
+    ):
+        raise fail(400, f"{what} is a number from 0")
+    return float(given)
+
+
+def boolean(found: Any, what: str) -> bool:
+    """A JSON ``true`` or ``false``; 400 otherwise."""
+    if found in ("true", "false"):
+        return bool(found == "true")
+    if not isinstance(found, bool):
+        raise fail(400, f"{what} is true or false")
     return found
+
+
+def _is_scalar(found: Any) -> bool:
+    return isinstance(found, str | int | float)
+
+
+def _as_text(found: str | int | float) -> str:
+    return found if isinstance(found, str) else json.dumps(found)
 
 
 def position(found: Any) -> Position:

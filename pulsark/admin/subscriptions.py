@@ -243,8 +243,13 @@ async def restore(
 
 
 @router.get(_ONE + "/properties")
-async def get_properties(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
-    """A subscription's properties."""
+async def get_properties(topic: AnyTopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
+    """A subscription's properties. Where nothing is stored they are not, either."""
+    if not topic.is_persistent:
+        await refuse_base(broker, topic)
+        if name not in (await broker.any_topic(topic)).subscriptions:
+            raise fail(404, "Subscription not found")
+        return value({})
     found = await _subscriptions(broker, topic, name)
     return value(dict(found[0].properties))
 

@@ -32,7 +32,7 @@ from fastapi.responses import Response
 from pulsark.admin.errors import fail
 from pulsark.admin.partitioned import leaves
 from pulsark.admin.paths import TOPICS
-from pulsark.admin.requests import BrokerOf, TopicOf, flag, integer, json_object, value
+from pulsark.admin.requests import BrokerOf, TopicOf, flag, integer, json_object, number_of, value
 from pulsark.admin.works import Works
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.erasure import erase, finish
@@ -57,14 +57,14 @@ async def retention(topic: TopicOf, request: Request, broker: BrokerOf) -> Respo
 async def begin_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Begin something that may take long, unless it has begun."""
     wanted = await json_object(request)
-    what = wanted.get("do")
+    what = str(wanted.get("do"))
     works: Works = request.app.state.works
     ident = request.path_params["ident"]
     if what == "repair":
         repair = Repair()
         do_repair = await _repair(wanted, topic, broker, repair)
         return value(works.begin(ident, do_repair, repair.to_json).shown())
-    makers: dict[Any, Callable[[dict[str, Any]], Do]] = {
+    makers: dict[str, Callable[[dict[str, Any]], Do]] = {
         "compact": lambda _: _compact,
         "erase": _erase,
         "finishErasure": _finish,
@@ -126,10 +126,10 @@ def _erase(wanted: dict[str, Any]) -> Do:
 
 def _finish(wanted: dict[str, Any]) -> Do:
     hours = wanted.get("vacuumHours")
-    if hours is not None and (isinstance(hours, bool) or not isinstance(hours, int | float)):
-        raise fail(400, "vacuumHours is a number of hours")
-    if hours is not None and not 0 <= hours <= 1_000_000:
-        raise fail(412, "vacuumHours is from 0 to 1000000")
+    if hours is not None:
+        hours = number_of(hours, "vacuumHours")
+        if hours > 1_000_000:
+            raise fail(412, "vacuumHours is from 0 to 1000000")
     return partial(_finished, hours)
 
 

@@ -122,10 +122,13 @@ class Schemas:
     # -- reading ---
 
     async def get(self, topic: TopicName, version: int | None = None) -> StoredSchema:
-        """A version of a topic's schema, or the newest. ``ClientError(TopicNotFound)``."""
+        """A version of a topic's schema, or the newest; none of before a deletion.
+
+        ``ClientError(TopicNotFound)``.
+        """
         versions = await self._versions(topic)
         number = len(versions.listed) - 1 if version is None else version
-        if 0 <= number < len(versions.listed) and not versions.listed[number].is_deletion:
+        if number in versions.live:
             return await self._read(topic, versions, number)
         what = "schema" if version is None else f"version {version} of a schema"
         raise ClientError(ServerError.TopicNotFound, f"Topic {topic.base} has no {what}")

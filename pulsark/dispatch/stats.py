@@ -7,6 +7,7 @@ Optional fields are absent when they have none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,9 @@ class Stats:
             name: self.subscription(subscription, with_consumers=with_consumers)
             for name, subscription in topic.subscriptions.items()
         }
-        backlog_size = max((s["backlogSize"] for s in subscriptions.values()), default=0)
+        # What readers have not read holds nothing back.
+        sizes = (s["backlogSize"] for s in subscriptions.values() if s["durable"])
+        backlog_size = max(sizes, default=0)
         if not with_backlog_sizes:
             for shown in subscriptions.values():
                 shown["backlogSize"] = -1
@@ -118,7 +121,7 @@ class Stats:
             "waitingPublishers": topic.waiting_producers,
             "subscriptions": subscriptions,
             "replication": {},
-            "deduplicationStatus": topic.deduplication_status,
+            **({} if topic.stored is None else {"deduplicationStatus": topic.deduplication_status}),
             "nonContiguousDeletedMessagesRanges": sum(
                 s["nonContiguousDeletedMessagesRanges"] for s in parts
             ),
@@ -181,8 +184,12 @@ class Stats:
         """SubscriptionStats."""
         rate = self.rates.subscription(subscription)
         backlog, delayed = subscription.backlog, subscription.delayed_count
+        durable = subscription.durable and subscription.topic.stored is not None
         slots = key_shared_of_consumers(subscription)
         consumers = [self.consumer(c) | slots.get(c, {}) for c in subscription.consumers]
+        if subscription.topic.stored is None:
+            for shown in consumers:
+                shown.pop("keyHashRangeArrays", None)
         stats: Json = {
             **_drop_rate(subscription.topic, rate.dropped),
             "msgRateOut": rate.messages,
@@ -209,8 +216,8 @@ class Stats:
             "lastAckedTimestamp": subscription.last_acked_ms,
             "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_delete_ms,
             "consumers": consumers if with_consumers else [],
-            "isDurable": subscription.durable,
-            "durable": subscription.durable,
+            "isDurable": durable,
+            "durable": durable,
             "isReplicated": subscription.replicated,
             "replicated": subscription.replicated,
             **key_shared_of_subscription(subscription, consumers),
@@ -230,7 +237,9 @@ class Stats:
             },
         }
         active = subscription.type.active
-        if active is not None and subscription.type.sub_type in (
+        if subscription.topic.stored is None:
+            stats.pop("keySharedMode", None)
+        elif active is not None and subscription.type.sub_type in (
             SubType.Exclusive,
             SubType.Failover,
         ):
@@ -242,7 +251,6 @@ class Stats:
         rate = self.rates.consumer(consumer)
         iso = self._broker.iso_time
         return {
-            **_drop_rate(consumer.subscription.topic, rate.dropped),
             "msgRateOut": rate.messages,
             "msgThroughputOut": rate.bytes,
             "bytesOutCounter": consumer.bytes_out,
@@ -350,8 +358,8 @@ def merge(parts: Iterable[Json]) -> Json:
 
     Numbers add up, but of times, ages and limits the greatest counts (of what is earliest the
     least), and -1 ("none") gives way to any value.
-    Publishers and consumers merge by position and keep only their numbers, because who they
-    are differs. A flag is set if one is. Of texts the first stays.
+    Consumers merge by their name, publishers by position, and both keep only their numbers besides,
+    because who they are differs. A flag is set if one is. Of texts the first stays.
     """
     total: Json = {}
     for part in parts:
@@ -359,7 +367,7 @@ def merge(parts: Iterable[Json]) -> Json:
             total.pop("oldestBacklogMessageSubscriptionName", None)
         for key, value in part.items():
             total[key] = _merged(key, total[key], value) if key in total else _first(value)
-    if "publishers" in total:
+    if "averageMsgSize" in total:
         total["averageMsgSize"] = _ratio(total["msgThroughputIn"], total["msgRateIn"])
     return total
 
@@ -367,8 +375,6 @@ def merge(parts: Iterable[Json]) -> Json:
 _OF_ONE_CLIENT = frozenset(
     {
         "producerName",
-        "producerId",
-        "consumerName",
         "address",
         "connectedSince",
         "clientVersion",
@@ -381,7 +387,7 @@ _OF_ONE_CLIENT = frozenset(
 
 
 _AGE = "oldestBacklogMessageAgeSeconds"
-_NOT_ADDED = ("last", "avg", "oldest", "backlogQuotaLimit")
+_NOT_ADDED = ("last", "avg", "oldest", "backlogQuotaLimit", "producerId")
 
 
 def _first(value: Any) -> Any:
@@ -410,10 +416,21 @@ def _merged(key: str, before: Any, value: Any) -> Any:
                 else {**value, **before}
             )
         case list(), list():
-            longer, shorter = sorted((before, _first(value)), key=len, reverse=True)
-            pairs = [merge([a, b]) for a, b in zip(longer, shorter, strict=False)]
-            return pairs + longer[len(shorter) :]
+            return _merged_clients(before, _first(value))
     return before
+
+
+def _merged_clients(before: list[Json], more: list[Json]) -> list[Json]:
+    """Clients of two partitions: the n-th of a name is the same one as the n-th of it before."""
+    found: dict[tuple[str, int], Json] = {}
+    for clients in (before, more):
+        seen: Counter[str] = Counter()
+        for client in clients:
+            name = client.get("consumerName", "")
+            key = (name, seen[name])
+            seen[name] += 1
+            found[key] = merge([found[key], client]) if key in found else client
+    return list(found.values())
 
 
 def _is_stats(value: Json) -> bool:

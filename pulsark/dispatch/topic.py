@@ -328,8 +328,8 @@ class Topic:
                 mark_delete = max(EARLIEST, Position(position.ledger_id, position.entry_id - 1))
             else:
                 mark_delete = self.mark_delete_before(position)
+            self._check_room(name)
             if durable:
-                self._check_room(name)
                 kept = cursor_properties(properties, replicated=replicated)
                 cursor = await self._new_cursor(name, mark_delete, kept)
             else:
@@ -394,7 +394,8 @@ class Topic:
     def _check_room(self, name: str) -> None:
         """Refuse a subscription that would be one too many."""
         most = self.policies.max_subscriptions
-        if not is_system_subscription(name) and 0 < most <= len(self.backlog.subscriptions):
+        there = sum(not is_system_subscription(one) for one in self.subscriptions)
+        if not is_system_subscription(name) and 0 < most <= there:
             raise ClientError(
                 ServerError.NotAllowedError,
                 f"Exceed the maximum number of subscriptions of the topic: {self.name}",

@@ -46,6 +46,12 @@ KEEP_EVERYTHING: Mapping[str, Any] = {
 }
 """Policies with which ``public/default`` is made: its topics are tables, which do not forget."""
 
+
+def initial_policies(namespace: str) -> Mapping[str, Any]:
+    """Policies that a namespace has before anybody says anything about them."""
+    return KEEP_EVERYTHING if namespace == f"{PUBLIC_TENANT}/default" else {}
+
+
 _HASH_SPACE = 1 << 32
 
 Json: TypeAlias = dict[str, Any]

@@ -80,7 +80,8 @@ def test_trim_and_truncate() -> None:
         defaultRetentionTimeInMinutes=10,
         defaultRetentionSizeInMB=-1,
     )
-    api.delete("/admin/v2/namespaces/public/default/retention")
+    kept = {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}
+    api.post("/admin/v2/namespaces/public/default/retention", kept)
     subscribed(api, "s")
     api.publish("t", *[b"x"] * 9)
     trimmed = api.post(f"{TOPIC}/trim")

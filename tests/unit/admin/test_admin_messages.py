@@ -144,7 +144,10 @@ def test_peek_counts_what_is_not_acknowledged(subscribed: AdminApi) -> None:
     assert [answer.status for answer in found] == [200, 200, 200, 404]
     for place in ("0", "-1", "x"):
         assert subscribed.get(f"{SUBSCRIPTION}/position/{place}").status == 404
-    assert subscribed.get(f"{subscription_path('t', 'none')}/position/1").status == 404
+    # A subscription that does not exist has acknowledged nothing.
+    unknown = f"{subscription_path('t', 'none')}/position"
+    assert subscribed.get(f"{unknown}/1").headers["x-pulsar-message-id"] == "1:0"
+    assert subscribed.get(f"{unknown}/99").status == 404
     assert list(subscribed.topic("t").subscriptions) == ["s"]
 
 

@@ -168,8 +168,14 @@ def test_statistics_with_drop_rates(api: AdminApi) -> None:
     assert publisher["msgDropRate"] == pytest.approx(3.0)
     subscription = stats["subscriptions"]["s"]
     assert subscription["msgDropRate"] == pytest.approx(1.0)
-    assert subscription["consumers"][0]["msgDropRate"] == pytest.approx(1.0)
+    assert "msgDropRate" not in subscription["consumers"][0]
     assert (subscription["type"], subscription["msgBacklog"]) == ("Exclusive", 0)
+    assert (subscription["isDurable"], subscription["durable"]) == (False, False)
+    assert not {"activeConsumerName", "keySharedMode"} & subscription.keys()
+    assert "deduplicationStatus" not in stats
+    properties = f"{MEMORY}/t/subscription/s/properties"
+    assert api.get(properties).json == {}
+    assert api.get(properties.replace("/s/", "/none/")).status == 404
     persistent = api.topic("persistent://public/default/s")
     assert "msgDropRate" not in api.stats.topic(persistent)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pulsark.admin.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
+from pulsark.admin.policy_table import NAMESPACE_POLICIES, NO_DISPATCH_RATE, TOPIC_POLICIES
 from pulsark.errors import ClientError, ServerError
 from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi
@@ -54,7 +55,10 @@ VALUES: dict[str, Any] = {
     "subscriptionTypesEnabled": ["Exclusive", "Key_Shared"],
     "sealing": {"enabled": False, "targetFileSizeInMB": 7, "freshnessInSeconds": 3},
     "properties": {"team": "a"},
+    "offloadPolicies": {"managedLedgerOffloadDriver": "aws-s3", "maxBlockSize": 7},
+    "persistence/bookieAffinity": {"bookkeeperAffinityGroupPrimary": "rack-1"},
 }
+OWN = "/admin/v2/namespaces/public/own"
 
 
 def _built(table: dict[str, Any]) -> list[str]:
@@ -67,26 +71,29 @@ def _not_built(table: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def no_policies(api: AdminApi) -> None:
-    api.delete(f"{NS}/retention")
-    api.delete(f"{NS}/tableRetention")
+    """Not even those with which the default namespace is made."""
+    namespaces = api.broker.resources.namespaces
+    api.run(namespaces.update("public/default", lambda old: replace(old, policies={})))
+    api.run(api.broker.policy_source.refresh_namespace("public/default"))
 
 
 @pytest.mark.feature("F27", "F80")
 @pytest.mark.parametrize("policy", _built(NAMESPACE_POLICIES))
 def test_a_namespace_policy_is_set_shown_and_removed(api: AdminApi, policy: str) -> None:
     row, place = NAMESPACE_POLICIES[policy]
-    path, wanted = f"{NS}/{policy}", VALUES.get(policy, 12)
+    api.put(OWN)
+    path, wanted = f"{OWN}/{policy}", VALUES.get(policy, 12)
     unset = api.get(path)
     assert unset.status in (200, 204)
     assert api.call(place.write, path, wanted).status == 204
     assert api.get(path).json == wanted
-    assert api.get(NS).json[row.key] == wanted
+    assert api.get(OWN).json[row.key] == wanted
     wrong = "PUT" if place.write == "POST" else "POST"
     assert api.call(wrong, path, wanted).status == 405
     assert api.delete(path).status == (204 if place.removable else 405)
     if place.removable:
         assert api.get(path).body == unset.body
-        document = api.get(NS).json
+        document = api.get(OWN).json
         assert row.key not in document or document[row.key] in ([], {})
 
 
@@ -101,9 +108,12 @@ def test_a_topic_policy_is_set_shown_and_removed(api: AdminApi, policy: str) -> 
     query = f"?{policy}={wanted}" if place.in_query else ""
     assert api.call(place.write, path + query, None if query else wanted).status == 204
     assert api.get(path).json == api.get(f"{path}?applied=true").json == wanted
-    of_partition = f"{NAMESPACE}/t-partition-1/{policy}"
-    assert api.get(of_partition).json == wanted
-    assert api.delete(of_partition).status == (204 if place.removable else 405)
+    for partition in (1, 7):
+        of_partition = f"{NAMESPACE}/t-partition-{partition}/{policy}"
+        for answer in (api.get(of_partition), api.delete(of_partition)):
+            assert (answer.status, answer.reason[:11]) == (412, "Not allowed")
+        assert api.call(place.write, of_partition + query, wanted).status == 412
+    assert api.delete(path).status == (204 if place.removable else 405)
     if place.removable:
         assert api.get(path).body == unset.body
         assert api.get(f"{path}?applied=true").body == default.body
@@ -144,7 +154,11 @@ def test_what_nothing_would_follow_is_refused_at_topics(api: AdminApi, policy: s
         ),
         ("schemaCompatibilityStrategy", b"", "FULL"),
         ("compactionThreshold", b"", 0),
-        ("subscriptionTypesEnabled", b"[]", None),
+        ("subscriptionTypesEnabled", b"", None),
+        ("dispatchRate", b"", NO_DISPATCH_RATE),
+        ("subscribeRate", b"", {"subscribeThrottlingRatePerConsumer": 0, "ratePeriodInSecond": 30}),
+        ("replication", b"", ["standalone"]),
+        ("entryFilters", b"", {"entryFilterNames": ""}),
     ],
 )
 def test_what_holds_where_nothing_is_set(
@@ -174,7 +188,9 @@ def test_a_topic_falls_back_to_its_namespace(api: AdminApi) -> None:
     ("method", "path", "body", "status"),
     [
         ("POST", "/messageTTL", -1, 412),
-        ("POST", "/messageTTL", "5", 400),
+        ("POST", "/messageTTL", "5 s", 400),
+        ("POST", "/messageTTL", "", 400),
+        ("POST", "/messageTTL", "9" * 30, 400),
         ("POST", "/messageTTL", True, 400),
         ("POST", "/messageTTL", None, 400),
         ("POST", "/messageTTL", 2**31, 412),
@@ -196,12 +212,18 @@ def test_a_topic_falls_back_to_its_namespace(api: AdminApi) -> None:
         ("POST", "/deduplication", "yes", 400),
         ("POST", "/autoTopicCreation", {**AUTO_TOPICS, "defaultNumPartitions": 0}, 412),
         ("POST", "/autoTopicCreation", {**AUTO_TOPICS, "topicType": "both"}, 400),
-        ("POST", "/delayedDelivery", {**DELAYED, "tickTime": 0}, 412),
+        ("POST", "/autoTopicCreation", {**AUTO_TOPICS, "defaultNumPartitions": None}, 412),
+        ("POST", "/autoTopicCreation", {**AUTO_TOPICS, "topicType": "non-partitioned"}, 412),
+        ("POST", "/delayedDelivery", {**DELAYED, "tickTime": -1}, 412),
+        ("POST", "/offloadPolicies", [1], 400),
+        ("POST", "/offloadPolicies", {"a": {"b": 1}}, 400),
+        ("POST", "/offloadPolicies", {str(n): n for n in range(65)}, 412),
+        ("PUT", "/offloadThreshold", "much", 400),
         ("POST", "/inactiveTopicPolicies", {**INACTIVE, "inactiveTopicDeleteMode": "x"}, 400),
         ("POST", "/subscriptionTypesEnabled", ["Shared", "Other"], 400),
         ("PUT", "/schemaCompatibilityStrategy", "SOME", 400),
         ("PUT", "/compactionThreshold", -1, 412),
-        ("PUT", "/properties", {"a": 1}, 400),
+        ("PUT", "/properties", {"a": [1]}, 400),
         ("POST", "/sealing", {}, 400),
         ("POST", "/sealing", True, 400),
         ("POST", "/sealing", {"enabled": 1}, 400),
@@ -229,7 +251,6 @@ def test_a_quota_is_below_the_retention(api: AdminApi) -> None:
     assert api.post(f"{NS}/backlogQuota?backlogQuotaType=message_age", by_age).status == 412
     assert api.post(f"{NS}/backlogQuota", {**QUOTA, "limitSize": (1 << 20) - 1}).status == 204
     api.delete(f"{NS}/retention")
-    api.delete(f"{NS}/tableRetention")
     assert api.post(f"{NS}/backlogQuota", {**QUOTA, "limitSize": 1 << 20}).status == 204
     assert api.post(f"{NS}/retention", limited).status == 412
 
@@ -343,6 +364,109 @@ def test_a_namespace_is_created_with_policies(api: AdminApi) -> None:
         "deduplicationEnabled": True,
     }
     assert api.get(f"{path}/retention").json == RETENTION
+
+
+def test_a_namespace_is_created_with_what_roles_may_do(api: AdminApi) -> None:
+    granted = {
+        "namespace_auth": {"app": ["produce", "consume"]},
+        "destination_auth": {"persistent://public/n/t": {"other": ["consume"]}},
+        "subscription_auth_roles": {"s": ["app"]},
+    }
+    path = "/admin/v2/namespaces/public/n"
+    offload = {"offload_threshold": 5, "offload_policies": {"a": "b"}}
+    assert api.put(path, {"auth_policies": granted, **offload}).status == 204
+    shown = {**granted, "namespace_auth": {"app": ["consume", "produce"]}}
+    found = api.get(path).json
+    assert found["auth_policies"] == shown
+    assert {key: found[key] for key in offload} == offload
+    assert api.get(f"{path}/permissions").json == shown["namespace_auth"]
+    for wrong in (
+        {"namespace_auth": {"app": ["fly"]}},
+        {"namespace_auth": {"": ["consume"]}},
+        {"namespace_auth": []},
+        {"destination_auth": {"t/": {"app": ["consume"]}}},
+        {"subscription_auth_roles": {"s": 1}},
+        7,
+    ):
+        answer = api.put("/admin/v2/namespaces/public/m", {"auth_policies": wrong})
+        assert answer.status in (400, 412)
+        assert answer.reason
+    assert api.get("/admin/v2/namespaces/public/m").status == 404
+
+
+def test_properties_are_added_to_those_that_there_are(api: AdminApi) -> None:
+    for given in ({"a": "b"}, {"c": "d", "n": 1, "yes": True}, {}):
+        assert api.put(f"{NS}/properties", given).status == 204
+    assert api.get(f"{NS}/properties").json == {"a": "b", "c": "d", "n": "1", "yes": "true"}
+
+
+def test_numbers_and_flags_may_come_as_texts(api: AdminApi) -> None:
+    quota = {"limit": "10240", "limitTime": "-1", "policy": "producer_request_hold"}
+    for path, given in (
+        ("backlogQuota", quota),
+        ("messageTTL", "5"),
+        (
+            "persistence",
+            {**PERSISTENCE, "bookkeeperEnsemble": "2", "managedLedgerMaxMarkDeleteRate": "0.5"},
+        ),
+        ("deduplication", "true"),
+    ):
+        assert api.post(f"{NS}/{path}", given).status == 204
+    assert api.get(f"{NS}/messageTTL").json == 5
+    assert api.get(f"{NS}/persistence").json == PERSISTENCE
+    assert api.get(f"{NS}/backlogQuotaMap").json["destination_storage"]["limitSize"] == 10240
+    assert api.put(f"{NAMESPACE}/p/partitions", "2").status == 204
+    assert api.get(f"{NAMESPACE}/p/partitions").json["partitions"] == 2
+
+
+def test_what_clients_are_told_in_pulsars_words(api: AdminApi) -> None:
+    for path, given, reason in (
+        ("maxTopicsPerNamespace", -1, "maxTopicsPerNamespace must be 0 or more"),
+        ("maxProducersPerTopic", -1, "maxProducersPerTopic must be 0 or more"),
+        ("messageTTL", -1, "Invalid value for message TTL"),
+        ("subscriptionExpirationTime", -1, "Invalid value for subscription expiration time"),
+        (
+            "autoTopicCreation",
+            {"allowAutoTopicCreation": True, "topicType": "partitioned"},
+            "Invalid configuration for autoTopicCreationOverride. the detail is "
+            "[defaultNumPartitions] cannot be null when the type is partitioned.",
+        ),
+    ):
+        answer = api.post(f"{NS}/{path}", given)
+        assert (answer.status, answer.reason) == (412, reason)
+
+
+def test_topics_without_partitions_have_no_number_of_them(api: AdminApi) -> None:
+    plain = {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}
+    assert api.post(f"{NS}/autoTopicCreation", plain).status == 204
+    assert api.get(f"{NS}/autoTopicCreation").json == plain
+    ask = f"{NAMESPACE}/new/partitions?checkAllowAutoCreation=true"
+    assert api.get(ask).json["partitions"] == 0
+
+
+def test_a_client_may_leave_the_tick_of_delayed_delivery_at_0(api: AdminApi) -> None:
+    off = {"active": False, "tickTime": 0, "maxDeliveryDelayInMillis": 0}
+    api.put(TOPIC)
+    for path in (NS, TOPIC):
+        assert api.post(f"{path}/delayedDelivery", off).status == 204
+        assert api.get(f"{path}/delayedDelivery").json == off
+
+
+def test_what_the_default_namespace_keeps_is_its_default() -> None:
+    api = AdminApi()
+    for policy in ("retention", "tableRetention"):
+        before = api.get(f"{NS}/{policy}").json
+        assert before == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        assert api.post(f"{NS}/{policy}", RETENTION).status == 204
+        assert api.delete(f"{NS}/{policy}").status == 204
+        assert api.get(f"{NS}/{policy}").json == before
+    api.close()
+
+
+def test_offload_policies_go_by_both_names(api: AdminApi) -> None:
+    assert api.post(f"{NS}/offloadPolicies", {"a": "b"}).status == 204
+    assert api.delete(f"{NS}/removeOffloadPolicies").status == 204
+    assert api.get(f"{NS}/offloadPolicies").body == b""
 
 
 def test_replication(api: AdminApi) -> None:

@@ -172,6 +172,6 @@ def test_a_schema_can_be_brought_as_by_a_producer(request: pytest.FixtureRequest
 
 
 def test_properties_are_texts(api: AdminApi) -> None:
-    body = payload("a", properties={"a": 1})
+    body = payload("a", properties={"a": [1]})
     assert api.post(f"{SCHEMAS}/schema", body).status == 400
     assert api.post(f"{SCHEMAS}/schema", payload("a", properties=None)).status == 200

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.stats import merge
+from pulsark.storage.position import EARLIEST
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 DOUBLE, LONG, BOOL, TEXT, LIST, MAP = float, int, bool, str, list, dict
@@ -330,6 +331,37 @@ def test_statistics_of_all_partitions(api: AdminApi) -> None:
     inner = api.get(f"{NAMESPACE}/p/partitioned-internalStats").json
     assert inner["metadata"]["partitions"] == 2
     assert len(inner["partitions"]) == 2
+
+
+def test_clients_of_several_partitions_keep_their_names_and_the_average_of_their_messages() -> None:
+    def part(rate: float, *consumers: str) -> dict[str, Any]:
+        sizes = {"msgRateIn": rate, "msgThroughputIn": 23.0 * rate, "averageMsgSize": 23.0}
+        return {
+            "publishers": [{**sizes, "producerId": 4, "producerName": "p"}],
+            "consumers": [{"consumerName": name, "msgOutCounter": 1} for name in consumers],
+        }
+
+    total = merge([part(2.0, "a", "b"), part(1.0, "b", "b", "c")])
+    assert total["publishers"] == [
+        {"msgRateIn": 3.0, "msgThroughputIn": 69.0, "averageMsgSize": 23.0, "producerId": 4}
+    ]
+    assert total["consumers"] == [
+        {"consumerName": "a", "msgOutCounter": 1},
+        {"consumerName": "b", "msgOutCounter": 2},
+        {"consumerName": "b", "msgOutCounter": 1},
+        {"consumerName": "c", "msgOutCounter": 1},
+    ]
+
+
+def test_what_a_reader_has_not_read_is_no_backlog(api: AdminApi) -> None:
+    api.publish("t", *[b"x"] * 5)
+    topic = api.topic("t")
+    api.run(topic.create_subscription("r", EARLIEST, {}, durable=False))
+    stats = api.get(f"{NAMESPACE}/t/stats").json
+    assert stats["subscriptions"]["r"]["backlogSize"] > 0
+    assert stats["backlogSize"] == 0
+    api.put(subscription_path("t", "s"), {"ledgerId": -1, "entryId": -1})
+    assert api.get(f"{NAMESPACE}/t/stats").json["backlogSize"] > 0
 
 
 def test_sums_keep_the_latest_time_and_any_flag() -> None:

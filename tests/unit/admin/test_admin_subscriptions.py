@@ -125,4 +125,4 @@ def test_a_batch_index_in_what_is_no_batch(api: AdminApi) -> None:
         body = {"ledgerId": ledger, "entryId": 1, "batchIndex": index, "isExcluded": excluded}
         assert api.post(f"{path}/resetcursor", body).status == 204
         assert stats(api)["msgBacklog"] == left, body
-    assert api.post(f"{path}/resetcursor", {"ledgerId": 0, "batchIndex": "1"}).status == 400
+    assert api.post(f"{path}/resetcursor", {"ledgerId": 0, "batchIndex": "one"}).status == 400

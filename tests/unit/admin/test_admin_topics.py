@@ -76,7 +76,7 @@ def test_properties(api: AdminApi) -> None:
     assert api.delete(f"{NAMESPACE}/t/properties?key=a").status == 204
     assert api.get(f"{NAMESPACE}/t/properties").json == {"b": "2"}
     assert api.put(f"{NAMESPACE}/none/properties", {"b": "2"}).status == 404
-    assert api.put(f"{NAMESPACE}/t/properties", {"b": 2}).status == 400
+    assert api.put(f"{NAMESPACE}/t/properties", {"b": [2]}).status == 400
 
 
 def test_last_message_and_message_by_time(api: AdminApi) -> None:
@@ -140,7 +140,8 @@ def test_a_partitioned_topic_comes_grows_and_goes(api: AdminApi) -> None:
     assert api.get(f"{NAMESPACE}/partitioned").json == [full("p")]
     assert api.get(NAMESPACE).json == [full("p-partition-0"), full("p-partition-1")]
     assert api.get(f"{NAMESPACE}/p-partition-1/partitions").json["partitions"] == 0
-    assert api.post(path, 2).status == 422
+    assert api.post(path, 2).status == 204  # as many as there are: it may be asked for again
+    assert api.post(path, 1).status == 422
     assert api.post(path, 3).status == 204
     assert api.get(path).json["partitions"] == 3
     assert api.delete(f"{NAMESPACE}/p").status == 409
@@ -345,7 +346,7 @@ def test_reset_to_a_message(api: AdminApi) -> None:
         assert api.post(f"{path}/resetcursor", body).status == 204, body
         assert backlog(api, "t", "s") == left, body
     assert api.post(f"{path}/resetcursor").status == 400
-    assert api.post(f"{path}/resetcursor", {"ledgerId": "0"}).status == 400
+    assert api.post(f"{path}/resetcursor", {"ledgerId": "none"}).status == 400
     none = subscription_path("t", "none")
     assert api.post(f"{none}/resetcursor", {"ledgerId": 0, "entryId": 1}).status == 404
 

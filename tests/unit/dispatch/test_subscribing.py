@@ -262,6 +262,18 @@ async def test_who_is_refused_leaves_no_subscription_behind(broker) -> None:
     assert await other.subscribe(TOPIC, "s2") == 0
 
 
+@scenario(maxSubscriptionsPerTopic=1)
+async def test_readers_count_among_the_subscriptions_of_a_topic(broker) -> None:
+    client, reader = Client(broker), Client(broker)
+    assert await client.subscribe(TOPIC) == 0
+    assert await reader.subscribe(TOPIC, "r", durable=False) == ServerError.NotAllowedError
+    assert await client.subscribe(TOPIC, consumer_id=2, kind=EXCLUSIVE) != 0
+    await client.close()
+    await topic(broker).subscriptions["s"].delete()
+    assert await reader.subscribe(TOPIC, "r", durable=False) == 0
+    assert await client.subscribe(TOPIC) == ServerError.NotAllowedError
+
+
 @scenario()
 async def test_partitions_that_a_topic_does_not_have_are_not_found(broker) -> None:
     await broker.broker.topic_admin.create_partitioned_topic(NAME, 2, {})
