@@ -23,6 +23,7 @@ _CLIENT_VARIABLES = frozenset({"PULSARK_ADMIN_URL", "PULSARK_SERVICE_URL"})
 
 _MUST_NOT_BE_IGNORED = frozenset({"authenticationEnabled", "authorizationEnabled"})
 """Switches that guard something: a warning in a log is not enough when they have no effect."""
+_BACKLOG_GB, _BACKLOG_BYTES = "backlogQuotaDefaultLimitGB", "backlogQuotaDefaultLimitBytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,17 @@ def for_standalone(loaded: LoadedSettings) -> LoadedSettings:
     )
 
 
+def in_bytes(texts: Mapping[str, str]) -> Mapping[str, str]:
+    """The older name of the limit of backlogs, which is in GiB, as the newer one, which wins."""
+    text = texts.get(_BACKLOG_GB, "").strip()
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) == 0:
+        return texts
+    rest = {name: value for name, value in texts.items() if name != _BACKLOG_GB}
+    if not re.fullmatch("[0-9]+", rest.get(_BACKLOG_BYTES, "").strip()):
+        rest[_BACKLOG_BYTES] = str(int(text) << 30)
+    return rest
+
+
 class _Merge:
     """Collects values of known keys, and what is to be said about the others."""
 
@@ -109,7 +121,7 @@ class _Merge:
 
     def take(self, texts: Mapping[str, str], source: str) -> None:
         quiet = 0
-        for name, text in texts.items():
+        for name, text in in_bytes(texts).items():
             key = self._keys.get(name)
             if key is None:
                 quiet += self._foreign(name, text, source)

@@ -58,6 +58,21 @@ _NO_STORAGE: Json = {
 }
 
 
+_NO_CURSOR: Json = {
+    "waitingReadOp": False,
+    "pendingReadOps": 0,
+    "messagesConsumedCounter": 0,
+    "cursorLedger": 0,
+    "cursorLedgerLastEntry": 0,
+    "numberOfEntriesSinceFirstNotAckedMessage": 0,
+    "totalNonContiguousDeletedMessagesRange": 0,
+    "subscriptionHavePendingRead": False,
+    "subscriptionHavePendingReplayRead": False,
+    "properties": {},
+}
+"""Of a subscription of a topic that stores nothing."""
+
+
 class Stats:
     """Builds the statistics of one broker's topics."""
 
@@ -290,7 +305,8 @@ class Stats:
     async def internal(self, topic: AnyTopic, *, with_metadata: bool = False) -> Json:
         """PersistentTopicInternalStats, all zeros for a topic that stores nothing."""
         if topic.stored is None:
-            return {**_NO_STORAGE, "entriesAddedCounter": topic.entries_in}
+            cursors = {name: dict(_NO_CURSOR) for name in topic.subscriptions}
+            return {**_NO_STORAGE, "entriesAddedCounter": topic.entries_in, "cursors": cursors}
         return await self._internal(topic.stored, with_metadata=with_metadata)
 
     async def _internal(self, topic: Topic, *, with_metadata: bool) -> Json:

@@ -184,6 +184,8 @@ def test_internal_statistics_are_zeros(api: AdminApi) -> None:
     publish(connect_producer(api), 2)
     found = api.get(f"{MEMORY}/t/internalStats").json
     assert (found["entriesAddedCounter"], found["numberOfEntries"], found["cursors"]) == (2, 0, {})
+    api.connect_consumer(TOPIC, "s", pb.CommandSubscribe.Exclusive)
+    assert list(api.get(f"{MEMORY}/t/internalStats").json["cursors"]) == ["s"]
 
 
 def test_broker_statistics(api: AdminApi) -> None:

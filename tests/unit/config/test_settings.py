@@ -212,3 +212,18 @@ def test_settings_are_light_to_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"pydantic", "asyncio", "difflib", "typer"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "in_bytes", "expected"),
+    [("10", "-1", 10 << 30), ("10", "", 10 << 30), ("10", "7", 7), ("-1", "-1", -1), ("0", "", -1)],
+)
+def test_the_older_name_of_the_limit_of_backlogs(
+    tmp_path: Path, gigabytes: str, in_bytes: str, expected: int
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        f"backlogQuotaDefaultLimitGB={gigabytes}\nbacklogQuotaDefaultLimitBytes={in_bytes}\n"
+    )
+    loaded = load_settings(file=str(file))
+    assert loaded.settings.backlogQuotaDefaultLimitBytes == expected
