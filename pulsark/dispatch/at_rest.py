@@ -19,7 +19,7 @@ from pulsark.dispatch.inactivity import CAUGHT_UP, delete_if_unused, expire_subs
 from pulsark.dispatch.policies import TopicPolicies, effective
 from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_kinds import is_system_subscription
-from pulsark.errors import trace_of
+from pulsark.errors import PulsarkError, trace_of
 from pulsark.limits import LOOKS_AT_REST_PER_SECOND, VISITS_AT_REST_PER_SECOND
 from pulsark.storage.ledger_record import ManagedLedgerRecord, read_record, read_runs
 from pulsark.storage.ledger_runs import NOTHING_FOLDED, FoldedLedgers
@@ -110,9 +110,12 @@ class TopicsAtRest:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._has_finished_deletions = False
 
     async def run(self) -> None:
         """One round. What fails of a topic concerns only that, and is tried in the next one."""
+        if not self._has_finished_deletions:
+            await self._finish_deletions()
         number = 0
         async for name, policies in self._topics():
             number += 1
@@ -126,6 +129,25 @@ class TopicsAtRest:
                     await asyncio.sleep(1 / VISITS_AT_REST_PER_SECOND)
             except Exception as error:
                 log.warning("%s stays as it is for now: %s", name, error, exc_info=trace_of(error))
+
+    async def _finish_deletions(self) -> None:
+        """Go on with deletions that a process before this one did not bring to their end."""
+        admin, resources = self._broker.topic_admin, self._broker.resources
+        number = failed = 0
+        for tenant in await resources.tenants.list():
+            for namespace in await resources.namespaces.list(tenant):
+                for name in await admin.stored_topics(namespace):
+                    number += 1
+                    if number % _LOOKS_A_TURN == 0:
+                        await asyncio.sleep(_LOOKS_A_TURN / LOOKS_AT_REST_PER_SECOND)
+                    try:
+                        async with self._broker.ending(name):
+                            if await admin.finish_deletion(name):
+                                log.info("%s: its deletion came to its end", name)
+                    except PulsarkError as error:
+                        log.warning("%s is not deleted yet: %s", name, error)
+                        failed += 1
+        self._has_finished_deletions = not failed
 
     async def _topics(self) -> AsyncIterator[tuple[TopicName, TopicPolicies]]:
         """Topics of which something may become due, and what holds for them."""

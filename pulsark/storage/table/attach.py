@@ -547,7 +547,7 @@ class TableOwner:
             self._version = await self._metadata.put(self._path, record.encode(), self._version)
         except BadVersionError:
             raise self._fenced() from None
-        except MetadataError:
+        except BaseException:  # a caller that is cancelled does not know either
             self._doubtful = True
             raise
         self._record = record

@@ -100,6 +100,20 @@ async def test_whoever_meets_a_deletion_that_stopped_goes_on_with_it(
     assert refused.value.code == ServerError.TopicNotFound
 
 
+@scenario(topicsAtRestCheckIntervalInSeconds=60)
+async def test_a_deletion_goes_on_after_a_restart_although_nobody_comes(broker) -> None:
+    topic_id = await used(broker)
+    broker.bookie.read_only = True
+    with pytest.raises(PulsarkError):
+        await broker.broker.topic_admin.delete_topic(NAME)
+    await broker.restart()
+    await asyncio.sleep(70)
+    assert await broker.broker.topic_admin.is_stored(NAME), "it cannot be deleted yet"
+    broker.bookie.read_only = False
+    await asyncio.sleep(70)
+    await check_gone(broker, topic_id)
+
+
 @pytest.mark.parametrize("delete_first", [True, False])
 @scenario()
 async def test_an_unload_and_a_deletion_at_once_are_one_after_the_other(
