@@ -90,6 +90,26 @@ def test_every_earlier_state_is_refused_and_nothing_is_removed() -> None:
         sim.run(start_and_stop(copies.tree, sim.runtime(disk)))
 
 
+def test_a_store_that_is_another_one_is_refused() -> None:
+    disk = SimDisk()
+    with Simulation(SEED) as sim:
+        sim.run(live(MemoryMetadataStore(), sim.runtime(disk), rounds=1))
+    with Simulation(SEED) as sim, pytest.raises(OtherStoreError, match="belongs to the metadata"):
+        sim.run(start_and_stop(MemoryTree(), sim.runtime(disk)))
+
+
+def test_nor_is_an_earlier_state_accepted_that_was_started_often_enough() -> None:
+    tree, disk = MemoryTree(), SimDisk()
+    with Simulation(SEED) as sim:
+        sim.run(live(MemoryMetadataStore(tree), sim.runtime(disk), rounds=2))
+    earlier = copy_of(tree)
+    with Simulation(SEED) as sim:
+        sim.run(start_and_stop(tree, sim.runtime(disk)))
+    for _ in range(5):
+        with Simulation(SEED) as sim, pytest.raises(OtherStoreError, match="went back"):
+            sim.run(start_and_stop(earlier, sim.runtime(disk)))
+
+
 def crashed(step: int, survival: Survival) -> int:
     """A life that crashes before a step; then the same store is used. Steps without a crash."""
     tree, disk = MemoryTree(), SimDisk()
