@@ -27,11 +27,14 @@ from pulsark.dispatch.sealing_due import (
 from pulsark.dispatch.sealing_jobs import SealingJobs
 from pulsark.dispatch.sealing_unloaded import UnloadedTopics
 from pulsark.dispatch.tidying import Tidying
+from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.turns import in_turns
 from pulsark.errors import CrowdedTableError, PulsarkError, StorageError
 from pulsark.limits import READS_PER_TURN_MAX
+from pulsark.storage.managed_ledger import read_record
 from pulsark.storage.position import Position
 from pulsark.storage.table.seal_range import SealRange
+from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
     from pulsark.storage.table.record import OthersCommit
     from pulsark.storage.table.table_repair import Repair
     from pulsark.storage.table.tables import Tables
-    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -212,6 +214,26 @@ class Sealing:
         """A topic was deleted with all its partitions: so is its table."""
         async with self.exclusively(base):
             await self._tables.delete(base)
+
+    async def doom(self, base: TopicName) -> None:
+        """A topic is about to be deleted: its table goes whatever happens from here on."""
+        await self._tables.doomed.note(base)
+
+    async def delete_doomed(self) -> None:
+        """Go on with deletions of tables that were broken off, or could not reach a root."""
+        for doomed in await self._tables.doomed.all():
+            base = TopicName.parse(doomed.topic)
+            async with self.exclusively(base):
+                if not await self._has_table(base, doomed.table_id):
+                    await self._tables.doomed.delete(doomed)
+
+    async def _has_table(self, base: TopicName, table_id: str) -> bool:
+        """Whether a table is that of a topic that exists."""
+        parent = await self._broker.resources.partitioned_topics.get(base)
+        if parent is not None and parent.topic_id == table_id:
+            return True
+        record = await read_record(ledger_path(base), self._broker.metadata)
+        return record is not None and record.topic_id == table_id
 
     def exclusively(self, base: TopicName) -> asyncio.Lock:
         """Held while a table is changed: what is read of it before holds until the attach."""

@@ -50,6 +50,7 @@ class UnloadedTopics:
             await asyncio.sleep(pause)
             pause = SWEEP_SECONDS
             try:
+                await self._sealing.delete_doomed()
                 await self._sweep()
             except PulsarkError as error:
                 log.warning("topics that nobody uses are not sealed now: %s", error)

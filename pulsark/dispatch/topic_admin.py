@@ -208,6 +208,7 @@ class TopicAdmin:
 
     async def _delete_loaded(self, topic: Topic) -> None:
         try:
+            await self._doom_table(topic.name)
             await topic.delete()
             # While the name still leads to the deleted topic: who comes next finds nothing.
             await self._delete_what_is_shared(topic.name)
@@ -223,12 +224,18 @@ class TopicAdmin:
         record = decode_record(path, found.value)
         if record.state is not TopicState.DELETING:
             return False
+        await self._doom_table(name)
         await self._broker.delete_cursors(name, record.topic_id)
         await delete_managed_ledger(
             path, self._broker.ledgers, self._metadata, topic_id=record.topic_id
         )
         await self._delete_what_is_shared(name)
         return True
+
+    async def _doom_table(self, name: TopicName) -> None:
+        """Before anything of a topic goes: a deletion that is broken off leaves no table behind."""
+        if name.partition < 0 and self._broker.sealing is not None:
+            await self._broker.sealing.doom(name)
 
     async def _delete_what_is_shared(self, name: TopicName) -> None:
         """Policies, schemas and the table go with the topic; partitions have those of theirs."""
@@ -278,6 +285,7 @@ class TopicAdmin:
                 if self._broker.is_loading(partition) or await self.is_stored(partition):
                     await self.delete_topic(partition, force=True)
                 await self._broker.non_persistent.close(partition)
+            await self._doom_table(name)
             await self._resources.partitioned_topics.delete(name)
             await self._delete_what_is_shared(name)
         finally:
@@ -296,6 +304,7 @@ class TopicAdmin:
                 if self._broker.is_loading(partition) or await self._is_made(partition):
                     return
             log.info("%s has no partition that is used: deleting it", name)
+            await self._doom_table(name)
             await self._resources.partitioned_topics.delete(name)
             await self._delete_what_is_shared(name)
         finally:

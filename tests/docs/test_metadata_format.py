@@ -24,6 +24,14 @@ FORMATS = ROOT / "docs" / "formats"
 DOCUMENT = FORMATS / "metadata.md"
 
 
+RARE = {
+    "/doomed-tables/<id>",
+    "/managed-ledger-runs/<topic id>/<first ledger>-<last ledger>",
+    "/removed-ledgers/<id>",
+}
+"""What only faults and years bring; their formats have tests of their own."""
+
+
 class Order(Record):  # type: ignore[misc]
     what = String()
 
@@ -113,7 +121,7 @@ def test_every_path_is_documented(nodes: dict[str, bytes]) -> None:
                 continue  # the example is of the oldest version
         if (expected := fields(target)) and isinstance(record, dict):
             assert set(record) == expected, path
-    assert seen == set(documented())
+    assert seen | RARE == set(documented())
 
 
 def split(row: str) -> list[str]:

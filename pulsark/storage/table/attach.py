@@ -46,7 +46,7 @@ from pulsark.storage.table.record import (
     sealed_ledger_path,
     topic_at,
 )
-from pulsark.storage.table.root_files import remove_files, remove_tree
+from pulsark.storage.table.root_files import remove_files
 from pulsark.storage.table.root_log import OthersCommitError, RootLog
 from pulsark.storage.table.staging import ledger_directory
 from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
@@ -576,33 +576,3 @@ async def read_sealed(path: str, ledger_id: int, metadata: MetadataStore) -> Sea
     where = sealed_ledger_path(path, ledger_id)
     found = await metadata.get(where)
     return None if found is None else SealedLedger.decode(where, found.value)
-
-
-async def delete_table(
-    path: str,
-    metadata: MetadataStore,
-    runtime: Runtime,
-    worker: Worker,
-    where: Callable[[str], str] = str,
-) -> None:
-    """Delete a table: files, then what the metadata store knows. No error if it is gone.
-
-    ``where`` says where a directory of the record is now.
-    To be called when its topic exists for nobody any more, and again if it fails.
-    """
-    found = await metadata.get(path)
-    if found is None:
-        return
-    record = TableRecord.decode(path, found.value).relocated(where)
-    for root in record.roots:
-        await run_in_worker(worker, partial(remove_tree, runtime.disk, root))
-    for name in await metadata.children(path):
-        await _delete(metadata, f"{path}/{name}")
-    await _delete(metadata, path)
-
-
-async def _delete(metadata: MetadataStore, path: str) -> None:
-    try:
-        await metadata.delete(path)
-    except BadVersionError:
-        return  # gone already

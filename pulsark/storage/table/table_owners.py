@@ -13,6 +13,7 @@ from pulsark.schemas.columns import BINARY
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.attach import Repairs, TableOwner
+from pulsark.storage.table.doomed_tables import DoomedTables
 from pulsark.storage.table.known_ledgers import KnownLedgers
 from pulsark.storage.table.record import TableRecord, table_directory, table_path, topic_at
 from pulsark.storage.table.table_limits import TableLimits
@@ -39,6 +40,7 @@ class TableOwners:
         limits: TableLimits,
         schemas_of: SchemasOf | None,
         repairs: Repairs,
+        doomed: DoomedTables,
     ) -> None:
         self._roots = roots
         self._metadata = metadata
@@ -48,6 +50,7 @@ class TableOwners:
         self._limits = limits
         self._schemas_of = schemas_of
         self._repairs = repairs
+        self._doomed = doomed
         self._owners: OrderedDict[str, TableOwner] = OrderedDict()
         self._opening = asyncio.Lock()
 
@@ -68,6 +71,10 @@ class TableOwners:
     async def _opened(
         self, name: TopicName, table_id: str, *, roll_forward: bool = True
     ) -> TableOwner:
+        before = await self._record_of_another(name, table_id)
+        if before is not None:  # its topic was deleted, and the deletion broken off
+            doomed = await self._doomed.note_record(name, before)
+            await self._doomed.delete_documents(doomed)
         return await TableOwner.open(
             table_path(name),
             table_id,
@@ -82,6 +89,13 @@ class TableOwners:
             repairs=self._repairs,
             roll_forward=roll_forward,
         )
+
+    async def _record_of_another(self, name: TopicName, table_id: str) -> TableRecord | None:
+        found = await self._metadata.get(table_path(name))
+        if found is None:
+            return None
+        record = TableRecord.decode(table_path(name), found.value)
+        return record if record.table_id != table_id else None
 
     async def to_be_repaired(self, name: TopicName, table_id: str) -> TableOwner:
         """The owner of a table, which may be one that cannot be opened."""

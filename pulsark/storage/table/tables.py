@@ -28,8 +28,9 @@ from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.columns import ColumnType
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.table.attach import TableOwner, delete_table, read_sealed
+from pulsark.storage.table.attach import TableOwner, read_sealed
 from pulsark.storage.table.bulk import remove_old_staged
+from pulsark.storage.table.doomed_tables import DoomedTables
 from pulsark.storage.table.known_ledgers import KnownLedgers
 from pulsark.storage.table.process import Entries, TableProcess
 from pulsark.storage.table.publishing import TablePublishing
@@ -85,9 +86,10 @@ class Tables:
             roots, runtime.disk, self._thread, copies=copies, copies_needed=copies_needed
         )
         self._ledgers = KnownLedgers()
+        self.doomed = DoomedTables(metadata, self.roots, runtime.disk, self._thread)
         self._owners = TableOwners(
             self.roots, metadata, runtime, self._thread, self._ledgers, limits, schemas_of,
-            sealing.repair,
+            sealing.repair, self.doomed,
         )  # fmt: skip
         self.publishing = TablePublishing(
             self._owners, self.roots, runtime, self._thread, self._sealing.normal
@@ -461,12 +463,18 @@ class Tables:
             await self._reading.begin()
 
     async def delete(self, name: TopicName) -> None:
-        """Delete the table of a topic that is deleted."""
+        """Delete the table of a topic that is deleted; on roots that are away later."""
+        self.forget(name)
+        doomed = await self.doomed.note(name)
+        if doomed is not None:
+            await self.doomed.delete(doomed)
+
+    def forget(self, name: TopicName) -> None:
+        """Nothing that is in memory of a table is true any more."""
         path = table_path(name)
         self._owners.drop(name)
         self._ahead.forget(path)
         self._ledgers.forget(path)
-        await delete_table(path, self._metadata, self._runtime, self._thread(), self.roots.where)
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""

@@ -1,0 +1,133 @@
+"""A table is deleted with its topic, whenever the deletion is broken off, and wherever it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pulsark.dispatch.sealing import CHECK_SECONDS
+from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
+from pulsark.errors import MetadataError, StorageError
+from pulsark.storage.table.doomed_tables import DOOMED_PATH
+from pulsark.storage.table.record import table_path
+from tests.support.broker_clients import NAME, BrokerInMemory, scenario
+from tests.unit.dispatch.test_sealing import appended, everything
+
+SEALED: dict[str, Any] = {"sealEnabled": True, "sealFreshnessSeconds": 1}
+
+
+def table_files(broker: BrokerInMemory) -> list[str]:
+    disk: Any = broker.broker.runtime.disk
+    return [path for path in disk.files() if path.startswith("/table/public")]
+
+
+async def notes(broker: BrokerInMemory) -> list[str]:
+    return list(await broker.broker.metadata.children(DOOMED_PATH))
+
+
+async def sealed_topic(broker: BrokerInMemory) -> None:
+    await appended(broker, 5)
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert table_files(broker)
+
+
+@scenario(**SEALED)
+async def test_a_deleted_topic_leaves_nothing(broker: BrokerInMemory) -> None:
+    await sealed_topic(broker)
+    await broker.broker.topic_admin.delete_topic(NAME)
+    assert table_files(broker) == []
+    assert await notes(broker) == []
+    assert await broker.broker.metadata.get(table_path(NAME)) is None
+
+
+@scenario(**SEALED)
+async def test_a_deletion_that_is_broken_off_before_the_table_is_finished_later(
+    broker: BrokerInMemory,
+) -> None:
+    await sealed_topic(broker)
+    admin: Any = broker.broker.topic_admin
+
+    async def broken(*_: Any) -> None:
+        raise MetadataError("not now")
+
+    shared, admin._delete_what_is_shared = admin._delete_what_is_shared, broken
+    try:
+        await admin.delete_topic(NAME)
+    except MetadataError:
+        admin._delete_what_is_shared = shared
+    assert table_files(broker)
+    assert len(await notes(broker)) == 1
+    await asyncio.sleep(FIRST_SWEEP_SECONDS + SWEEP_SECONDS)
+    assert table_files(broker) == []
+    assert await notes(broker) == []
+    assert await broker.broker.metadata.get(table_path(NAME)) is None
+
+
+@scenario(**SEALED)
+async def test_the_next_topic_of_the_name_begins_with_nothing_and_the_old_table_goes(
+    broker: BrokerInMemory,
+) -> None:
+    await sealed_topic(broker)
+    sealing: Any = broker.broker.sealing
+    (old,) = broker.broker.runtime.disk.list("/table/public/default")
+    forget, doom = sealing.forget, sealing.doom
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    sealing.forget = sealing.doom = nothing  # as an older release, that crashed in between
+    await broker.broker.topic_admin.delete_topic(NAME)
+    sealing.forget, sealing.doom = forget, doom
+    assert table_files(broker)
+    sealing.tables.forget(NAME)
+    originals = await appended(broker, 3)
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    state = await sealing.table(NAME)
+    assert (state.files, state.rows) == (1, 4)
+    assert await notes(broker) == [old]
+    await asyncio.sleep(FIRST_SWEEP_SECONDS + SWEEP_SECONDS)
+    assert await notes(broker) == []
+    assert not [path for path in table_files(broker) if old in path]
+    assert len(await everything(broker)) == len(originals)
+    assert (await sealing.table(NAME)).files == 1
+
+
+@scenario(**SEALED)
+async def test_a_root_that_is_away_is_told_later(broker: BrokerInMemory) -> None:
+    await sealed_topic(broker)
+    tables = broker.broker.tables
+    assert tables is not None
+    away = True
+    check = tables.roots.check
+
+    def checked(directory: str) -> None:
+        if away:
+            raise StorageError("it is not mounted")
+        check(directory)
+
+    tables.roots.check = checked  # type: ignore[method-assign]
+    await broker.broker.topic_admin.delete_topic(NAME)
+    assert table_files(broker)
+    assert len(await notes(broker)) == 1
+    await asyncio.sleep(FIRST_SWEEP_SECONDS + SWEEP_SECONDS)
+    assert len(await notes(broker)) == 1
+    away = False
+    await asyncio.sleep(SWEEP_SECONDS)
+    assert table_files(broker) == []
+    assert await notes(broker) == []
+
+
+@scenario(**SEALED)
+async def test_a_topic_whose_deletion_did_not_come_far_keeps_its_table(
+    broker: BrokerInMemory,
+) -> None:
+    await sealed_topic(broker)
+    sealing = broker.broker.sealing
+    assert sealing is not None
+    await sealing.doom(NAME)
+    await asyncio.sleep(FIRST_SWEEP_SECONDS + SWEEP_SECONDS)
+    assert table_files(broker)
+    assert len(await everything(broker)) == 5
+    await broker.broker.topic_admin.delete_topic(NAME)
+    assert table_files(broker) == []
+    assert await notes(broker) == []
