@@ -300,6 +300,9 @@ METADATA_CHECK_SECONDS = 10.0
 METADATA_WAL_CHECK_BYTES_MAX = 64 << 20
 """Largest write-ahead log that is checked frame by frame at a start."""
 
+JOURNAL_END_SECONDS = 1.0
+"""After so long without a write, a journal gets a small group behind the last one."""
+
 METADATA_MARK_SECONDS = 1.0
 """A bookie notes the mark of a change of the metadata with its next group, or after so long."""
 

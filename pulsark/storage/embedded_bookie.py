@@ -22,7 +22,7 @@ from pulsark.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from pulsark.limits import METADATA_MARK_SECONDS
+from pulsark.limits import JOURNAL_END_SECONDS, METADATA_MARK_SECONDS
 from pulsark.runtime import Done, Runtime, Worker, run_in_worker
 from pulsark.storage.bookie import EntryRun, LedgerTail
 from pulsark.storage.bookie_index import (
@@ -84,6 +84,11 @@ class EmbeddedBookie:
         self._must_collect = False
         self._closing = False
         self._mark_timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._end_is_open = False
+        """Whether the journal ends with a group that a reader could not miss if it rotted."""
+        self._groups = 0
+        """Groups written, to see whether there were more."""
         self._journal = Journal(
             journal_dir,
             identity.instance_id,
@@ -167,14 +172,17 @@ class EmbeddedBookie:
         await self._journal.drain()
         self._flush_mark()
         await self._journal.drain()
+        self._close_end()
+        await self._journal.drain()
         if self._checkpointer.worth_at_close and self._journal.failed is None:
             await self._checkpointer.write(self._worker_for_upkeep())
         self._stop()
 
     def _stop(self) -> None:
         self._closing = True
-        if self._mark_timer is not None:
-            self._mark_timer.cancel()
+        for timer in (self._mark_timer, self._end_timer):
+            if timer is not None:
+                timer.cancel()
         self._journal.close()
         self._reader.close()
         if self._upkeep_worker is not None:
@@ -247,6 +255,33 @@ class EmbeddedBookie:
             self._mark_timer.cancel()
             self._mark_timer = None
         self._journal.flush_rider()
+
+    # The end of the journal.
+
+    def _look_at_end(self, groups: int) -> None:
+        """Close the end if nothing came since there were so many groups."""
+        self._end_timer = None
+        if self._groups == groups:
+            self._close_end()
+        elif self._end_is_open and not self._closing:
+            self._watch_end()
+
+    def _watch_end(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._end_timer = loop.call_later(JOURNAL_END_SECONDS, self._look_at_end, self._groups)
+
+    def _close_end(self) -> None:
+        """Write a small group that says what is known, so that the last one has one behind it.
+
+        If that rots, nothing is lost; and if the one before it rots, it is not a torn tail.
+        """
+        if self._end_is_open and self.failed is None:
+            mark = self._index.mark
+            record = JournalRecord(
+                Kind.RELEASE, MARK_LEDGER, mark, -1, (), True, lambda error: None
+            )
+            record.error = self._journal.refuses(record.size, True)
+            self._journal.add(record)
 
     # Writes.
 
@@ -359,6 +394,10 @@ class EmbeddedBookie:
                 continue
             self._apply_state(r, segment_id)
         self._checkpointer.journal_grew(Place(segment_id, written.segment_size), size, len(group))
+        self._groups += 1
+        self._end_is_open = any(record.ledger_id != MARK_LEDGER for record in group)
+        if self._end_is_open and self._end_timer is None and not self._closing:
+            self._watch_end()
         due = self._must_collect or self._checkpointer.due
         if due and self._upkeep is None and not self._closing:
             self._upkeep = asyncio.get_running_loop().create_task(self._run_upkeep())

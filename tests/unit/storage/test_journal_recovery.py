@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import google_crc32c
@@ -20,7 +21,14 @@ from pulsark.storage.bookie_index_checkpoint import CHECKPOINT_NAME
 from pulsark.storage.journal_format import GROUP_HEAD_SIZE, GROUP_MAGIC, SEGMENT_HEAD_SIZE
 from pulsark.storage.journal_recovery import RecoveryReport
 from pulsark.storage.journal_settings import JournalSettings
-from tests.sim.bookies import LEDGER_DIR, append, bookie_on, entries, segment_path
+from tests.sim.bookies import (
+    LEDGER_DIR,
+    append,
+    bookie_on,
+    entries,
+    open_bookie,
+    segment_path,
+)
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 
@@ -54,8 +62,12 @@ class Written:
 
 @pytest.fixture(scope="module")
 def written() -> Written:
-    """Entries 0..9 of ledger 1 in groups of two; a fence of ledger 2 before the last group."""
+    """Entries 0..9 of ledger 1 in groups of two; a fence of ledger 2 before the last group.
+
+    As a kill leaves it: nothing closed the end of the journal.
+    """
     disk = SimDisk()
+    files: dict[str, bytes] = {}
 
     async def main() -> None:
         async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
@@ -63,14 +75,15 @@ def written() -> Written:
                 await append(bookie, 1, first, entries(first, 2), lac=first - 1)
             await bookie.tail(2, fence=True)
             await append(bookie, 1, 8, entries(8, 2), lac=7)
+            files.update({path: disk.content(path) for path in disk.files()})
 
     with Simulation() as sim:
         sim.run(main())
-    content = disk.content(FIRST)
+    content = files[FIRST]
     groups = [n for n in range(len(content)) if content.startswith(GROUP_MAGIC, n)]
     assert len(groups) == 7
     assert groups[0] == SEGMENT_HEAD_SIZE
-    return Written(content, groups, {path: disk.content(path) for path in disk.files()})
+    return Written(content, groups, files)
 
 
 def report_of(disk: SimDisk, held: int) -> RecoveryReport:
@@ -264,7 +277,8 @@ def test_lost_segment_is_damage(how: str) -> None:
         if how == "missing":
             disk.discard(segment_path(2))
         else:
-            disk.edit(segment_path(2), content[: len(content) - 5] if how == "cut" else b"")
+            middle_of_the_last = content.index(b"entry-9") + 3
+            disk.edit(segment_path(2), content[:middle_of_the_last] if how == "cut" else b"")
         async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
             assert bookie.recovery.damaged or bookie.recovery.corrupt_entries
             assert [e for e, _ in await bookie.read(1, 0, 4, 1 << 20)] == [0, 1, 2, 3, 4]
@@ -283,13 +297,37 @@ def test_tail_of_a_segment_with_a_successor_is_not_torn() -> None:
     async def main() -> None:
         await two_lives(sim, disk)
         size = disk.size(segment_path(1))
-        disk.flip(segment_path(1), size - 3)
+        disk.flip(segment_path(1), disk.content(segment_path(1)).index(b"entry-4"))
         async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
             assert (bookie.recovery.corrupt_entries, bookie.recovery.torn) == (1, [])
             assert [e for e, _ in await bookie.read(1, 0, 9, 1 << 20)] == [0, 1, 2, 3]
             with pytest.raises(CorruptEntryError):
                 await bookie.read(1, 4, 9, 1 << 20)
         assert disk.size(segment_path(1)) == size
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+@pytest.mark.parametrize("how", ["stopped", "idle, then killed"])
+def test_the_last_group_of_a_journal_at_rest_rots_and_is_not_taken_for_torn(how: str) -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        bookie = await open_bookie(sim, disk, NO_CHECKPOINT)
+        await append(bookie, 1, 0, entries(0, 1))
+        if how == "stopped":
+            await bookie.close()
+        else:
+            await asyncio.sleep(1.1)
+        steps = disk.steps
+        await asyncio.sleep(10)
+        assert disk.steps == steps, "once is enough"
+        disk.flip(segment_path(1), disk.content(segment_path(1)).index(b"entry-0"))
+        async with bookie_on(sim, disk.after_crash("all", sim.rng), NO_CHECKPOINT) as again:
+            assert (again.recovery.corrupt_entries, again.recovery.torn) == (1, [])
+            with pytest.raises(CorruptEntryError):
+                await again.read(1, 0, 0, 1)
 
     with Simulation() as sim:
         sim.run(main())
