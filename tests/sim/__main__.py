@@ -29,7 +29,6 @@ TWICE_EVERY = 100
 
 def run_seed(seed: int) -> tuple[int, str]:
     """The seed, and what went wrong."""
-    logging.disable(logging.CRITICAL)
     world = World(seed)
     try:
         world.run()
@@ -94,4 +93,5 @@ def _summary(done: int, failed: int, seconds: float) -> str:
 
 
 if __name__ == "__main__":
+    logging.getLogger("pulsark").setLevel(logging.CRITICAL)
     sys.exit(main(sys.argv[1:]))

@@ -22,6 +22,7 @@ from pulsark.storage.cursor_state import CursorState
 from pulsark.storage.journal_format import GROUP_HEAD_SIZE
 from pulsark.storage.position import Position
 from pulsark.storage.segment_writer import SegmentWriter
+from tests.sim import __main__ as command
 from tests.sim.world import World
 from tests.support.deliveries import Broken
 
@@ -121,3 +122,15 @@ def test_a_planted_bug_is_caught(
     bug(monkeypatch)
     with pytest.raises(Broken, match=PLANTED[bug]):
         _run_all(range(PLANTED_SEEDS))
+
+
+def test_the_command_runs_seeds_twice_now_and_then_and_names_the_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--seed", "100", "--seeds", "1", "--processes", "1"]) == 0
+    assert capsys.readouterr().out.startswith("1 seeds, 0 failed, ")
+    monkeypatch.setattr(World, "run", lambda self: 1 // 0)
+    assert command.main(["--seed", "7", "--hours", "1", "--processes", "1"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("seed 7 failed: Faults(bookies=")
+    assert "ZeroDivisionError" in shown
