@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -66,14 +67,17 @@ class Folding:
             first, number = _joinable(record) or (0, 0)
             lines, all_runs = record.folded[first : first + number], ledger._folded.runs
             run = all_runs[first].joined(all_runs[first + 1 : first + number])
-            line = run.line(settled=all(each.settled for each in lines))
+            # What was not sealed yet when it was folded most likely is by now.
+            pairs = zip(all_runs[first : first + number], lines, strict=True)
+            left = [info for one, its in pairs if not its.settled for info in one.infos()]
+            line = run.line(settled=not left or await self._settle(left))
             runs = (*all_runs[:first], run, *all_runs[first + number :])
             after = record.with_joined(first, number, line)
         await ledger._metadata.put(line.path(record.topic_id), run.encode())
         await ledger._save(after, folded=FoldedLedgers(runs))
         await self.sweep()
 
-    async def _settle(self, infos: tuple[LedgerInfo, ...]) -> bool:
+    async def _settle(self, infos: Sequence[LedgerInfo]) -> bool:
         """Whether all is in the table, and no bookie keeps any of it."""
         manager = self._ledger._manager
         if not manager.has_tables:

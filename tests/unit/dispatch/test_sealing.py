@@ -15,6 +15,7 @@ from pulsark.dispatch.tidying import STAGED_MS
 from pulsark.dispatch.topic import stored_entry
 from pulsark.errors import StorageError, UnsealableError
 from pulsark.metadata.resources import InUseError, InvalidResourceError
+from pulsark.storage import ledger_runs
 from pulsark.storage.bookie_index import Stretch
 from pulsark.storage.journal_excerpt import JournalExcerpt
 from pulsark.storage.position import EARLIEST, Position
@@ -542,3 +543,34 @@ async def test_a_job_that_is_too_late_or_wrong_is_refused(broker: BrokerInMemory
     with pytest.raises(InUseError, match="plan anew"):
         await attach(NAME, table_id, files)
     assert rows_in(broker) == sum(max(i % 3, 1) for i in range(5))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
+async def test_folded_ledgers_that_are_done_with_are_not_looked_at_again(
+    broker: BrokerInMemory,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_runs, "SMALL_RUN", 2)
+        patch.setattr(ledger_runs, "LARGE_RUN", 4)
+        originals = await appended(broker, 35)
+        topic = await broker.broker.topic(NAME)
+        for first in range(35, 95, 10):
+            await asyncio.sleep(2 * CHECK_SECONDS)
+            originals += await appended(broker, 10, first)
+        await asyncio.sleep(2 * CHECK_SECONDS)
+        lines = topic.ledger._record.folded
+        assert any(line.settled for line in lines)
+        await broker.broker.unload_topic(NAME)
+        told: list[int] = []
+        release = broker.broker.ledgers.release
+
+        async def counting(ledger_id: int, through: int) -> None:
+            told.append(ledger_id)
+            await release(ledger_id, through)
+
+        broker.broker.ledgers.release = counting  # type: ignore[method-assign]
+        topic = await broker.broker.topic(NAME)
+        await asyncio.sleep(2 * CHECK_SECONDS)
+        assert told
+        assert min(told) >= topic.ledger.unsettled_from > 0
+        assert list(map(client_view, await everything(broker))) == list(map(client_view, originals))
