@@ -116,6 +116,17 @@ class Settings:
         None, "port", "Port of HTTPS; empty: none", ge=0, le=65535, planned=True
     )
     flightServicePort: int = port(8815, "Port of Arrow Flight, where Spark reads entries", own=True)
+    flightMaxConnections: int = setting(
+        256,
+        "count",
+        "Flight connections at the same time; beyond, an idle one makes room, or none is taken",
+        ge=1,
+        le=10_000,
+        own=True,
+    )
+    flightMaxConnectionsPerIp: int = setting(
+        0, "count", "Flight connections from one address; 0: no limit", ge=0, own=True
+    )
     maxHttpServerConnections: int = setting(
         2048, "count", "HTTP connections served at the same time", ge=1, le=100_000
     )

@@ -128,6 +128,17 @@ QUERY_CLAIM_SECONDS = 3.0
 QUERY_TOPICS_MAX = 200_000
 """Most topics that all Spark queries together follow with subscriptions."""
 
+# -- Flight ----------------------------------------------------------------------------------
+
+FLIGHT_LOBBY_MAX = 1024
+"""Connections that have not spoken yet; beyond, the one that has waited longest is closed."""
+
+FLIGHT_PREFACE_SECONDS = 5.0
+"""A connection that has not spoken HTTP/2 by then is closed."""
+
+FLIGHT_IDLE_SECONDS = 60.0
+"""Who has been silent for so long makes room where all places are taken."""
+
 # -- HTTP ------------------------------------------------------------------------------------
 
 HTTP_BODY_BYTES_MAX = 1 << 20

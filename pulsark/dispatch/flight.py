@@ -1,9 +1,9 @@
 """The Flight port: listens from the start, pays for pyarrow.flight at the first connection.
 
 Importing ``pyarrow.flight`` costs tens of megabytes and a few hundred milliseconds, which an
-idle broker shall not spend. So a thread sleeps in ``accept`` on the public port; at the first
-connection it imports and starts the Flight server on a loopback port, and from then on copies
-bytes between the two. Bytes are never looked at, so whatever gRPC does works, TLS included.
+idle broker shall not spend. So a thread sleeps over the public port; at the first client that
+speaks HTTP/2 it imports and starts the Flight server on a loopback port, and from then on threads
+copy bytes between the two (``flight_relay``). Of the bytes only the first ones are looked at.
 The event loop takes no part: it only answers ``EntrySource`` calls, one bounded chunk at a time.
 """
 
@@ -12,12 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import selectors
 import socket
 import threading
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
+from pulsark.dispatch.flight_relay import Lobby, Relays, shut
 from pulsark.errors import ConfigError
+from pulsark.limits import FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS
+from pulsark.runtime import Clock, SystemClock
 from pulsark.storage.position import Position
 
 if TYPE_CHECKING:
@@ -25,8 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 256
-_COPY_BYTES = 256 * 1024
+_LOBBY_ROUND_SECONDS = 0.5
 _STOP_SECONDS = 2.0
 
 
@@ -65,14 +68,25 @@ class EntrySource(Protocol):
 class FlightListener:
     """Accepts Flight clients of one broker. Create, listen and close on the event loop."""
 
-    def __init__(self, source: EntrySource) -> None:
+    def __init__(
+        self,
+        source: EntrySource,
+        *,
+        most: int = 256,
+        most_of_host: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        """``most`` connections at a time, ``most_of_host`` (0: as many) of one address."""
         self._source = source
+        self._now = (clock or SystemClock()).monotonic
         self._listeners: list[socket.socket] = []
         self._server: EntryFlightServer | None = None
         self._lock = threading.Lock()
         self._starting = threading.Lock()
-        self._closed = False
-        self._open: set[socket.socket] = set()
+        self._closing = threading.Event()
+        self._asleep, self._wake = socket.socketpair()
+        """What sleeps over the first of them wakes when the second is closed."""
+        self._relays = Relays(most, most_of_host, self._now)
 
     async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
@@ -94,31 +108,67 @@ class FlightListener:
     async def close(self) -> None:
         """Cut all connections and stop the server, if it was ever started."""
         with self._lock:
-            self._closed = True
+            self._closing.set()
+            self._wake.close()
             listeners, self._listeners = self._listeners, []
             server, self._server = self._server, None
-            cut = list(self._open)
         _close(listeners)
         if server is not None:
             server.closing.set()
-        for connection in cut:
-            _shut(connection)
+        self._relays.close()
         if server is not None:
             await _stop(server)
 
     def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return  # the listener was closed
-            try:
-                backend = socket.create_connection(("127.0.0.1", self._backend_port(loop)))
-            except OSError as error:
-                client.close()
-                log.warning("flight: no connection to the Flight server: %s", error)
-                continue
-            self._join(client, backend)
+        """Let clients in, and those that speak HTTP/2 through."""
+        lobby = Lobby(FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS, self._now)
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            selector.register(self._asleep, selectors.EVENT_READ)
+            while not self._closing.is_set():
+                for key, _ in selector.select(_LOBBY_ROUND_SECONDS if lobby else None):
+                    found = cast(socket.socket, key.fileobj)
+                    if found is listener:
+                        self._let_in(listener, lobby, selector)
+                    elif found is not self._asleep and found.fileno() >= 0:
+                        selector.unregister(found)
+                        self._let_through(found, lobby, loop)
+                for client in lobby.late():
+                    selector.unregister(client)
+                    client.close()
+        for client in lobby.clear():
+            client.close()
+
+    def _let_in(
+        self, listener: socket.socket, lobby: Lobby, selector: selectors.BaseSelector
+    ) -> None:
+        try:
+            client, _ = listener.accept()
+        except OSError as error:
+            # Without a free descriptor for example; or the listener was closed.
+            if not self._closing.wait(_LOBBY_ROUND_SECONDS):
+                log.warning("flight: no client can be accepted: %s", error)
+            return
+        for gone in lobby.enter(client):
+            selector.unregister(gone)
+            gone.close()
+        selector.register(client, selectors.EVENT_READ)
+
+    def _let_through(
+        self, client: socket.socket, lobby: Lobby, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        try:
+            host = client.getpeername()[0]
+        except OSError:
+            host = ""
+        if not (lobby.leave(client) and host):
+            client.close()
+            return
+
+        def connect() -> socket.socket:
+            return socket.create_connection(("127.0.0.1", self._backend_port(loop)))
+
+        self._relays.join(client, connect, host)
 
     def _backend_port(self, loop: asyncio.AbstractEventLoop) -> int:
         """The Flight server's own port; starts it at the first call. Acceptor threads only."""
@@ -131,62 +181,17 @@ class FlightListener:
                 if server is None:
                     server = EntryFlightServer(self._source, loop)
                     with self._lock:
-                        if self._closed:
+                        if self._closing.is_set():
                             server.closing.set()
                             raise OSError("the broker is shutting down")
                         self._server = server
         return int(server.port)
 
-    def _join(self, client: socket.socket, backend: socket.socket) -> None:
-        with self._lock:
-            refused = self._closed or len(self._open) >= 2 * MAX_CONNECTIONS
-            if not refused:
-                self._open |= {client, backend}
-        if refused:
-            client.close()
-            backend.close()
-            return
-        for end in (client, backend):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        half_done = threading.Event()
-        for source, target in ((client, backend), (backend, client)):
-            threading.Thread(
-                target=self._copy, args=(source, target, half_done), name="flight-copy", daemon=True
-            ).start()
-
-    def _copy(
-        self, source: socket.socket, target: socket.socket, half_done: threading.Event
-    ) -> None:
-        """Copy one direction to its end; the direction that ends last closes both sockets."""
-        buffer = memoryview(bytearray(_COPY_BYTES))
-        try:
-            while size := source.recv_into(buffer):
-                target.sendall(buffer[:size])
-            with contextlib.suppress(OSError):  # the peer may have gone completely
-                target.shutdown(socket.SHUT_WR)
-        except OSError:
-            _shut(source)
-            _shut(target)
-        with self._lock:
-            last = half_done.is_set()
-            half_done.set()
-            if last:
-                self._open -= {source, target}
-        if last:
-            source.close()
-            target.close()
-
 
 def _close(listeners: Iterable[socket.socket]) -> None:
     for listener in listeners:
-        _shut(listener)
+        shut(listener)
         listener.close()
-
-
-def _shut(connection: socket.socket) -> None:
-    """Wake every thread that is blocked on a socket."""
-    with contextlib.suppress(OSError):  # not connected any more
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 async def _stop(server: EntryFlightServer) -> None:

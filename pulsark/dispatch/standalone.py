@@ -102,7 +102,16 @@ class Standalone:
         from pulsark.dispatch.flight import FlightListener
 
         settings = self._settings
-        server, admin, flight = Server(broker), AdminServer(broker), FlightListener(broker)
+        server, admin, flight = (
+            Server(broker),
+            AdminServer(broker),
+            FlightListener(
+                broker,
+                most=settings.flightMaxConnections,
+                most_of_host=settings.flightMaxConnectionsPerIp,
+                clock=broker.clock,
+            ),
+        )
         if not is_private(settings.bindAddress):
             log.warning(
                 "everybody who reaches %s can read, write and delete everything, because there is "

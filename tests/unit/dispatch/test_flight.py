@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,8 +17,10 @@ import pyarrow.flight as fl
 import pytest
 
 from pulsark.dispatch.flight import FlightListener, TopicRange
+from pulsark.dispatch.flight_relay import PREFACE, Lobby
 from pulsark.dispatch.flight_server import CHUNK_BYTES, ENTRY_SCHEMA, EntryTicket
 from pulsark.errors import ClientError, ConfigError, ServerError, StorageError
+from pulsark.limits import FLIGHT_IDLE_SECONDS, FLIGHT_PREFACE_SECONDS
 from pulsark.storage.position import Position
 
 TOPIC = "persistent://public/default/t"
@@ -201,8 +205,9 @@ def test_garbage_on_the_port_hurts_nobody() -> None:
         def use() -> int:
             with socket.create_connection(("127.0.0.1", port)) as raw:
                 raw.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-                while raw.recv(4096):
-                    pass
+                with contextlib.suppress(ConnectionResetError):
+                    while raw.recv(4096):
+                        pass
             with fl.connect(f"grpc://127.0.0.1:{port}") as client:
                 return int(client.do_get(ticket((5, 0), (7, 0))).read_all().num_rows)
 
@@ -212,6 +217,139 @@ def test_garbage_on_the_port_hurts_nobody() -> None:
             await listener.close()
 
     assert asyncio.run(run()) == 11
+
+
+def with_idle(
+    idle: Callable[[int], list[socket.socket]],
+    use: Callable[[int, FlightListener], T],
+    **given: Any,
+) -> T:
+    """Run ``use(port, listener)`` in a thread while ``idle(port)`` hold connections."""
+
+    async def run() -> T:
+        listener = FlightListener(small(), **given)
+        port = await listener.listen(["127.0.0.1"], 0)
+
+        def with_sockets() -> T:
+            held = idle(port)
+            try:
+                return use(port, listener)
+            finally:
+                for each in held:
+                    each.close()
+
+        try:
+            return await asyncio.to_thread(with_sockets)
+        finally:
+            await listener.close()
+
+    return asyncio.run(run())
+
+
+def rows(port: int) -> int:
+    with fl.connect(f"grpc://127.0.0.1:{port}") as client:
+        return int(client.do_get(ticket((5, 0), (7, 0))).read_all().num_rows)
+
+
+def silent(count: int, said: bytes = b"") -> Callable[[int], list[socket.socket]]:
+    def connect(port: int) -> list[socket.socket]:
+        found = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+        for each in found:
+            each.sendall(said)
+        return found
+
+    return connect
+
+
+@pytest.mark.parametrize("said", [b"", b"PRI"])
+def test_who_connects_and_says_nothing_costs_no_thread_and_no_place(said: bytes) -> None:
+    def use(port: int, listener: FlightListener) -> tuple[int, int]:
+        threads = threading.active_count()
+        return rows(port), len(listener._relays) if threading.active_count() < threads + 20 else -1
+
+    found, relays = with_idle(silent(300, said), use, most=2)
+    assert found == 11
+    assert relays <= 2
+
+
+def test_the_lobby_is_left_in_time_and_by_the_oldest_first() -> None:
+    clock = Clock()
+    lobby = Lobby(2, FLIGHT_PREFACE_SECONDS, clock.monotonic)
+    pairs = [socket.socketpair() for _ in range(3)]
+    (one, _), (two, speaks), (three, babbles) = pairs
+    assert lobby.enter(one) == []
+    clock.now += 1
+    assert lobby.enter(two) == []
+    assert lobby.enter(three) == [one]
+    speaks.sendall(PREFACE + b"more")
+    assert lobby.leave(two)
+    assert two.recv(100) == PREFACE + b"more"
+    clock.now += FLIGHT_PREFACE_SECONDS - 0.5
+    assert lobby.late() == []
+    clock.now += 0.5
+    assert lobby.late() == [three]
+    babbles.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    lobby.enter(three)
+    assert not lobby.leave(three)
+    assert len(lobby) == 0
+    for pair in pairs:
+        for end in pair:
+            end.close()
+
+
+def test_where_all_places_are_taken_the_most_silent_one_makes_room() -> None:
+    clock = Clock()
+
+    def use(port: int, listener: FlightListener) -> int:
+        first = socket.create_connection(("127.0.0.1", port))
+        first.sendall(PREFACE)
+        first.settimeout(10)
+        assert first.recv(1)  # the server's settings
+        clock.now += FLIGHT_IDLE_SECONDS - 1
+        with socket.create_connection(("127.0.0.1", port)) as refused:
+            refused.sendall(PREFACE)
+            refused.settimeout(10)
+            with contextlib.suppress(ConnectionResetError):
+                assert refused.recv(1) == b""
+        clock.now += 1
+        found = rows(port)
+        with first, contextlib.suppress(ConnectionResetError):
+            while first.recv(1000):
+                pass
+        return found
+
+    assert with_idle(silent(0), use, most=1, clock=clock) == 11
+
+
+def test_an_address_has_its_share_of_places() -> None:
+    def use(port: int, listener: FlightListener) -> int:
+        held = silent(3, PREFACE)(port)
+        while len(listener._relays) < 2:
+            pass
+        closed = 0
+        for each in held:
+            each.settimeout(10)
+            try:
+                closed += each.recv(1) == b""
+            except ConnectionResetError:
+                closed += 1
+            each.close()
+        return closed
+
+    assert with_idle(silent(0), use, most=100, most_of_host=2, clock=Clock()) == 1
+
+
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return 0
 
 
 def test_a_port_in_use_is_one_clear_error() -> None:
