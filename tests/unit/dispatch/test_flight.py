@@ -324,8 +324,6 @@ def test_where_all_places_are_taken_the_most_silent_one_makes_room() -> None:
 def test_an_address_has_its_share_of_places() -> None:
     def use(port: int, listener: FlightListener) -> int:
         held = silent(3, PREFACE)(port)
-        while len(listener._relays) < 2:
-            pass
         closed = 0
         for each in held:
             each.settimeout(10)
@@ -333,6 +331,7 @@ def test_an_address_has_its_share_of_places() -> None:
                 closed += each.recv(1) == b""
             except ConnectionResetError:
                 closed += 1
+        for each in held:
             each.close()
         return closed
 
