@@ -17,6 +17,8 @@ from pulsark.storage.position import Position
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ENTRIES = 4096
+READ_BYTES_MIN = 64 << 10
+"""What a subscription may read from storage however little is left for it."""
 ENTRY_OVERHEAD_BYTES = 200
 """What the objects around an entry's bytes cost, so that the budget means memory."""
 
@@ -47,6 +49,8 @@ class CacheBudget:
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self.evictions = 0
+        self.at_hand_bytes = 0
+        """Of them, what subscriptions read from storage for consumers that are behind."""
         # Insertion order is age: the oldest chunk of all topics is at the front.
         self._chunks: OrderedDict[int, tuple[TopicCache, Chunk]] = OrderedDict()
 
@@ -57,6 +61,23 @@ class CacheBudget:
             cache, chunk = next(iter(self._chunks.values()))
             cache.evict_through(chunk)
             self.evictions += 1
+
+    def at_hand(self, change: int) -> None:
+        """Subscriptions hold so many bytes more, or less, for consumers that are behind."""
+        self.at_hand_bytes += change
+        if change > 0:
+            self.added(change)
+        else:
+            self.used_bytes += change
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much more may be at hand."""
+        return self.at_hand_bytes + size <= self.max_bytes // 2
+
+    def read_bytes(self, wanted: int) -> int:
+        """How much of that a subscription may read at once: little, once half of all is taken."""
+        left = self.max_bytes // 2 - self.at_hand_bytes
+        return max(min(wanted, left), min(wanted, READ_BYTES_MIN))
 
     def chunk_created(self, cache: TopicCache, chunk: Chunk) -> None:
         """A chunk begins to fill."""

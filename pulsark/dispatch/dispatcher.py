@@ -54,6 +54,9 @@ class Dispatcher:
         self.read_position = Position(-1, 0)
         self.held_back = HeldBack()
         self._redeliveries: dict[Position, int] = {}
+        self._budget = subscription.topic.cache_budget
+        self._ahead_bytes = 0
+        """Of what was read, until all of it is dispatched."""
         self._ahead: list[Entry] = []
         """Entries from the read position on that were read from storage."""
         self._aside: dict[Position, Entry] = {}
@@ -152,9 +155,7 @@ class Dispatcher:
             self._reading.cancel()
             self._reading = None
         self._era += 1
-        self._ahead = []
-        self._aside.clear()
-        self._aside_bytes = 0
+        self._drop_all()
         self.held_back.clear()
         self._subscription.type.clear()
         mark_delete = self._cursor.state.mark_delete
@@ -180,9 +181,7 @@ class Dispatcher:
 
     def forget_content(self) -> None:
         """What was read is read again: it may be different now."""
-        self._ahead = []
-        self._aside.clear()
-        self._aside_bytes = 0
+        self._drop_all()
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -195,6 +194,7 @@ class Dispatcher:
     def close(self) -> None:
         """Stop for good."""
         self.pause()
+        self._drop_all()
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -288,11 +288,14 @@ class Dispatcher:
                 self._keep(entry)
             else:
                 self.read_position = entry.position
-                self._ahead = entries[index:] if entries is self._ahead else []
+                if entries is self._ahead:
+                    self._ahead = entries[index:]
+                else:
+                    self._drop_ahead()
                 return False
         last = entries[-1]
         self.read_position = Position(last.ledger_id, last.entry_id + 1)
-        self._ahead = []
+        self._drop_ahead()
         return True
 
     def _replay_waiting(self) -> bool:
@@ -369,16 +372,33 @@ class Dispatcher:
         position = entry.position
         if position in self._aside:
             return
-        self._aside_bytes += len(entry.data)
-        if self._aside_bytes > PUT_ASIDE_BYTES_MAX:
-            self._aside.clear()
-            self._aside_bytes = len(entry.data)
+        size = len(entry.data)
+        if self._aside_bytes + size > PUT_ASIDE_BYTES_MAX or not self._budget.has_room(size):
+            self._drop_aside()
+        self._aside_bytes += size
+        self._budget.at_hand(size)
         self._aside[position] = entry
 
     def _drop(self, position: Position) -> None:
         entry = self._aside.pop(position, None)
         if entry is not None:
             self._aside_bytes -= len(entry.data)
+            self._budget.at_hand(-len(entry.data))
+
+    def _drop_aside(self) -> None:
+        self._aside.clear()
+        self._budget.at_hand(-self._aside_bytes)
+        self._aside_bytes = 0
+
+    def _drop_ahead(self) -> None:
+        self._ahead = []
+        if self._ahead_bytes:
+            self._budget.at_hand(-self._ahead_bytes)
+            self._ahead_bytes = 0
+
+    def _drop_all(self) -> None:
+        self._drop_ahead()
+        self._drop_aside()
 
     # -- reads from storage ---
 
@@ -395,19 +415,24 @@ class Dispatcher:
 
     async def _fill_ahead(self) -> None:
         try:
-            self._ahead = await self._source.read(self.read_position, READ_ENTRIES, READ_BYTES)
+            room = self._budget.read_bytes(READ_BYTES)
+            self._ahead = await self._source.read(self.read_position, READ_ENTRIES, room)
         except Exception as error:
             self._read_failed(error)
             return
         self._reading = None
         self._complaint = ""
         if self._ahead:
+            size = sum(len(entry.data) for entry in self._ahead)
+            self._budget.at_hand(size - self._ahead_bytes)
+            self._ahead_bytes = size
             self.pump()
 
     async def _fill_aside(self, position: Position) -> None:
         """Fetch a waiting entry, and those behind it that wait as well."""
         try:
-            entries = await self._topic.read(position, READ_ENTRIES, READ_BYTES)
+            room = self._budget.read_bytes(READ_BYTES)
+            entries = await self._topic.read(position, READ_ENTRIES, room)
         except Exception as error:
             self._read_failed(error)
             return

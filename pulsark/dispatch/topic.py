@@ -85,6 +85,7 @@ class Topic:
         self.ledger: ManagedLedger
         self.arrivals: Arrivals
         self._cursors: CursorLog
+        self.cache_budget: CacheBudget = budget
         self._cache = TopicCache(budget)
         self._last = LastMessageFinder(self)
         self.backlog = Backlog(self)

@@ -85,7 +85,8 @@ class FakeTopic:
         self.ledger = FakeLedger()
         self.clock = FakeClock()
         self.run_queue = RunQueue(self.clock)
-        self.cache = TopicCache(CacheBudget(1 << 30))
+        self.cache_budget = CacheBudget(1 << 30)
+        self.cache = TopicCache(self.cache_budget)
         self.delayed = DelayedDelivery(self)
         self.broker_unacked = BrokerUnacked(0, 0)
         self.stored: dict[Position, tuple[bytes, int, bool]] = {}

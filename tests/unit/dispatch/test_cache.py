@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsark.dispatch.cache import CHUNK_ENTRIES, ENTRY_OVERHEAD_BYTES, CacheBudget, TopicCache
+from pulsark.dispatch.cache import (
+    CHUNK_ENTRIES,
+    ENTRY_OVERHEAD_BYTES,
+    READ_BYTES_MIN,
+    CacheBudget,
+    TopicCache,
+)
 from pulsark.dispatch.entry import Entry
 from pulsark.storage.position import Position
+from tests.support.broker_clients import TOPIC, Client, Command, scenario
+from tests.support.wire_frames import publish
 
 
 def entries(ledger_id: int, first: int, sizes: list[int]) -> list[Entry]:
@@ -79,3 +89,30 @@ def test_a_read_crosses_chunks() -> None:
     cache.append(1, CHUNK_ENTRIES, entries(1, CHUNK_ENTRIES, [0] * 5), 0)
     found = cache.read(Position(1, CHUNK_ENTRIES - 1), 3, 1)
     assert positions(found) == [Position(1, CHUNK_ENTRIES - 1 + i) for i in range(3)]
+
+
+@scenario()
+async def test_what_slow_consumers_hold_is_bounded_for_all_of_them(broker) -> None:
+    budget = broker.broker.cache_budget
+    budget.max_bytes = 1 << 20
+    client, slow = Client(broker), Client(broker)
+    await client.produce(TOPIC, 0)
+    for number in range(100):
+        client.send_bytes(publish(1, number, bytes(20_000)))
+        await client.take(Command.SEND_RECEIPT)
+    for number in range(30):
+        command = slow.subscribe_command(TOPIC, f"s{number}", number)
+        slow.send(command)
+        assert await slow.outcome() == 0
+        slow.flow(1, number)
+    await asyncio.sleep(0.1)
+    assert len(await slow.deliveries()) == 30
+    assert 0 < budget.at_hand_bytes < budget.max_bytes // 2 + 30 * (READ_BYTES_MIN + 20_000)
+    assert budget.at_hand_bytes < 30 * 1_980_000 / 4
+    for number in range(30):
+        slow.flow(99, number)
+    await asyncio.sleep(1)
+    assert len(await slow.deliveries()) == 30 * 99
+    slow.hang_up()
+    await asyncio.sleep(0.1)
+    assert budget.at_hand_bytes == 0

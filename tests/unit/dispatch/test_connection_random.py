@@ -241,6 +241,7 @@ def test_anything_at_any_time(seed: int, batch_index: bool, caplog: Any) -> None
                 client.hang_up()
             await asyncio.sleep(READER_GRACE_SECONDS + 10)
             await check_delivery(broker)
+            assert broker.broker.cache_budget.at_hand_bytes == 0
 
         with caplog.at_level(logging.ERROR):
             sim.run(main())
