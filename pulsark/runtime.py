@@ -116,7 +116,10 @@ class Disk(Protocol):
         """Remove a directory if it is there and empty. After a power failure it may be back."""
 
     def space(self, path: str) -> tuple[int, int]:
-        """``(free, total)`` bytes of the file system that holds ``path``."""
+        """``(free, total)`` bytes of the file system that holds ``path``.
+
+        Where files can hardly be made any more, little is free.
+        """
 
 
 class Worker(Protocol):
@@ -235,6 +238,10 @@ class _OsReadFile:
         os.close(self._fd)
 
 
+BYTES_PER_INODE = 1 << 20
+"""A file that can still be made counts as so many: a reserve of bytes is one of files, too."""
+
+
 class OsDisk:
     """The operating system's files."""
 
@@ -320,7 +327,10 @@ class OsDisk:
 
     def space(self, path: str) -> tuple[int, int]:
         usage = os.statvfs(path)
-        return usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
+        free = usage.f_bavail * usage.f_frsize
+        if usage.f_files:  # not every file system has a number of inodes
+            free = min(free, usage.f_favail * BYTES_PER_INODE)
+        return free, usage.f_blocks * usage.f_frsize
 
     @staticmethod
     def _write_file(path: str, data: bytes) -> None:

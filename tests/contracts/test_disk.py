@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,6 +115,19 @@ def test_each_sync_of_an_appended_file_is_one_of_its_own(
         ("fdatasync", file),
         ("fdatasync", file),
     ]
+
+
+@pytest.mark.parametrize(
+    ("inodes", "left", "free"), [(0, 0, 40 << 30), (10**6, 10**5, 40 << 30), (10**6, 30, 30 << 20)]
+)
+def test_a_disk_without_inodes_has_no_room(
+    inodes: int, left: int, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = SimpleNamespace(
+        f_bavail=10 << 20, f_frsize=4096, f_blocks=20 << 20, f_files=inodes, f_favail=left
+    )
+    monkeypatch.setattr(runtime.os, "statvfs", lambda path: usage)
+    assert OsDisk().space("/") == (free, 80 << 30)
 
 
 @pytest.mark.parametrize("disk", [OsDisk(), SimDisk()], ids=["os", "sim"])

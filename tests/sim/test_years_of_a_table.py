@@ -47,6 +47,9 @@ TARGET_BYTES: Final = 1000
 LOG_DAYS: Final = 7
 
 
+LONG: Final = [pytest.mark.chaos, pytest.mark.timeout(3600)]
+
+
 class YearsDisk(SimDisk):
     """Counts what an attach has to do."""
 
@@ -268,8 +271,8 @@ def check(sizes: list[Size], seals_a_day: int, ledgers: int) -> None:
     ("seals_a_day", "retention_days"),
     [
         (3, 10),
-        pytest.param(3, None, marks=pytest.mark.chaos),
-        pytest.param(40, 30, marks=pytest.mark.chaos),
+        pytest.param(3, None, marks=LONG),
+        pytest.param(20, 30, marks=LONG),
     ],
 )
 def test_a_table_stays_small_for_three_years(seals_a_day: int, retention_days: int | None) -> None:
