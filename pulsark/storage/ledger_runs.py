@@ -186,7 +186,16 @@ class LedgerRun:
 
     def joined(self, others: Sequence[LedgerRun]) -> LedgerRun:
         """With the ledgers of runs that follow it."""
-        return LedgerRun.of([info for run in (self, *others) for info in run.infos()])
+        ids, times = array("q"), array("q")
+        starts, sizes = array("q", [0]), array("q", [0])
+        for run in (self, *others):
+            skip = run._skip
+            ids.extend(run._ids[skip:])
+            times.extend(run._times[skip:])
+            for joined, column in ((starts, run._starts), (sizes, run._bytes)):
+                shift = joined[-1] - column[skip]
+                joined.extend([before + shift for before in column[skip + 1 :]])
+        return LedgerRun(ids, starts, sizes, times)
 
     def encode(self) -> bytes:
         """The stored JSON."""
