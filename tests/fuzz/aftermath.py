@@ -15,11 +15,13 @@ import pyarrow.flight as fl
 
 from pulsark.cli.admin_client import AdminClient, segment
 from pulsark.cli.errors import CommandError
+from pulsark.limits import READER_GRACE_SECONDS
 from tests.fuzz.script import NAMESPACES, TOPICS, VOLATILE_TOPICS, Position
 from tests.support.client_view import client_view
 
-LEFT_SECONDS = 30.0
-"""By then a connection that is gone has left nothing behind."""
+LEFT_SECONDS = READER_GRACE_SECONDS + 15
+"""By then a connection that is gone has left nothing behind, not even a reader that was told to
+connect anew."""
 
 SHOWN = 5
 Entries = dict[Position, bytes]
