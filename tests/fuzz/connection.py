@@ -93,16 +93,10 @@ class HostileConnection:
                 receipt = command.send_receipt
                 waiting = script.sent.get((receipt.producer_id, receipt.sequence_id))
                 found = (receipt.message_id.ledgerId, receipt.message_id.entryId)
-                data = waiting.popleft() if waiting else None
                 if found[0] < 2**63:  # else nothing was stored: a duplicate, or not persistent
                     script.positions.append(found)
-                    if data is not None:
+                    for data in waiting or ():
                         yield found, data
-            case Command.SEND_ERROR:
-                failed = command.send_error
-                waiting = script.sent.get((failed.producer_id, failed.sequence_id))
-                if waiting:
-                    waiting.popleft()
             case Command.MESSAGE:
                 found = command.message.message_id
                 script.positions.append((found.ledgerId, found.entryId))

@@ -43,18 +43,19 @@ IDS = 6
 """Producers and consumers of one connection have ids below this one, so that they collide."""
 
 POSITIONS_KEPT = 200
+SENT_KEPT = 5000
 
 
 class Script:
     """The frames of one connection, and what its answers taught.
 
-    ``sent`` holds the entries that have no receipt yet, by the producer id and sequence id that
-    their SEND named.
+    ``sent`` holds the last entries by the producer id and sequence id that their SEND named. Few
+    of these come twice; which of several entries a receipt is for cannot be told then.
     """
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.sent: dict[tuple[int, int], deque[bytes]] = {}
+        self.sent: dict[tuple[int, int], list[bytes]] = {}
         self.positions: deque[Position] = deque([(0, 0)], maxlen=POSITIONS_KEPT)
         self.asked: dict[int, int] = {}  # producers that are being opened, by request id
         self.producers: set[int] = set()
@@ -186,9 +187,10 @@ class Script:
             command.send.highest_sequence_id = (sequence_id + messages - 1) & (2**64 - 1)
         if rng.random() < 0.02:
             self._bend(command)
-        self.sent.setdefault((command.send.producer_id, command.send.sequence_id), deque()).append(
-            data
-        )
+        key = command.send.producer_id, command.send.sequence_id
+        self.sent.setdefault(key, []).append(data)
+        if len(self.sent) > SENT_KEPT:
+            del self.sent[next(iter(self.sent))]
         return _frame(command, data)
 
     def subscribe(self) -> Command:
