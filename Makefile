@@ -30,7 +30,7 @@ demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spar
 
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 15 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/integration $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/integration tests/fuzz $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/spark $(PYTEST_ARGS)
 
 check: $(STAMP) ## format, lint, types, layering, unit tests
