@@ -19,10 +19,10 @@ from pulsark.admin.requests import BrokerOf, NamespaceOf, done, unquoted
 from pulsark.admin.subscriptions import pass_over
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.subscription import Subscription
-from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_kinds import is_system_subscription
 from pulsark.dispatch.turns import in_turns
 from pulsark.errors import ClientError, ServerError
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.storage.managed_ledger import read_record
 from pulsark.wire.topic_name import TopicName
 
@@ -90,7 +90,7 @@ async def _each(
 
 async def _has(broker: Broker, name: TopicName, wanted: str) -> bool:
     """Whether a topic that is not loaded has a durable subscription, or one of that name."""
-    record = await read_record(ledger_path(name), broker.metadata)
+    record = await read_record(managed_ledger_path(name), broker.metadata)
     if record is None:
         return False
     cursors = await broker.cursors_at_rest(name, record.topic_id)

@@ -17,11 +17,15 @@ from urllib.parse import unquote
 from pulsark.dispatch.backlog import EVICT
 from pulsark.dispatch.inactivity import CAUGHT_UP, delete_if_unused, expire_subscriptions, is_due
 from pulsark.dispatch.policies import TopicPolicies, effective
-from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_kinds import is_system_subscription
 from pulsark.errors import PulsarkError, trace_of
 from pulsark.limits import LOOKS_AT_REST_PER_SECOND, VISITS_AT_REST_PER_SECOND
-from pulsark.storage.ledger_record import ManagedLedgerRecord, read_record, read_runs
+from pulsark.storage.ledger_record import (
+    ManagedLedgerRecord,
+    managed_ledger_path,
+    read_record,
+    read_runs,
+)
 from pulsark.storage.ledger_runs import NOTHING_FOLDED, FoldedLedgers
 from pulsark.storage.position import Position
 from pulsark.storage.retention import Retention, trim_points
@@ -172,7 +176,7 @@ class TopicsAtRest:
                         yield name, policies
 
     async def _has_work(self, name: TopicName, policies: TopicPolicies) -> bool:
-        path, metadata = ledger_path(name), self._broker.metadata
+        path, metadata = managed_ledger_path(name), self._broker.metadata
         record = await read_record(path, metadata)
         folded = None if record is None else await read_runs(record, metadata)
         if record is None or folded is None:

@@ -32,7 +32,7 @@ from pulsark.dispatch.schemas import Schemas
 from pulsark.dispatch.sealing import Sealing
 from pulsark.dispatch.subscribing import Subscribing
 from pulsark.dispatch.topic import Topic
-from pulsark.dispatch.topic_admin import TopicAdmin, buckets_path, ledger_path
+from pulsark.dispatch.topic_admin import TopicAdmin, buckets_path
 from pulsark.dispatch.topic_lists import TopicFeeds
 from pulsark.dispatch.topic_making import TopicMaking
 from pulsark.dispatch.turns import in_turns
@@ -47,6 +47,7 @@ from pulsark.runtime import Runtime
 from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
 from pulsark.storage.delayed_buckets import DelayedBuckets
 from pulsark.storage.ledger import LedgerConfig, LedgerManager
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.storage.managed_ledger import (
     ManagedLedger,
     ManagedLedgerConfig,
@@ -337,7 +338,7 @@ class Broker:
             self.clock.now_ms(),
         )
         ledger = await ManagedLedger.open(
-            ledger_path(name),
+            managed_ledger_path(name),
             self.ledgers,
             self.metadata,
             ManagedLedgerConfig.from_settings(self.settings),
@@ -418,7 +419,7 @@ class Broker:
         It stays if somebody else asks for it meanwhile.
         """
         key = str(name)
-        exists = await read_record(ledger_path(name), self.metadata) is not None
+        exists = await read_record(managed_ledger_path(name), self.metadata) is not None
         if not exists or self._closed or key in self._topics or key in self._leaving:
             yield None
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.topic_admin import ledger_path
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.storage.managed_ledger import read_ledgers
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ListedLedgers:
             return topic.ledger.ledger
         if self._broker.is_loading(name):
             return None
-        found = await read_ledgers(ledger_path(name), self._broker.metadata)
+        found = await read_ledgers(managed_ledger_path(name), self._broker.metadata)
         if found is None or found[0].pending:
             return None
         return found[1].info

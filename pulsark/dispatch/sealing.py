@@ -27,10 +27,10 @@ from pulsark.dispatch.sealing_due import (
 from pulsark.dispatch.sealing_jobs import SealingJobs
 from pulsark.dispatch.sealing_unloaded import UnloadedTopics
 from pulsark.dispatch.tidying import Tidying
-from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.turns import in_turns
 from pulsark.errors import CrowdedTableError, PulsarkError, StorageError
 from pulsark.limits import READS_PER_TURN_MAX
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.storage.managed_ledger import read_record
 from pulsark.storage.position import Position
 from pulsark.storage.table.seal_range import SealRange
@@ -232,7 +232,7 @@ class Sealing:
         parent = await self._broker.resources.partitioned_topics.get(base)
         if parent is not None and parent.topic_id == table_id:
             return True
-        record = await read_record(ledger_path(base), self._broker.metadata)
+        record = await read_record(managed_ledger_path(base), self._broker.metadata)
         return record is not None and record.topic_id == table_id
 
     def exclusively(self, base: TopicName) -> asyncio.Lock:

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.errors import PulsarkError, trace_of
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.storage.managed_ledger import read_record
 from pulsark.wire.topic_name import TopicName
 
@@ -78,7 +78,7 @@ class UnloadedTopics:
 
     async def _has_something(self, name: TopicName) -> bool:
         """Whether there are entries outside the table. An open ledger may have some."""
-        record = await read_record(ledger_path(name), self._broker.metadata)
+        record = await read_record(managed_ledger_path(name), self._broker.metadata)
         if record is None or not (record.ledgers or record.folded):
             return False
         if not (await self._broker.policy_source.current(name)).sealing.enabled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from pulsark.dispatch.grants import TOPICS, forget_topic, granted
 from pulsark.dispatch.policies import auto_topic_creation
@@ -19,7 +19,13 @@ from pulsark.metadata.resources import (
     Namespace,
     PartitionedTopic,
 )
-from pulsark.storage.ledger_record import TopicState, decode_record, read_record
+from pulsark.storage.ledger_record import (
+    TopicState,
+    decode_record,
+    managed_ledger_path,
+    read_record,
+    topic_place,
+)
 from pulsark.storage.managed_ledger import delete_managed_ledger
 from pulsark.storage.position import LATEST
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
@@ -64,7 +70,7 @@ class TopicAdmin:
         """Whether it is stored or in memory, not only part of a partitioned topic."""
         if not name.is_persistent:
             return self._broker.non_persistent.get(name) is not None
-        return await read_record(ledger_path(name), self._metadata) is not None
+        return await read_record(managed_ledger_path(name), self._metadata) is not None
 
     async def partition_count(self, name: TopicName, *, create: bool) -> int:
         """Partitions of a topic; 0 if it has none, or is missing and may be created."""
@@ -120,10 +126,19 @@ class TopicAdmin:
     async def make(self, name: TopicName) -> AnyTopic:
         """A topic that is not there, or a partition that may be only part of its topic.
 
-        Nobody else makes it meanwhile (``TopicMaking.alone``). ``NamespaceFullError``.
+        Nobody else makes it meanwhile (``TopicMaking.alone``). ``NamespaceFullError``. A name
+        that ends like a partition's is one's only: all partitions of a topic share its table.
         """
-        if name.partition >= 0 and await self.exists(name):
-            return await self._broker.any_topic(name, create=True)
+        if name.partition >= 0:
+            if await self.exists(name):
+                return await self._broker.any_topic(name, create=True)
+            if name.is_persistent:
+                raise ClientError(
+                    ServerError.NotAllowedError,
+                    f"{name} is the name of a partition, and {name.base} has no partitions: "
+                    "create it with partitions, or use a name that does not end in "
+                    "-partition-NUMBER",
+                )
         async with self._making.room(name):
             return await self._broker.any_topic(name, create=True)
 
@@ -181,7 +196,7 @@ class TopicAdmin:
                 await self._resources.topic_policies.delete(name)
             return
         async with self._broker.ending(name):
-            is_there = await read_record(ledger_path(name), self._metadata) is not None
+            is_there = await read_record(managed_ledger_path(name), self._metadata) is not None
             if is_there or self._broker.is_loading(name):
                 topic = await self._broker.load_topic(name)
                 if topic.is_used and not force:
@@ -217,7 +232,7 @@ class TopicAdmin:
 
     async def finish_deletion(self, name: TopicName) -> bool:
         """Go on where a deletion stopped; whether there was one."""
-        path = ledger_path(name)
+        path = managed_ledger_path(name)
         found = await self._metadata.get(path)
         if found is None:
             return False
@@ -312,7 +327,7 @@ class TopicAdmin:
 
     async def is_stored(self, name: TopicName) -> bool:
         """Whether anything is stored of a topic, even if only its deletion is not at its end."""
-        return await self._metadata.get(ledger_path(name)) is not None
+        return await self._metadata.get(managed_ledger_path(name)) is not None
 
     async def stored_topics(self, namespace: str) -> list[TopicName]:
         """All of which anything is stored, those whose deletion is not at its end among them."""
@@ -362,15 +377,6 @@ class TopicAdmin:
         return [] if found is None else base.partition_names(found.partitions)
 
 
-def ledger_path(name: TopicName) -> str:
-    """Where a topic's managed-ledger record is in the metadata store."""
-    return f"/managed-ledgers/{_place(name)}"
-
-
 def buckets_path(name: TopicName) -> str:
     """Where it says which buckets of delayed messages a topic has."""
-    return f"/delayed-buckets/{_place(name)}"
-
-
-def _place(name: TopicName) -> str:
-    return f"{name.namespace_name}/{name.domain}/{quote(name.local, safe='')}"
+    return f"/delayed-buckets/{topic_place(name)}"

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote
 
 from pulsark.errors import BadVersionError, MetadataError
 from pulsark.metadata.store import ABSENT, MetadataStore
@@ -21,6 +22,7 @@ from pulsark.storage.ledger_list import LedgerInfo, LedgerList
 from pulsark.storage.ledger_metadata import LedgerMetadata, check_version
 from pulsark.storage.ledger_runs import FoldedLedgers, RunLine, decode_run
 from pulsark.storage.position import EARLIEST, Position
+from pulsark.wire.topic_name import TopicName
 
 FORMAT_VERSION = 2
 """With folded runs; a record without any is of format 1, which earlier releases read."""
@@ -176,6 +178,16 @@ async def read_runs(record: ManagedLedgerRecord, metadata: MetadataStore) -> Fol
         runs.append(decode_run(path, found.value))
         await asyncio.sleep(0)  # a store in this process answers without a pause
     return FoldedLedgers(runs).behind(record.trimmed.ledger_id)
+
+
+def managed_ledger_path(name: TopicName) -> str:
+    """Where a topic's record is in the metadata store."""
+    return f"/managed-ledgers/{topic_place(name)}"
+
+
+def topic_place(name: TopicName) -> str:
+    """What a topic has in the metadata store is below this, in each of several places."""
+    return f"{name.namespace_name}/{name.domain}/{quote(name.local, safe='')}"
 
 
 async def claim_or_create(

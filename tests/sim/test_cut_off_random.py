@@ -22,8 +22,8 @@ from pulsark.dispatch.bulk_publishing import BulkPublishing
 from pulsark.dispatch.compactor import CompactedView
 from pulsark.dispatch.entry import Entry, stored_entry
 from pulsark.dispatch.topic import Topic
-from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.errors import PulsarkError
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.storage.managed_ledger import read_ledgers
 from pulsark.storage.position import EARLIEST, Position
 from pulsark.storage.table.staging import STAGING
@@ -178,13 +178,13 @@ class Life:
 
     async def check_ledgers(self) -> None:
         """No bookie has entries of the topic that nobody lists."""
-        found = await read_ledgers(ledger_path(NAME), self.store)
+        found = await read_ledgers(managed_ledger_path(NAME), self.store)
         assert found is not None
         record, ledgers = found
         compacted = -1 if record.compacted is None else record.compacted.ledger_id
         for ledger_id in self.broker.bookie.ledger_ids():
             known = await self.store.get(f"/ledgers/{ledger_id}")
-            of_topic = known is not None and ledger_path(NAME).encode() in known.value
+            of_topic = known is not None and managed_ledger_path(NAME).encode() in known.value
             if of_topic and self.broker.bookie.entries(ledger_id):
                 assert ledger_id in ledgers or ledger_id == compacted, ledger_id
 

@@ -7,11 +7,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
 from pulsark.errors import StorageError
+from pulsark.metadata.resources import PartitionedTopics
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.columns import BINARY
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.ledger_record import managed_ledger_path, read_record
 from pulsark.storage.table.attach import Repairs, TableOwner
 from pulsark.storage.table.doomed_tables import DoomedTables
 from pulsark.storage.table.known_ledgers import KnownLedgers
@@ -95,7 +97,22 @@ class TableOwners:
         if found is None:
             return None
         record = TableRecord.decode(table_path(name), found.value)
-        return record if record.table_id != table_id else None
+        if record.table_id == table_id:
+            return None
+        if await self._is_of_a_topic(name, record.table_id):
+            raise StorageError(
+                f"the table of {name} is that of another topic than the one with id {table_id}"
+            )
+        return record
+
+    async def _is_of_a_topic(self, name: TopicName, table_id: str) -> bool:
+        """Whether there is a topic of that name now, with partitions or without, whose table has
+        this id: then it must stay, whoever asks for another one in its place."""
+        topic = await read_record(managed_ledger_path(name), self._metadata)
+        if topic is not None and topic.topic_id == table_id:
+            return True
+        partitioned = await PartitionedTopics(self._metadata, self._runtime).get(name)
+        return partitioned is not None and partitioned.topic_id == table_id
 
     async def to_be_repaired(self, name: TopicName, table_id: str) -> TableOwner:
         """The owner of a table, which may be one that cannot be opened."""

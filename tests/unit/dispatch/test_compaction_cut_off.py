@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from pulsark.dispatch.compactor import CompactedView
-from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.errors import LedgerFencedError, MetadataError
 from pulsark.storage.compacted_to import CompactedTo
 from pulsark.storage.erasure import erased_ids
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.storage.managed_ledger import read_record
 from pulsark.storage.position import Position
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, scenario
@@ -53,7 +53,7 @@ async def there(broker: BrokerInMemory) -> list[tuple[int, int]]:
 async def check_ledgers(broker: BrokerInMemory) -> None:
     """There are no ledgers but those that the record lists."""
     await asyncio.sleep(0.1)
-    record = await read_record(ledger_path(NAME), broker.metadata)
+    record = await read_record(managed_ledger_path(NAME), broker.metadata)
     assert record is not None
     assert record.removing == ()
     listed = {info.ledger_id for info in record.ledgers}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from pulsark.dispatch.sealing import CHECK_SECONDS
 from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
 from pulsark.errors import MetadataError, StorageError
@@ -130,4 +132,17 @@ async def test_a_topic_whose_deletion_did_not_come_far_keeps_its_table(
     assert len(await everything(broker)) == 5
     await broker.broker.topic_admin.delete_topic(NAME)
     assert table_files(broker) == []
+    assert await notes(broker) == []
+
+
+@scenario(**SEALED)
+async def test_the_table_of_a_topic_that_is_there_stays_whoever_wants_its_place(
+    broker: BrokerInMemory,
+) -> None:
+    await sealed_topic(broker)
+    before = table_files(broker)
+    owners: Any = broker.broker.tables._owners
+    with pytest.raises(StorageError, match="that of another topic"):
+        await owners.open(NAME, "0" * 32)
+    assert table_files(broker) == before
     assert await notes(broker) == []

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_making import NamespaceFullError
 from pulsark.errors import ClientError, MetadataError, PulsarkError, ServerError
 from pulsark.metadata.resources import AlreadyExistsError
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, scenario
 from tests.support.lost_answers import ForgetfulStore
@@ -37,7 +37,7 @@ async def check_gone(broker: BrokerInMemory, topic_id: str) -> None:
     """Nothing is left of the topic."""
     log = await broker.broker._cursor_log(await broker.broker.ownership.own(NAME))
     assert log.subscriptions(topic_id) == []
-    assert await broker.metadata.get(ledger_path(NAME)) is None
+    assert await broker.metadata.get(managed_ledger_path(NAME)) is None
     assert await broker.metadata.children("/delayed-buckets") == []
     named = [await broker.metadata.get(f"/ledgers/{i}") for i in broker.bookie.ledger_ids()]
     assert all(found is not None and b"/cursors/" in found.value for found in named)
@@ -180,3 +180,14 @@ async def test_topics_made_at_once_are_not_too_many(broker) -> None:
     with pytest.raises(NamespaceFullError):
         await admin.create_topic(names[-1], {})
     assert counted == 3
+
+
+@scenario()
+async def test_a_name_like_a_partitions_is_that_of_a_topic_with_partitions(broker) -> None:
+    """All partitions of a topic share its table; a topic of its own would have it, too."""
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    refused = await client.open_producer(f"{TOPIC}-partition-7", "p", 2)
+    assert refused == ServerError.NotAllowedError
+    with pytest.raises(ClientError, match="create it with partitions"):
+        await broker.broker.topic_admin.create_topic(TopicName.parse(f"{NAME}-partition-7"), {})

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch import topic_lists
-from pulsark.dispatch.topic_admin import ledger_path
 from pulsark.dispatch.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import TOPIC_FEED_LINGER_SECONDS, TOPIC_WATCHERS_PER_CONNECTION_MAX
+from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import TopicsHash, topics_hash
 from pulsark.wire.topic_name import TopicName
@@ -215,9 +215,9 @@ async def create_many(broker: BrokerInMemory, count: int) -> list[str]:
     names = [f"{PREFIX}many-{number:05d}" for number in range(count)]
     first = TopicName.parse(f"{PREFIX}first")
     await broker.broker.topic_admin.create_topic(first, {})
-    record = await broker.metadata.get(ledger_path(first))
+    record = await broker.metadata.get(managed_ledger_path(first))
     for name in names:
-        await broker.metadata.put(ledger_path(TopicName.parse(name)), record.value)
+        await broker.metadata.put(managed_ledger_path(TopicName.parse(name)), record.value)
     return names
 
 
@@ -285,7 +285,7 @@ def test_many_changes_are_told_in_turns_and_topics_are_listed_as_soon_as_they_ar
             told += change.new_topics
         assert (sorted(told), change.topics_hash) == (names, topics_hash(names))
         for name in names[:200]:
-            await broker.metadata.delete(ledger_path(TopicName.parse(name)))
+            await broker.metadata.delete(managed_ledger_path(TopicName.parse(name)))
         gone: list[str] = []
         while len(gone) < 200:
             change = await update(follower)
