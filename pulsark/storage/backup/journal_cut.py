@@ -76,11 +76,17 @@ def cut_at(disk: Disk, directory: str, mark: int) -> Cut | None:
 
 
 def _cut_in(disk: Disk, directory: str, segment_id: int, mark: int) -> Cut | None:
-    """The end in a segment, unless the whole of it is later."""
+    """The end in a segment, unless the whole of it is later.
+
+    So is one without a record: it was just being made, and only what a segment begins with tells
+    which others there are. Where that is damaged, all older ones may be needed.
+    """
     path = f"{directory}/{segment_name(segment_id)}"
     size = disk.size(path)
-    older: dict[int, int] = {}
+    older: dict[int, int] | None = None
     for record in _records(disk, directory, segment_id):
+        if older is None:
+            older = {n: 0 for n in segments_in(disk, directory) if n < segment_id}
         if record.head.kind == Kind.SNAPSHOT:
             snapshot = decode_snapshot(record.body)
             if _mark_of(snapshot) > mark:
@@ -91,7 +97,7 @@ def _cut_in(disk: Disk, directory: str, segment_id: int, mark: int) -> Cut | Non
         elif _mark(record) > mark:
             size = _group_of(disk, path, record.offset)
             break
-    return Cut(segment_id, size, older)
+    return None if older is None else Cut(segment_id, size, older)
 
 
 def _records(disk: Disk, directory: str, segment_id: int) -> Iterator[ScannedRecord]:

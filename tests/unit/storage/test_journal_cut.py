@@ -105,3 +105,31 @@ def test_a_mark_below_all_leaves_nothing(journal: tuple[BookieHome, list[int]]) 
     assert end is not None
     assert end.segment_id == segments_in(DISK, home.journal_dir)[0]
     assert end.older == {}
+
+
+@pytest.mark.parametrize("size", [0, 20, 100])
+def test_a_segment_that_was_just_being_made_takes_no_other_s_place(
+    journal: tuple[BookieHome, list[int]], tmp_path: Path, size: int
+) -> None:
+    home, marks = journal
+    whole = shutil.copytree(home.journal_dir, tmp_path / "whole")
+    last = segments_in(DISK, str(whole))[-1]
+    begun = (whole / segment_name(last)).read_bytes()[:size]
+    (whole / segment_name(last + 1)).write_bytes(begun)
+    found = cut(BookieHome(str(whole), home.ledger_dir), tmp_path, marks[-1] + 1)
+    assert (found.report.torn, found.report.damaged) == ([], [])
+    assert found.index.ledgers[0].last_entry == STEPS - 1
+
+
+def test_a_segment_whose_beginning_is_damaged_is_cut_with_all_before_it(
+    journal: tuple[BookieHome, list[int]], tmp_path: Path
+) -> None:
+    home, marks = journal
+    whole = shutil.copytree(home.journal_dir, tmp_path / "whole")
+    last = segments_in(DISK, str(whole))[-1]
+    segment = bytearray((whole / segment_name(last)).read_bytes())
+    segment[100] ^= 1
+    (whole / segment_name(last)).write_bytes(segment)
+    found = cut(BookieHome(str(whole), home.ledger_dir), tmp_path, marks[-1] + 1)
+    assert len(found.report.damaged) == 1
+    assert found.index.ledgers[0].last_entry == STEPS - 1
