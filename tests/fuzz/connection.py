@@ -93,9 +93,10 @@ class HostileConnection:
                 receipt = command.send_receipt
                 waiting = script.sent.get((receipt.producer_id, receipt.sequence_id))
                 found = (receipt.message_id.ledgerId, receipt.message_id.entryId)
-                if found[0] < 2**63:  # else nothing was stored: a duplicate, or not persistent
+                if found[0] < 2**63:  # else nothing was stored: it is a duplicate
                     script.positions.append(found)
-                    for data in waiting or ():
+                    # What a topic that is not persistent has handed on has this id, too.
+                    for data in (waiting or ()) if found != (0, 0) else ():
                         yield found, data
             case Command.MESSAGE:
                 found = command.message.message_id

@@ -108,7 +108,7 @@ def wait_until_sealed(standalone: Standalone, count: int) -> None:
 
 def segments(standalone: Standalone) -> set[str]:
     journal = standalone.data_dir / "bookies" / "bookie-1" / "journal"
-    return {path.name for path in journal.iterdir() if path.name != "BOOKIE"}
+    return {path.name for path in journal.glob("*.journal")}
 
 
 def wait_until_released(standalone: Standalone, old: set[str]) -> None:
