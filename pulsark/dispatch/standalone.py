@@ -27,7 +27,7 @@ from pulsark.dispatch.server import Server
 from pulsark.errors import StorageError
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.runtime import Runtime, collect, collect_rarely, resident_bytes
-from pulsark.storage.bookie_fleet import leave_when_failed, open_fleet
+from pulsark.storage.bookie_fleet import check_store_is_there, leave_when_failed, open_fleet
 from pulsark.storage.data_dir import DataDir, locked
 from pulsark.storage.journal_settings import JournalSettings
 from pulsark.storage.ledger import LedgerManager
@@ -66,6 +66,8 @@ class Standalone:
                 runtime.disk.make_dirs(home.journal_dir)
                 runtime.disk.make_dirs(home.ledger_dir)
         self._cleanup.enter_context(locked(data_dir))
+        if not self._adopt:
+            check_store_is_there(data_dir.metadata_path, data_dir.homes, runtime.disk)
         metadata = await SqliteMetadataStore.open(
             data_dir.metadata_path, runtime, accept_loss=self._adopt
         )

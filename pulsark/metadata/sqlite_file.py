@@ -106,16 +106,26 @@ def first_loss_in(path: str) -> int | None:
 
 
 def _check_log(path: str, *, accept_loss: bool) -> None:
-    place = first_loss_in(path)
-    if place is None:
-        return
     log = f"{path}-wal"
+    if _size(path) == 0 and _size(log) > 0:  # SQLite would take it for an old one, and remove it
+        trouble = f"{path} is away or empty, and its log {log} is not: put the file back beside it"
+        rest = "without both"
+    else:
+        place = first_loss_in(path)
+        if place is None:
+            return
+        trouble = f"{log} is damaged at byte {place}, and later changes follow: they would be lost"
+        rest = "with what comes before"
     if not accept_loss:
-        raise MetadataError(
-            f"{log} is damaged at byte {place}, and later changes follow: they would be lost. "
-            f"{WHAT_TO_DO}. To go on with what comes before, start once with --adopt"
-        )
+        raise MetadataError(f"{trouble}. {WHAT_TO_DO}. To go on {rest}, start once with --adopt")
     shutil.copyfile(log, f"{log}.damaged")
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0
 
 
 def _prepare(connection: sqlite3.Connection, path: str, identity: str) -> None:

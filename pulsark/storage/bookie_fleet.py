@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +39,26 @@ class BookieHome:
 
     journal_dir: str
     ledger_dir: str
+
+
+def check_store_is_there(path: str, homes: Iterable[BookieHome], disk: Disk) -> None:
+    """``OtherStoreError`` if bookies are in service and there is no file of a metadata store.
+
+    Asked before a store is opened: opening would make a new one, which lies in the way of the
+    right one.
+    """
+    if os.path.exists(path):
+        return
+    for home in homes:
+        try:
+            identity = load_identity(disk, home.ledger_dir)
+        except (ConfigError, OSError):
+            continue  # it is said when the bookie is opened
+        if identity is not None:
+            raise OtherStoreError(
+                f"{path} is not there, and bookie {identity.bookie_id} in {home.ledger_dir} is in "
+                f"service. {WAYS_OUT}"
+            )
 
 
 async def open_fleet(

@@ -100,6 +100,30 @@ def test_a_damaged_log_can_be_accepted_and_is_kept(tmp_path: Path) -> None:
     assert ledgers(path) < 40
 
 
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_log_whose_file_is_away_is_left_as_it_is(tmp_path: Path, content: bytes | None) -> None:
+    path = left_by_a_kill(tmp_path / "m.db")
+    log = path.with_name(path.name + "-wal")
+    changes = log.read_bytes()
+    moved = path.rename(tmp_path / "moved.db")
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(MetadataError, match=r"put the file back.*--adopt"):
+        ledgers(path)
+    assert log.read_bytes() == changes
+    shutil.copy(moved, path)
+    assert ledgers(path) == 40
+
+
+def test_without_its_file_a_log_is_kept_when_that_is_accepted(tmp_path: Path) -> None:
+    path = left_by_a_kill(tmp_path / "m.db")
+    log = path.with_name(path.name + "-wal")
+    changes = log.read_bytes()
+    path.unlink()
+    assert ledgers(path, accept_loss=True) == 0
+    assert path.with_name(log.name + ".damaged").read_bytes() == changes
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [(PLACE, PLACE.replace(b"1999", b"1899")), (b"ledgers3", b"ledgers~")]
 )

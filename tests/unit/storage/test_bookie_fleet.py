@@ -16,7 +16,12 @@ from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Runtime
 from pulsark.storage.bookie_claims import OtherStoreError
-from pulsark.storage.bookie_fleet import BookieHome, leave_when_failed, open_fleet
+from pulsark.storage.bookie_fleet import (
+    BookieHome,
+    check_store_is_there,
+    leave_when_failed,
+    open_fleet,
+)
 from pulsark.storage.embedded_bookie import EmbeddedBookie
 from pulsark.storage.journal_format import RECORD_OVERHEAD
 from pulsark.storage.journal_settings import JournalSettings
@@ -107,6 +112,18 @@ def test_a_lost_metadata_store_is_noticed_and_nothing_is_changed(tmp_path: Path)
         names(tmp_path, other)
     assert files(tmp_path) == before
     assert other.tree.children("/") == []
+
+
+def test_without_a_store_bookies_in_service_are_refused_before_one_is_made(tmp_path: Path) -> None:
+    disk, store = Runtime().disk, tmp_path / "metadata.db"
+    check_store_is_there(str(store), homes(tmp_path, 2), disk)
+    names(tmp_path, MemoryMetadataStore())
+    with pytest.raises(
+        OtherStoreError, match=r"metadata.db is not there, and bookie bookie-1.*--a"
+    ):
+        check_store_is_there(str(store), homes(tmp_path, 2), disk)
+    store.touch()
+    check_store_is_there(str(store), homes(tmp_path, 2), disk)
 
 
 def files(root: Path) -> dict[Path, bytes]:
