@@ -67,11 +67,11 @@ def run_restore(backup: str, data_dir: str, conf: str | None, *, as_json: bool) 
     disk, progress = OsDisk(), Progress()
     backup = os.path.abspath(backup)
     manifest = read_manifest(disk, backup)
-    data = _data_dir(data_dir, conf, disk, len(manifest.places))
+    data = _data_dir(data_dir, conf, disk, manifest.highest_place)
     with _disk_errors():
         check_empty(data, disk)
         disk.make_dirs(data.path)
-        for home in data.homes[: len(manifest.places)]:
+        for home in data.homes[: manifest.highest_place]:
             disk.make_dirs(home.journal_dir)
             disk.make_dirs(home.ledger_dir)
         with locked(data):
@@ -80,7 +80,9 @@ def run_restore(backup: str, data_dir: str, conf: str | None, *, as_json: bool) 
         print_json({"dataDir": data.path, **_told(manifest, progress)})
         return
     print(f"restored the state of {_time(manifest)}: {_size(manifest, progress)}")
-    print(f"start it with: pulsark standalone --data-dir {data.path}")
+    fleet = "" if manifest.fleet_size == 1 else f" --bookies {manifest.fleet_size}"
+    told = fleet if conf is None else f" --conf {conf}"
+    print(f"start it with: pulsark standalone --data-dir {data.path}{told}")
 
 
 @contextlib.contextmanager

@@ -108,6 +108,20 @@ def test_a_backup_while_messages_are_published(tmp_path: Path, bookies: int) -> 
     assert list((tmp_path / "restored-3").rglob("*.parquet"))
 
 
+def test_a_backup_without_the_bookie_in_the_middle(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data", "--bookies", "3") as original, connected(original) as client:
+        producer = client.create_producer("t")
+        for number in range(10):
+            producer.send(b"%d" % number)
+    shutil.rmtree(tmp_path / "data" / "bookies" / "bookie-2")
+    said = pulsark("backup", tmp_path / "backup", "--data-dir", tmp_path / "data", code=1)
+    assert "bookie-2 was not there" in said
+    said = pulsark("restore", tmp_path / "backup", "--data-dir", tmp_path / "restored")
+    assert said.endswith(f"{tmp_path}/restored --bookies 3\n")
+    with Standalone(tmp_path / "restored", "--bookies", "3") as restored:
+        assert read(restored, "t") == list(range(10))
+
+
 def test_what_a_backup_has_the_original_may_delete(tmp_path: Path) -> None:
     with Standalone(tmp_path / "data", env=SEALING) as original:
         with connected(original) as client:

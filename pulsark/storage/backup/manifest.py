@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 
 import google_crc32c
@@ -13,6 +14,8 @@ from pulsark.runtime import Disk
 MANIFEST_NAME = "backup.json"
 METADATA_NAME = "metadata.db"
 FORMAT_VERSION = 1
+
+_place = re.compile(r"bookie-(\d+)(/|$)")
 
 
 class BackupError(PulsarkError):
@@ -38,10 +41,26 @@ class Manifest:
         """Bytes of all files."""
         return sum(size for size, _ in self.files.values())
 
+    @property
+    def highest_place(self) -> int:
+        """The number of the last bookie that there is a copy of; one before it may be missing."""
+        return max(map(_number_of, self.places), default=0)
+
+    @property
+    def fleet_size(self) -> int:
+        """Number of bookies of the original, with those that were not there."""
+        return max([self.highest_place, *map(_number_of, self.missing)])
+
     def encode(self) -> bytes:
         """JSON with a checksum of itself."""
         body = json.dumps({"version": FORMAT_VERSION, **asdict(self)})
         return json.dumps({"crc32c": google_crc32c.value(body.encode()), "backup": body}).encode()
+
+
+def _number_of(name: str) -> int:
+    """Of the bookie that a name in a backup is of; 0 if it is of none."""
+    match = _place.match(name)
+    return int(match[1]) if match else 0
 
 
 def read_manifest(disk: Disk, backup: str) -> Manifest:

@@ -38,9 +38,9 @@ def restore(
 
     The metadata store comes last: as long as it is not there, a standalone refuses the bookies.
     """
-    if len(data.homes) < len(manifest.places):
+    if len(data.homes) < manifest.highest_place:
         raise BackupError(
-            f"the backup has {len(manifest.places)} bookies, and there are directories for "
+            f"the backup has bookies up to {manifest.places[-1]}, and there are directories for "
             f"{len(data.homes)}: set journalDirectories and ledgerDirectories for all of them"
         )
     homes = {f"bookie-{number}": home for number, home in enumerate(data.homes, 1)}
