@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 HYPOTHESIS_PROFILE ?= quick
+HOURS ?= 1
 # For tests that take no time but the processor's; those with processes and a JVM run file by file.
 PARALLEL := -n auto --dist worksteal
 PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
@@ -28,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spark stream
 	$(BIN)/python -m pulsark.demo $(DEMO_ARGS)
 
-test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 15 minutes
+test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/integration tests/fuzz $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/spark $(PYTEST_ARGS)
@@ -49,8 +50,10 @@ sim: $(STAMP) ## crash the storage at every disk step, and a broker at random (S
 planted: $(STAMP) ## plant each known bug in a copy of the sources, and see which tests notice
 	$(BIN)/python -m tests.sim.planted $(PLANTED_ARGS)
 
-chaos: $(STAMP) ## long runs with killed processes
+chaos: $(STAMP) ## long runs: killed processes, then HOURS= (1) of the simulation and of hostile clients
 	$(BIN)/python -m pytest -m chaos -q $(PYTEST_ARGS)
+	$(BIN)/python -m tests.sim --hours $(HOURS)
+	$(BIN)/python -m tests.fuzz --frames 5000000 --hours $(HOURS)
 
 test-clients: $(STAMP) ## the official Python, Java and Go clients
 	$(BIN)/python -m pytest tests/clients -q $(PYTEST_ARGS)
