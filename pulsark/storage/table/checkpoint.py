@@ -43,8 +43,9 @@ def checkpoint_if_due(disk: Disk, directory: str) -> int | None:
     versions = table_log.versions()
     if sum(version > last for version in versions) < CHECKPOINT_COMMITS:
         return None
+    # Not that of the oldest commit: those before the beginning may be on their way out.
+    first = table_log.first()
     write_checkpoint(disk, directory, versions[-1])
-    first = versions[0]
     for old in [*before, versions[-1]][:-CHECKPOINTS_KEPT]:
         if old != first:
             disk.remove(f"{table_log.path}/{checkpoint_name(old)}")

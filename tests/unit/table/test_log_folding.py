@@ -14,7 +14,7 @@ import pytest
 from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
-from pulsark.storage.table import log_folding
+from pulsark.storage.table import checkpoint, log_folding
 from pulsark.storage.table.delta_log import DeltaLog, checkpoint_name, commit_name
 from pulsark.storage.table.past import NoSuchVersionError, read_log, table_at, version_at
 from pulsark.storage.table.process import Entries
@@ -255,6 +255,23 @@ async def test_a_checkpoint_that_says_something_else_takes_no_commits_place(worl
         await world.fold(3.5)
     assert (await world.record()).first_version == 0
     assert DeltaLog(world.disk, ONE).versions() == list(range(9))
+
+
+@world
+async def test_the_beginning_stays_while_commits_before_it_are_being_deleted(world: World) -> None:
+    await world.days(10)
+    before_ms = world.runtime.clock.now_ms() - int(1000 * DAY * 4.5)
+    assert await world.tables.fold_log(NAME, TABLE_ID, before_ms), "there is more to be deleted"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "CHECKPOINT_COMMITS", 1)
+        patch.setattr(checkpoint, "CHECKPOINTS_KEPT", 1)
+        await world.tables.checkpoint(NAME)
+    log = DeltaLog(world.disk, ONE)
+    assert log.versions()[0] == 2
+    assert log.checkpoints() == [5, 10]
+    assert read_log(world.disk, [ONE])[0].version == 5
+    await world.fold(4.5)
+    assert log.versions()[0] == 5
 
 
 def test_a_crash_at_any_step_leaves_a_log_that_says_the_same() -> None:
