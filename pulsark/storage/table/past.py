@@ -177,7 +177,9 @@ def _oldest_whole(
     """The first version from which on no file is missing."""
     known = {file.path: file for commit in commits for file in commit.adds}
     for commit in reversed(commits[first:]):
-        if any(_is_gone(disk, directories, known[path]) for path in commit.removes):
+        # A repair takes out what somebody else has added, too: no version has that.
+        ours = [known[path] for path in commit.removes if path in known]
+        if any(_is_gone(disk, directories, file) for file in ours):
             return commit.version  # the one that lacks them
     return commits[0].version + first
 

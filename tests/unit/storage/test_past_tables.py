@@ -106,3 +106,13 @@ def test_a_log_with_a_gap_is_not_believed(table: GrowingTable) -> None:
     Path(table.directory, "_delta_log", f"{1:020d}.json").unlink()
     with pytest.raises(NoSuchVersionError, match="some are missing"):
         read_log(DISK, [table.directory])
+
+
+def test_what_a_repair_took_out_of_a_table_is_no_file_of_its_past(table: GrowingTable) -> None:
+    (file,) = at(table, 1).files
+    Path(table.directory, file.path).unlink()
+    commits = read_log(DISK, [table.directory])
+    last = commits[-1]
+    commits.append(last._replace(version=5, adds=(), removes=("somebody-elses.parquet",)))
+    with pytest.raises(NoSuchVersionError, match="the versions 3 to 5 are there"):
+        table_at(commits, 1, DISK, [table.directory])
