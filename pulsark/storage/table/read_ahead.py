@@ -42,6 +42,8 @@ class ReadAhead:
     def __init__(self, max_bytes: int = BLOCKS_BYTES_MAX) -> None:
         self._blocks = Blocks[tuple[str, int]](max_bytes, least=2)
         self._loading: dict[Key, asyncio.Task[Entries]] = {}
+        self._forgotten = 0
+        """How often something was: what was being read then may be what it was before."""
 
     async def read(
         self,
@@ -69,6 +71,7 @@ class ReadAhead:
 
     def forget(self, table: str, ledger_ids: Collection[int] | None = None) -> None:
         """Rows of these ledgers changed, or of all."""
+        self._forgotten += 1
         kept = [Key(*source, first) for source, first in self._blocks]
         for key in (*kept, *self._loading.keys()):
             if key.table == table and (ledger_ids is None or key.ledger_id in ledger_ids):
@@ -94,8 +97,10 @@ class ReadAhead:
             except asyncio.CancelledError:
                 if not task.cancelled():
                     raise
+        before = self._forgotten
         block = await load(key.first)
-        self._blocks.keep(key[:2], block)
+        if self._forgotten == before:
+            self._blocks.keep(key[:2], block)
         return block
 
     def _look_ahead(self, block: Entries, key: Key, end: int, load: Load) -> None:

@@ -16,7 +16,6 @@ from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.ledger_record import managed_ledger_path, read_record
 from pulsark.storage.table.attach import Repairs, TableOwner
 from pulsark.storage.table.doomed_tables import DoomedTables
-from pulsark.storage.table.known_ledgers import KnownLedgers
 from pulsark.storage.table.record import TableRecord, table_directory, table_path, topic_at
 from pulsark.storage.table.table_limits import TableLimits
 from pulsark.storage.table.table_roots import TableRoots
@@ -30,7 +29,10 @@ SchemasOf = Callable[[TopicName], Awaitable[Sequence[tuple[bytes, SchemaData]]]]
 
 
 class TableOwners:
-    """Opens tables, and keeps them open. ``known`` is what is believed of their ledgers."""
+    """Opens tables, and keeps them open.
+
+    ``forget`` is told the path of each that is opened: what was read of it before may be untrue.
+    """
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class TableOwners:
         metadata: MetadataStore,
         runtime: Runtime,
         thread: Callable[[], Worker],
-        known: KnownLedgers,
+        forget: Callable[[str], None],
         limits: TableLimits,
         schemas_of: SchemasOf | None,
         repairs: Repairs,
@@ -48,7 +50,7 @@ class TableOwners:
         self._metadata = metadata
         self._runtime = runtime
         self._thread = thread
-        self._known = known
+        self._forget = forget
         self._limits = limits
         self._schemas_of = schemas_of
         self._repairs = repairs
@@ -67,7 +69,7 @@ class TableOwners:
             self._owners[path] = await self._opened(name, table_id)
             while len(self._owners) > OWNERS_MAX:
                 self._owners.popitem(last=False)
-            self._known.forget(path)
+            self._forget(path)
         return True
 
     async def _opened(

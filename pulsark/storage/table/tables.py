@@ -88,7 +88,7 @@ class Tables:
         self._ledgers = KnownLedgers()
         self.doomed = DoomedTables(metadata, self.roots, runtime.disk, self._thread)
         self._owners = TableOwners(
-            self.roots, metadata, runtime, self._thread, self._ledgers, limits, schemas_of,
+            self.roots, metadata, runtime, self._thread, self._forget, limits, schemas_of,
             sealing.repair, self.doomed,
         )  # fmt: skip
         self.publishing = TablePublishing(
@@ -471,10 +471,8 @@ class Tables:
 
     def forget(self, name: TopicName) -> None:
         """Nothing that is in memory of a table is true any more."""
-        path = table_path(name)
         self._owners.drop(name)
-        self._ahead.forget(path)
-        self._ledgers.forget(path)
+        self._forget(table_path(name))
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""
@@ -485,6 +483,10 @@ class Tables:
             self._worker.close()
 
     # Internals.
+
+    def _forget(self, path: str) -> None:
+        self._ahead.forget(path)
+        self._ledgers.forget(path)
 
     async def _seal(
         self,
@@ -559,12 +561,14 @@ class Tables:
 
         try:
             await owner.attach(new, removes, value, decided)
-        except StorageError:
+        except BaseException:
+            # It may be decided. Who opens the table next does it, and forgets what was known.
             self._owners.drop(name)
             raise
-        self._ledgers.forget(path, {file.ledger_id for file in (*new, *removes)})
-        if removes:
-            self._ahead.forget(path, {file.ledger_id for file in removes})
+        finally:
+            self._ledgers.forget(path, {file.ledger_id for file in (*new, *removes)})
+            if removes:
+                self._ahead.forget(path, {file.ledger_id for file in removes})
 
     async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
         found = self._ledgers.get(path, ledger_id)

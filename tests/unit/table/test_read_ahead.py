@@ -142,3 +142,14 @@ async def test_what_is_kept_is_bounded_and_can_be_forgotten() -> None:
     await ledger.read(ahead, 95)
     assert ledger.loads[-1] == 95
     ahead.close()
+
+
+@simulated
+async def test_what_is_being_read_while_it_is_forgotten_is_not_kept() -> None:
+    ahead, ledger = ReadAhead(), Ledger()
+    reading = asyncio.create_task(ledger.read(ahead, 20))
+    await asyncio.sleep(0.5)
+    ahead.forget("/t", {5})
+    assert await reading == list(range(20, 30)), "who asked before is answered"
+    await ledger.read(ahead, 20)
+    assert ledger.loads == [20, 20]
