@@ -519,7 +519,7 @@ class Connection(asyncio.BufferedProtocol):
             and len(self.requests) <= REQUESTS_UNDER_WAY_MAX // 2
             and (self._socket_open or self._takes_answers())
             and not self._unfinished
-            and self.state is State.CONNECTED
+            and self.state is not _CLOSED
         ):
             self._reading_paused = False
             self._transport.resume_reading()

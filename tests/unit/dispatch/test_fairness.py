@@ -45,6 +45,23 @@ async def test_others_are_answered_before_a_flood_is_done(broker) -> None:
 
 
 @scenario()
+async def test_a_handshake_in_pieces_goes_on_after_a_long_turn(broker) -> None:
+    clock = make_busy(broker)
+    client = Client(broker, handshake=False)
+    command = Command(type=Command.CONNECT)
+    command.connect.client_version = "test"
+    command.connect.protocol_version = 21
+    whole = encode_command(command)
+    queue = client.connection._run_queue
+    queue.deadline = clock.monotonic  # nothing is left of the turn
+    client.send_bytes(whole[:7])
+    del queue.deadline
+    assert client.transport.paused
+    client.send_bytes(whole[7:])
+    await client.take(Command.CONNECTED)
+
+
+@scenario()
 async def test_many_floods_together_take_no_longer_turns_than_one(broker) -> None:
     clock = make_busy(broker)
     flooders = [Client(broker) for _ in range(20)]
