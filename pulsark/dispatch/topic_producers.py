@@ -236,6 +236,7 @@ class TopicProducers:
             if not isinstance(error, PulsarkError):
                 log.exception("%s: producer %s is not admitted", self._topic.name, producer.name)
                 error = internal_error()
+            self.remove(producer)
             producer.decide(producer, error)
         else:
             producer.decide(producer, None)

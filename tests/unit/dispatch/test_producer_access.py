@@ -318,6 +318,7 @@ async def test_whatever_fails_when_its_turn_comes_a_waiting_producer_is_told_and
     expected = {OSError: ServerError.UnknownError, MetadataError: ServerError.MetadataError}
     assert await first.outcome() == expected[type(error)]
     assert not first.connection.waiting_producers
+    assert not len(first.connection.holdings)
     assert (await second.take(Command.PRODUCER_SUCCESS)).producer_success.producer_ready
     assert list(loaded(broker).producers) == ["2"]
 
