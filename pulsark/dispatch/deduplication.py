@@ -430,8 +430,13 @@ class Deduplication:
         duplicates, self._duplicates = self._duplicates, {}
         for waiting in duplicates.values():
             for entry in waiting:
-                if entry.producer is not None:
-                    entry.producer.connection.close_producer(entry.producer)
+                producer, entry.producer = entry.producer, None
+                if producer is not None:
+                    producer.connection.close_producer(producer)
+                    # It is closed, so its client hears nothing of this: it weighs no more.
+                    producer.connection.send_publish_error(
+                        producer, entry, ServerError.ServiceNotReady, "Send it again"
+                    )
 
     def _end(self) -> None:
         """Nobody waits for it any longer."""

@@ -780,6 +780,34 @@ async def test_switched_off_with_duplicates_under_way(broker) -> None:
     assert (await client.open_producer(TOPIC, "p")).last_sequence_id == -1
 
 
+@scenario(**ON, maxPendingPublishRequestsPerConnection=4)
+async def test_duplicates_that_wait_as_it_is_switched_off_weigh_on_nothing(broker) -> None:
+    client = await opened(broker)
+    await send(client, 0)
+    with held(broker):
+        client.send_bytes(message(client, 1) + 4 * message(client, 0))
+        assert client.transport.paused
+        switch = asyncio.ensure_future(set_policy(broker, False))
+        await asyncio.sleep(0.01)
+    await switch
+    await asyncio.sleep(0.01)
+    assert not client.transport.paused
+
+
+@scenario(**ON)
+async def test_a_producer_is_closed_although_its_duplicates_are_not_confirmed_any_more(
+    broker,
+) -> None:
+    client = await opened(broker)
+    await send(client, 0)
+    with held(broker):
+        client.send_bytes(message(client, 1) + message(client, 0))
+        client.send(client.close_command("producer"))
+        await set_policy(broker, False)
+        await asyncio.sleep(0.01)
+    assert await client.outcome() == 0
+
+
 @scenario(**KEPT)
 async def test_a_switch_that_fails_is_tried_again(broker) -> None:
     client = await opened(broker)
