@@ -100,19 +100,20 @@ async def commission(
         found = await metadata.get(path)
         record = _decoded(path, found.value) if found is not None else {}
         on_disk = _id_on(runtime.disk, root)
-        is_stranger = found is None and on_disk is not None and on_disk not in away | here
-        has_moved = found is None and (on_disk in away or (is_stranger and adopt))
-        root_id = record.get("rootId") or (on_disk if has_moved else None)
+        # What was refused here before is looked at anew: it is in service only once it is taken.
+        is_new = not record.get("inService")
+        is_stranger = is_new and on_disk is not None and on_disk not in away | here
+        has_moved = is_new and (on_disk in away or (is_stranger and adopt))
+        root_id = on_disk if has_moved else record.get("rootId")
         root_id = root_id or f"{runtime.rng.getrandbits(128):032x}"
         version = found.version if found is not None else ABSENT
-        if found is None:
+        if found is None or has_moved:
             # The id is settled first: a crash behind it finds it again.
             version = await metadata.put(path, _encoded(root_id, in_service=has_moved), version)
         ids[root] = root_id
         try:
             # What is a copy of another root stays as it is, and is refused.
-            is_new = not record.get("inService") and not has_moved and not is_stranger
-            if is_new and on_disk not in here:
+            if is_new and (on_disk is None or on_disk == root_id) and not has_moved:
                 put_in_service(runtime.disk, root, root_id)
                 await metadata.put(path, _encoded(root_id, in_service=True), version)
             check_root(runtime.disk, root, ids)

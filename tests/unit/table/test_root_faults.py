@@ -18,7 +18,7 @@ from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.storage.table.process import Entries
 from pulsark.storage.table.record import table_directory
 from pulsark.storage.table.repair import placed
-from pulsark.storage.table.roots import MARKER, commission
+from pulsark.storage.table.roots import MARKER, ROOTS_PATH, RefusedRootError, commission
 from pulsark.storage.table.seal_range import SealRange
 from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
@@ -238,6 +238,60 @@ def test_ids_of_roots_survive_a_restart_and_a_crash_at_each_step() -> None:
             disk.name_errno = 0
             assert await commission([*ROOTS, "/root-4"], metadata, sim.runtime(disk)) == more
             assert disk.list("/root-4") == [MARKER]
+
+        sim.run(main())
+
+
+def test_a_root_whose_first_start_was_broken_off_is_in_service_after_the_next() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            first = await commission(["/a"], metadata, sim.runtime(disk))
+            (path,) = [f"{ROOTS_PATH}/{name}" for name in await metadata.children(ROOTS_PATH)]
+            found = await metadata.get(path)
+            assert found is not None
+            # As it is between the root's file and the record of it.
+            await metadata.put(path, found.value.replace(b"true", b"false"), found.version)
+            assert await commission(["/a"], metadata, sim.runtime(disk)) == first
+            disk.remove(f"/a/{MARKER}")
+            await commission(["/a"], metadata, sim.runtime(disk))
+            assert disk.list("/a") == []
+
+        sim.run(main())
+
+
+def test_another_store_s_root_is_refused_at_each_start_until_it_is_adopted() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            strange = await commission(["/a"], MemoryMetadataStore(), sim.runtime(disk))
+            for _ in range(3):
+                roots = await commission(["/a"], metadata, sim.runtime(disk))
+                assert roots.ids != strange.ids
+                with pytest.raises(RefusedRootError, match="is refused"):
+                    roots.check(disk, "/a")
+            for adopt in (True, False):
+                roots = await commission(["/a"], metadata, sim.runtime(disk), adopt=adopt)
+                assert roots.ids == strange.ids
+                roots.check(disk, "/a")
+
+        sim.run(main())
+
+
+def test_a_root_that_moves_to_a_path_that_was_refused_before_is_the_one_it_was() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            before = await commission(["/a"], metadata, sim.runtime(disk))
+            disk.faulty, disk.name_errno = "/b", errno.EROFS
+            await commission(["/b"], metadata, sim.runtime(disk))
+            disk.name_errno = 0
+            rename(disk, "/a", "/b")
+            after = await commission(["/b"], metadata, sim.runtime(disk))
+            assert (after.ids["/b"], after.moved) == (before.ids["/a"], {"/a": "/b"})
 
         sim.run(main())
 
