@@ -121,10 +121,14 @@ class Relays:
             return
         try:
             backend = connect()
-        except OSError as error:
+        except Exception as error:  # whatever it is, the next client is let in
             self._give_back(host)
             client.close()
-            log.warning("flight: no connection to the Flight server: %s", error)
+            log.warning(
+                "flight: no connection to the Flight server: %s",
+                error,
+                exc_info=None if isinstance(error, OSError) else error,
+            )
             return
         for end in (client, backend):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -136,12 +140,17 @@ class Relays:
             closed = self._closed
         half_done = threading.Event()
         for source, target in ((client, backend), (backend, client)):
-            threading.Thread(
-                target=self._copy,
-                args=(relay, source, target, half_done),
-                name="flight-copy",
-                daemon=True,
-            ).start()
+            try:
+                threading.Thread(
+                    target=self._copy,
+                    args=(relay, source, target, half_done),
+                    name="flight-copy",
+                    daemon=True,
+                ).start()
+            except RuntimeError as error:  # there are too many
+                log.warning("flight: no thread for a connection of %s: %s", host, error)
+                relay.cut()
+                self._copied(relay, half_done)
         if closed:
             relay.cut()
 
@@ -194,6 +203,10 @@ class Relays:
                 target.shutdown(socket.SHUT_WR)
         except OSError:
             relay.cut()
+        self._copied(relay, half_done)
+
+    def _copied(self, relay: Relay, half_done: threading.Event) -> None:
+        """A direction has ended."""
         with self._lock:
             last = half_done.is_set()
             half_done.set()
@@ -202,8 +215,8 @@ class Relays:
                 self._of_host[relay.host] -= 1
                 self._of_host += Counter()  # without those that have none
         if last:
-            source.close()
-            target.close()
+            relay.client.close()
+            relay.backend.close()
 
 
 def _keep_alive(client: socket.socket) -> None:

@@ -17,7 +17,7 @@ import pyarrow.flight as fl
 import pytest
 
 from pulsark.dispatch.flight import FlightListener, TopicRange
-from pulsark.dispatch.flight_relay import PREFACE, Lobby
+from pulsark.dispatch.flight_relay import PREFACE, Lobby, Relays
 from pulsark.dispatch.flight_server import CHUNK_BYTES, ENTRY_SCHEMA, EntryTicket
 from pulsark.errors import ClientError, ConfigError, ServerError, StorageError
 from pulsark.limits import FLIGHT_IDLE_SECONDS, FLIGHT_PREFACE_SECONDS
@@ -336,6 +336,58 @@ def test_an_address_has_its_share_of_places() -> None:
         return closed
 
     assert with_idle(silent(0), use, most=100, most_of_host=2, clock=Clock()) == 1
+
+
+@pytest.mark.parametrize("error", [OSError("no descriptor"), ImportError("no pyarrow")])
+def test_a_server_that_cannot_be_started_is_tried_again_by_the_next_client(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def use(port: int, listener: FlightListener) -> int:
+        works = listener._backend_port
+
+        def fails(_: object) -> int:
+            monkeypatch.setattr(listener, "_backend_port", works)
+            raise error
+
+        monkeypatch.setattr(listener, "_backend_port", fails)
+        refused = silent(1, PREFACE)(port)[0]
+        with refused, contextlib.suppress(ConnectionResetError):
+            refused.settimeout(10)
+            assert refused.recv(1) == b""
+        return rows(port)
+
+    assert with_idle(silent(0), use, most=1) == 11
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_without_a_thread_a_client_is_let_go_and_so_is_its_place(
+    monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    left = iter([True] * started + [False] * (2 - started))
+    start = threading.Thread.start
+
+    def fails(thread: threading.Thread) -> None:
+        if thread.name == "flight-copy" and not next(left):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    (client, peer), (backend, server) = connected(), connected()
+    relays = Relays(1, 0, Clock().monotonic)
+    relays.join(client, lambda: backend, "h")
+    with peer, server:
+        peer.settimeout(10)
+        assert peer.recv(1) == b""
+        for thread in threading.enumerate():
+            if thread.name == "flight-copy":
+                thread.join(10)
+    assert len(relays) == relays._of_host.total() == 0
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        return one, listener.accept()[0]
 
 
 class Clock:
