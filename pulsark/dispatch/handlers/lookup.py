@@ -168,12 +168,7 @@ def watch_topics(connection: Connection, command: Command) -> None:
             raise ClientError(
                 ServerError.NotAllowedError, "Watching topics is not enabled on this broker"
             )
-        watchers = connection.topic_watchers
-        if len(watchers) >= TOPIC_WATCHERS_PER_CONNECTION_MAX:
-            raise ClientError(
-                ServerError.TooManyRequests,
-                f"A connection may watch {TOPIC_WATCHERS_PER_CONNECTION_MAX} topic lists",
-            )
+        watchers, most = connection.topic_watchers, TOPIC_WATCHERS_PER_CONNECTION_MAX
         pattern = TopicPattern(request.topics_pattern, settings.subscriptionPatternMaxLength)
         namespace = "/".join(parse_namespace(request.namespace))
 
@@ -193,6 +188,10 @@ def watch_topics(connection: Connection, command: Command) -> None:
                 early.append(change)
 
         async with connection.large_answer():
+            if len(watchers) >= most and request.watcher_id not in watchers:
+                raise ClientError(
+                    ServerError.TooManyRequests, f"A connection may watch {most} topic lists"
+                )
             await connection.broker.topic_admin.require_namespace(namespace)
             feed = connection.broker.topic_feeds.of(namespace)
             watcher = await feed.watch(pattern, updated)

@@ -195,6 +195,17 @@ async def test_watchers_of_a_connection_are_bounded(broker) -> None:
         await watch(client, ALL, watcher_id=watcher_id)
     client.send(watch_command(ALL, TOPIC_WATCHERS_PER_CONNECTION_MAX))
     assert (await client.take(Command.ERROR)).error.error == ServerError.TooManyRequests
+    assert (await watch(client, ALL, watcher_id=3)).watcher_id == 3
+
+
+@scenario()
+async def test_watchers_that_are_asked_for_at_once_are_bounded_too(broker) -> None:
+    client = Client(broker)
+    many = range(TOPIC_WATCHERS_PER_CONNECTION_MAX + 20)
+    client.send(*[watch_command(ALL, watcher_id) for watcher_id in many])
+    for _ in range(20):
+        assert (await client.take(Command.ERROR)).error.error == ServerError.TooManyRequests
+    assert len(client.connection.topic_watchers) == TOPIC_WATCHERS_PER_CONNECTION_MAX
 
 
 @scenario(enableBrokerSideSubscriptionPatternEvaluation=False)
