@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pulsark.dispatch.delayed import NEVER_MS
 from pulsark.dispatch.erased_entries import ack_of
 from pulsark.dispatch.held_back import HeldBack
-from pulsark.errors import trace_of
+from pulsark.errors import CorruptEntryError, trace_of
 from pulsark.limits import PUT_ASIDE_BYTES_MAX
 from pulsark.storage.position import Position
 from pulsark.storage.position_set import PositionSet
@@ -41,6 +41,10 @@ READ_BYTES = 4 << 20
 ROUNDS_PER_TURN = 4
 """Reads of fewer entries that a subscription may make in a row."""
 READ_RETRY_SECONDS = 1.0
+ABOUT_DAMAGE = (
+    "`pulsark tables repair TOPIC` says what of its table is lost, `pulsark doctor --data-dir DIR` "
+    "what of a journal"
+)
 NOTHING = PositionSet()
 
 
@@ -449,6 +453,8 @@ class Dispatcher:
     def _read_failed(self, error: Exception) -> None:
         """Whatever it was: without another attempt the subscription would stand still for ever."""
         complaint = f"{type(error).__name__}: {error}"
+        if isinstance(error, CorruptEntryError):
+            complaint += f". {ABOUT_DAMAGE}"
         if complaint != self._complaint:
             self._complaint = complaint
             log.warning(

@@ -138,7 +138,8 @@ class EmbeddedBookie:
             report = recovered.report
             harmed = report.damaged or report.corrupt_entries
             level = logging.ERROR if harmed else logging.INFO
-            log.log(level, "bookie %s: %s", bookie_id, report)
+            todo = "; pulsark doctor --data-dir DIR says what to do" if harmed else ""
+            log.log(level, "bookie %s: %s%s", bookie_id, report, todo)
             bookie = cls(
                 commissioned.identity, journal_dir, ledger_dir, settings, runtime, recovered
             )
@@ -531,7 +532,8 @@ class EmbeddedBookie:
     def _check_doubt(self, ledger_id: int, entry_id: int) -> None:
         if self._index.in_doubt(ledger_id):
             raise CorruptEntryError(
-                f"entry {ledger_id}:{entry_id} may have been in a damaged part of the journal"
+                f"entry {ledger_id}:{entry_id} may have been in a damaged part of the journal; "
+                "stop this process, and pulsark doctor --data-dir DIR says how to go on"
             )
 
     def _answer(self, ledger_id: int, first: int, result: EntryRead) -> list[tuple[int, bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding
+from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, ways_out
 from pulsark.cli.doctor.stopped import Stopped, StoppedBookie
 from pulsark.metadata.sqlite_reading import StoreReading
 from pulsark.storage.bookie_claims import Seen, foreign, older
@@ -71,13 +71,4 @@ def _age(stopped: Stopped) -> Iterator[Finding]:
         OK,
         f"the metadata store is as new as the bookies; the next ledger is {next_ledger_id}, "
         f"the highest that they have seen {highest}",
-    )
-
-
-def ways_out(data_dir: str) -> str:
-    """What to do about a metadata store that does not belong to its bookies."""
-    return (
-        f"pulsark restore BACKUP --data-dir {data_dir} (move the one there away first)\n"
-        f"pulsark standalone --data-dir {data_dir} --adopt (once: what the store does not know "
-        "stays where it is, and nobody gets it)"
     )

@@ -22,21 +22,42 @@ class Finding(NamedTuple):
     todo: str = ""
 
 
+def restoring(data_dir: str) -> str:
+    """How to put a backup in the place of a data directory."""
+    return f"pulsark restore BACKUP --data-dir {data_dir} (move the one there away first)"
+
+
+def ways_out(data_dir: str) -> str:
+    """What to do about a metadata store that does not belong to its bookies."""
+    return (
+        f"{restoring(data_dir)}\n"
+        f"pulsark standalone --data-dir {data_dir} --adopt (once: what the store does not know "
+        "stays where it is, and nobody gets it)"
+    )
+
+
 def shown(finding: Finding) -> str:
-    """A finding in lines of 80 characters; a command in ``todo`` has a line of its own."""
+    """A finding in lines of 80 characters; a command in ``todo`` has a line of its own.
+
+    A word that is longer overflows: a path or a command can be copied.
+    """
     head = f"{finding.status:<8} {finding.check:<10} "
     indent = " " * len(head)
-    lines = textwrap.wrap(finding.found, COLUMNS, initial_indent=head, subsequent_indent=indent)
+    lines = _wrapped(finding.found, head, indent)
     for todo in finding.todo.splitlines():
-        lines += textwrap.wrap(
-            todo,
-            COLUMNS,
-            initial_indent=f"{indent}-> ",
-            subsequent_indent=f"{indent}   ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        lines += _wrapped(todo, f"{indent}-> ", f"{indent}   ")
     return "\n".join(lines)
+
+
+def _wrapped(text: str, first: str, then: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        COLUMNS,
+        initial_indent=first,
+        subsequent_indent=then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def print_findings(findings: Iterable[Finding], conclusion: tuple[str, str], as_json: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from pulsark.cli.doctor.finding import FAILURE, OK, Finding
+from pulsark.cli.doctor.finding import FAILURE, OK, Finding, restoring
 from pulsark.cli.doctor.stopped import Stopped
 
 
@@ -13,7 +13,7 @@ def check(stopped: Stopped) -> Iterator[Finding]:
     """Findings about ``metadata.db``."""
     store = stopped.store
     data = stopped.data.path
-    restore = f"pulsark restore BACKUP --data-dir {data}"
+    restore = restoring(data)
     if store.trouble:
         yield Finding("metadata", FAILURE, "; ".join(store.trouble), restore)
     for path in store.damaged:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 
-from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding
+from pulsark.cli.doctor.finding import FAILURE, OK, Finding, restoring
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.errors import PulsarkError
 from pulsark.storage.backup.table_files import KnownTable, known_tables
@@ -45,22 +46,32 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
                 FAILURE,
                 f"{directory} has attach {attached}, the metadata store knows {table.attached}: "
                 "the store is older",
-                f"pulsark restore BACKUP --data-dir {stopped.data.path}",
+                f"put the newest metadata.db back\n{restoring(stopped.data.path)}",
             )
     nowhere = [
         name
         for name in sorted(table.files)
-        if not any(os.path.exists(f"{directory}/{name}") for directory in there)
+        if not any(_size(f"{directory}/{name}") == table.files[name] for directory in there)
     ]
     if nowhere:
         yield _lost(table, nowhere)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None
 
 
 def _lost(table: KnownTable, files: list[str]) -> Finding:
     names = ", ".join(files[:FILES_SHOWN]) + (", ..." if len(files) > FILES_SHOWN else "")
     return Finding(
         "tables",
-        WARNING,
-        f"{table.place} lacks {len(files)} of {len(table.files)} files on every root: {names}",
-        "bring the files back, from a backup for instance",
+        FAILURE,
+        f"the table of {table.topic} in {table.place} lacks {len(files)} of {len(table.files)} "
+        f"files on every root, or they have another size: {names}",
+        "bring the files back, from a backup for instance\n"
+        f"pulsark tables repair {shlex.quote(table.topic)} (while the standalone runs: makes again "
+        "what bookies still have, and says what is lost)",
     )

@@ -71,8 +71,9 @@ def read_manifest(disk: Disk, backup: str) -> Manifest:
         file = disk.open(path)
     except (FileNotFoundError, NotADirectoryError):
         raise BackupError(
-            f"{backup} is no complete backup: it has no {MANIFEST_NAME}, which is written last. "
-            "Remove it and make another one"
+            f"{backup} is no complete backup: there is no {path}, which is written last. "
+            "Give the directory that `pulsark backup` has filled; if that was interrupted, make "
+            "another backup"
         ) from None
     try:
         sealed = json.loads(file.read(0, size))

@@ -22,8 +22,8 @@ def check_empty(data: DataDir, disk: Disk) -> None:
         names = [path] if os.path.isfile(path) else disk.list(path)
         if set(names) - {LOCK_NAME}:
             raise BackupError(
-                f"{path} is in use by a standalone, stopped or not, which may have newer messages "
-                "than the backup. Restore into an empty directory; or move that one away first"
+                f"{path} is of a standalone, stopped or not, that may have newer messages than "
+                "the backup. Restore into an empty directory; or move that one away first"
             )
 
 

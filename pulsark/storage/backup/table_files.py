@@ -17,7 +17,7 @@ from typing import Any
 
 from pulsark.runtime import Disk
 from pulsark.storage.table.delta_log import CorruptCommitError, DeltaLog, attach_number
-from pulsark.storage.table.record import TABLES_PATH, TableRecord
+from pulsark.storage.table.record import TABLES_PATH, TableRecord, topic_at
 from pulsark.storage.table.roots import MARKER, storage_root_of
 
 _LOG = "_delta_log"
@@ -35,8 +35,9 @@ class KnownTable:
     """Its directory below a storage root."""
     attached: int
     """The number of its last attach."""
-    files: frozenset[str]
-    """What its rows are in, relative to the directory."""
+    files: Mapping[str, int]
+    """What its rows are in, relative to the directory, with the size of each in bytes."""
+    topic: str
 
 
 def known_tables(nodes: Mapping[str, bytes]) -> list[KnownTable]:
@@ -53,21 +54,19 @@ def known_tables(nodes: Mapping[str, bytes]) -> list[KnownTable]:
             records[topic] = TableRecord.decode(path, value)
     tables = []
     for topic, record in records.items():
-        files = frozenset(
-            name for document in documents.get(topic, ()) for name in _named(document)
-        )
+        files = dict(named for document in documents.get(topic, ()) for named in _named(document))
         for place in dict.fromkeys(
             directory[len(storage_root_of(directory)) + 1 :] for directory in record.roots
         ):
-            tables.append(KnownTable(place, record.attached, files))
+            tables.append(KnownTable(place, record.attached, files, topic_at(topic)))
     return tables
 
 
-def _named(document: Any) -> Iterator[str]:
-    """Paths of files that a document says are in the table; not those that have left it."""
+def _named(document: Any) -> Iterator[tuple[str, int]]:
+    """Path and size of each file that a document says is in the table, and has not left it."""
     if isinstance(document, dict):
         if "path" in document and "crc32c" in document:
-            yield str(document["path"])
+            yield str(document["path"]), int(document["size"])
             return
         for key, value in document.items():
             if key not in ("removes", "left"):

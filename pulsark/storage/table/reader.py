@@ -81,20 +81,23 @@ class TableReader:
         file = ledger.file_of(first)
         if file is None:
             raise NoSuchEntryError(f"entry {ledger.ledger_id}:{first} is not sealed")
-        errors = []
+        failures: list[str] = []
         for directory in self._directories:
             try:
                 group = self._group(directory, file, first)
             except Exception as e:  # whatever it is, another root may have it
-                log.warning("%s/%s: %s", directory, file.path, e)
                 self._close(directory, file)
-                errors.append(e)
+                reason = e.strerror if isinstance(e, OSError) and e.strerror else e
+                failures.append(f"{directory}/{file.path}: {reason}")
                 continue
+            for failure in failures:
+                log.warning("%s; another storage root has it", failure)
             found = _part(group, first, last, max_bytes)
             self._look_ahead(ledger, first, found[-1][0] + 1, group[-1][0] + 1)
             return found
         raise CorruptEntryError(
-            f"entry {ledger.ledger_id}:{first} can be read from no storage root: {errors}"
+            f"entry {ledger.ledger_id}:{first} can be read from no storage root: "
+            + "; ".join(failures)
         )
 
     def close(self) -> None:

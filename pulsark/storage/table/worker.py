@@ -214,7 +214,11 @@ def _take_place(priority: str) -> None:
 
 def main() -> None:
     """Serve standard input."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
     # Its own process group: an interrupt of the terminal is for the broker to handle. Not its own
     # session: Linux shares the processors among sessions first, whatever is nice or idle in them.
     os.setpgid(0, 0)

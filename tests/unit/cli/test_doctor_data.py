@@ -119,6 +119,14 @@ def test_a_table_that_is_ahead_and_lacks_a_file(used: Path) -> None:
     log = DeltaLog(OsDisk(), directory)
     log.create(record)
     log.write(1, commit_of(record))
+    lost = findings(used)["tables"]
+    assert (lost.status, "lacks 1 of 1 files" in lost.found) == (FAILURE, True)
+    assert "pulsark tables repair persistent://public/default/t " in lost.todo
+    path = Path(directory, file.path)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(file.size))
+    assert findings(used)["tables"].status == OK
+    path.write_bytes(bytes(file.size - 1))
     assert "lacks 1 of 1 files" in findings(used)["tables"].found
     log.write(2, commit_of(record.intending(3, [], [file])))
     ahead = [each for each in examine(Stopped(settings(used))) if each.check == "tables"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsark.errors import CorruptEntryError
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.rows import ROW_SCHEMA, RowBuilder, builder, entries_of
@@ -221,3 +222,19 @@ def test_times_that_a_log_cannot_say_are_in_no_statistics() -> None:
     assert "publish_time" not in file.statistics["maxValues"]
     assert "publish_time" not in file.statistics["minValues"]
     assert file.statistics["maxValues"]["event_time"] == "1970-01-01T00:00:00.007000Z"
+
+
+def test_a_failed_read_names_the_file_and_what_is_wrong_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SimDisk()
+    files = seal([(0, alone())], 0, 5, [ROOT], disk, "n")
+    ledger, name = SealedLedger(5, 0, tuple(files)), files[0].path
+    assert len(TableReader(["/lost/t", ROOT], disk).read(ledger, 0, 0, 1)) == 1
+    (line,) = caplog.messages
+    assert line == f"/lost/t/{name}: no such file; another storage root has it"
+    caplog.clear()
+    with pytest.raises(CorruptEntryError) as caught:
+        TableReader(["/lost/t"], disk).read(ledger, 0, 0, 1)
+    assert str(caught.value).endswith(f": /lost/t/{name}: no such file")
+    assert not caplog.messages  # who asked says it, once
