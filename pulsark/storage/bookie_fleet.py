@@ -10,6 +10,7 @@ Whether bookies and metadata store belong together at all is asked first (``book
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -182,6 +183,7 @@ async def _open(
     metadata: MetadataStore,
     runtime: Runtime,
 ) -> EmbeddedBookie:
+    _check_access(home, runtime.disk)
     path = f"{PLACES}/{place}"
     found = await metadata.get(path)
     version = found.version if found else ABSENT
@@ -209,6 +211,21 @@ async def _open(
     if instance is None:
         await _put(metadata, path, {**record, "instanceId": bookie.instance_id.hex()}, version)
     return bookie
+
+
+def _check_access(home: BookieHome, disk: Disk) -> None:
+    """Raise ``StorageError`` if what is in the directories cannot be known now.
+
+    Those of a disk that is away are not there, or cannot be read. That is not an empty disk: as
+    soon as it is back, the bookie answers for all that it has.
+    """
+    try:
+        for directory in (home.journal_dir, home.ledger_dir):
+            disk.make_dirs(directory)
+            with contextlib.suppress(ConfigError):  # it is said when the bookie is opened
+                load_identity(disk, directory)
+    except OSError as e:
+        raise StorageError(f"{home.journal_dir}, {home.ledger_dir}: {e}") from e
 
 
 def _check_instance(name: str, home: BookieHome, instance: str | None, disk: Disk) -> None:

@@ -79,6 +79,21 @@ def test_an_empty_disk_never_answers_under_the_old_name(tmp_path: Path) -> None:
     assert names(tmp_path, metadata) == [first, second]
 
 
+@pytest.mark.parametrize("away", ["a link that leads nowhere", "a file"])
+def test_a_disk_that_is_away_is_not_an_empty_one(tmp_path: Path, away: str) -> None:
+    metadata = MemoryMetadataStore()
+    names(tmp_path, metadata)
+    (tmp_path / "1").rename(tmp_path / "other")
+    if away == "a file":
+        (tmp_path / "1").write_bytes(b"")
+    else:
+        (tmp_path / "1").symlink_to(tmp_path / "nowhere")
+    assert names(tmp_path, metadata) == ["bookie-1"]
+    (tmp_path / "1").unlink()
+    (tmp_path / "other").rename(tmp_path / "1")
+    assert names(tmp_path, metadata) == ["bookie-1", "bookie-2"]
+
+
 def test_a_bookie_that_lost_only_its_journal_is_left_out(tmp_path: Path) -> None:
     metadata = MemoryMetadataStore()
     names(tmp_path, metadata)
