@@ -121,11 +121,29 @@ def _restore_log(disk: Disk, record: TableRecord, directory: str) -> None:
         try:
             found = theirs.versions() if peer != directory else []
             if found and _follow_each_other(theirs, found) and not _damaged(theirs):
+                if _differ(theirs, mine, damaged):
+                    _discard_log(disk, theirs, mine, damaged)
+                    damaged = set()
                 _copy_log(disk, theirs, mine, damaged)
                 return
         except (OSError, CorruptEntryError) as e:
             log.warning("%s: its log cannot be copied: %s", peer, e)
     raise StorageError(f"{directory}: no other root has the log")
+
+
+def _differ(theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> bool:
+    """Whether a number is not the same commit in both: somebody else wrote to one of them."""
+    both = set(theirs.versions()).intersection(mine.versions()).difference(damaged)
+    return any(theirs.read_bytes(version) != mine.read_bytes(version) for version in both)
+
+
+def _discard_log(disk: Disk, theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> None:
+    """Make room for the whole of another log, newest commit first: what is left is a beginning."""
+    intact = [version for version in mine.versions() if version not in damaged]
+    if theirs.attached(theirs.versions()) < mine.attached(intact):
+        raise CorruptEntryError(f"{theirs.directory} has fewer attaches than {mine.directory}")
+    for name in sorted(disk.list(mine.path), reverse=True):
+        disk.remove(f"{mine.path}/{name}")
 
 
 def _copy_log(disk: Disk, theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> None:

@@ -73,7 +73,9 @@ class RootLog:
         a commit that the record does not know of. Raises ``OSError`` or
         ``StorageError`` if it cannot be done now.
         """
-        at, self._next = self._next or self._found(record), None
+        at, self._next = self._next, None
+        if at is None or not self._log.has(at.version - 1):  # the log was filled from another one
+            at = self._found(record)
         for _ in range(COMMITS_A_TURN):
             if at.attached >= record.attached:
                 break

@@ -339,6 +339,7 @@ class Tables:
         """
         record = await self._owners.record(table_path(name))
         files = [file for ledger in await self.ledgers(name) for file in ledger.files]
+        self._owners.drop(name)  # who knows where the log went on
         await self.roots.catch_up(record, directory, files)
 
     async def place(self, name: TopicName, directories: Sequence[str]) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pulsark.errors import ChangedTableError, MetadataError
+from pulsark.errors import ChangedTableError, MetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.table.attach import TableOwner
-from pulsark.storage.table.delta_log import DeltaLog
+from pulsark.storage.table.delta_log import DeltaLog, commit_name, files_of
 from pulsark.storage.table.record import DataFile, TableRecord, table_path, topic_at
+from pulsark.storage.table.repair import catch_up
 from pulsark.storage.table.seal import seal
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
@@ -131,6 +132,58 @@ def test_it_is_noted_before_the_next_commit_exists() -> None:
             await table.grow(owner)
         assert TableRecord.decode(PATH, saves[1]).others
         assert DeltaLog(table.disk, ROOTS[0]).versions() == [0, 1, 2]
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+@pytest.mark.parametrize("hurt", [3, 4])
+@pytest.mark.parametrize("root", ROOTS)
+def test_a_log_is_filled_from_one_in_which_the_numbers_of_commits_are_others(
+    root: str, hurt: int
+) -> None:
+    async def main() -> None:
+        table = Table(sim)
+        owner = await table.open()
+        await table.grow(owner)
+        await table.grow(owner)
+        table.somebody_writes(ROOTS[1], 3)
+        for _ in range(3):
+            await table.grow(owner)
+        sealed = await owner.sealed(5)
+        assert sealed is not None
+        table.disk.edit(f"{root}/_delta_log/{commit_name(hurt)}", b"torn")
+        catch_up(table.disk, owner.record, root, sealed.files)
+        await table.grow(owner)
+        sealed = await owner.sealed(5)
+        assert sealed is not None
+        for each in ROOTS:
+            log = DeltaLog(table.disk, each)
+            assert log.versions() == list(range(len(log.versions())))
+            actions = [action for version in log.versions() for action in log.read(version)]
+            numbers = [int(a["txn"]["version"]) for a in actions if "txn" in a]
+            assert numbers == [1, 2, 3, 4, 5, 6]
+            assert {f.path for f in files_of(actions)} == {f.path for f in sealed.files}
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_a_log_that_has_more_is_not_replaced() -> None:
+    async def main() -> None:
+        table = Table(sim)
+        owner = await table.open()
+        await table.grow(owner)
+        table.somebody_writes(ROOTS[1], 2)
+        for _ in range(3):
+            await table.grow(owner)
+        newest = DeltaLog(table.disk, ROOTS[1]).versions()[-1]
+        table.disk.discard(f"{ROOTS[1]}/_delta_log/{commit_name(newest)}")
+        table.disk.edit(f"{ROOTS[0]}/_delta_log/{commit_name(2)}", b"torn")
+        before = table.disk.content(f"{ROOTS[0]}/_delta_log/{commit_name(4)}")
+        with pytest.raises(StorageError, match="no other root has the log"):
+            catch_up(table.disk, owner.record, ROOTS[0], ())
+        assert table.disk.content(f"{ROOTS[0]}/_delta_log/{commit_name(4)}") == before
 
     with Simulation() as sim:
         sim.run(main())
