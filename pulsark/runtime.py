@@ -252,9 +252,13 @@ class OsDisk:
             missing.append(path)
             path = os.path.dirname(path)
         # Whoever made this one may have been killed before the sync. A parent that must not be
-        # read is not one in which this program makes directories.
-        with contextlib.suppress(PermissionError):
+        # read, or is on a file system without syncs because nothing is written there, is not one
+        # in which this program makes directories.
+        try:
             self._sync_dir(os.path.dirname(path))
+        except OSError as e:
+            if e.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
+                raise
         for directory in reversed(missing):
             os.makedirs(directory, exist_ok=True)
             self._sync_dir(os.path.dirname(directory))

@@ -7,6 +7,7 @@ asks for them and, with strace, where the kernel is asked.
 
 from __future__ import annotations
 
+import errno
 import random
 import re
 import shutil
@@ -103,6 +104,30 @@ def test_the_names_of_what_an_earlier_process_made_are_synced(
     assert recorder.calls == [("fsync", str(tmp_path))]
     OsDisk().sync_names(f"{tmp_path}/a")
     assert recorder.calls[1:] == [("fsync", f"{tmp_path}/a")]
+
+
+@pytest.mark.parametrize("reason", [errno.EACCES, errno.EINVAL, errno.EROFS])
+def test_the_parent_of_what_is_there_need_not_be_one_that_can_be_synced(
+    reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(reason, "no")
+
+    monkeypatch.setattr(runtime.os, "fsync", refuse)
+    OsDisk().make_dirs(str(tmp_path))
+    with pytest.raises(OSError, match="no"):
+        OsDisk().make_dirs(f"{tmp_path}/new")
+
+
+def test_a_parent_whose_sync_fails_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(runtime.os, "fsync", fail)
+    with pytest.raises(OSError, match="no"):
+        OsDisk().make_dirs(str(tmp_path))
 
 
 def test_each_sync_of_an_appended_file_is_one_of_its_own(
