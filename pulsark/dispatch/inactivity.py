@@ -50,14 +50,15 @@ async def delete_if_unused(topic: Topic, topics: TopicAdmin) -> None:
         return
     if is_in_use(topic):
         topic.touch()
-    elif is_due(topic.policies, _unused_ms(topic)):
+    elif _is_unwanted(topic):
         log.info("%s was not used for a long time: deleting it", topic.name)
-        await topics.delete_loaded(topic)
+        await topics.delete_loaded(topic, _is_unwanted)
         await delete_partitioned_if_empty(topic.name, topics, topic.settings)
 
 
-def _unused_ms(topic: Topic) -> int:
-    return int((topic.clock.monotonic() - topic.last_used) * 1000)
+def _is_unwanted(topic: Topic) -> bool:
+    unused_ms = int((topic.clock.monotonic() - topic.last_used) * 1000)
+    return not is_in_use(topic) and is_due(topic.policies, unused_ms)
 
 
 async def delete_partitioned_if_empty(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -209,20 +210,22 @@ class TopicAdmin:
             else:
                 raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
 
-    async def delete_loaded(self, topic: Topic) -> bool:
+    async def delete_loaded(self, topic: Topic, is_due: Callable[[Topic], bool]) -> bool:
         """Delete a topic in memory, unless it was unloaded or deleted just now.
 
-        Its clients are disconnected before anything is awaited, if nobody else ends it.
+        ``is_due`` is asked once nobody else ends it: clients may have come until then. From there
+        on they are told to come again.
         """
         self._making.forget(topic.name)
         async with self._broker.ending(topic.name):
-            if topic.closed:
+            if topic.closed or not is_due(topic):
                 return False
             await self._delete_loaded(topic)
             return True
 
     async def _delete_loaded(self, topic: Topic) -> None:
         try:
+            topic.disconnect()  # before anything is awaited: what is confirmed now would be lost
             await self._doom_table(topic.name)
             await topic.delete()
             # While the name still leads to the deleted topic: who comes next finds nothing.

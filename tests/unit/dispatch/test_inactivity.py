@@ -11,6 +11,7 @@ import pytest
 from pulsark.config import Settings
 from pulsark.dispatch.inactivity import is_due
 from pulsark.dispatch.policies import InactiveTopics, effective
+from pulsark.errors import ServerError
 from pulsark.storage.position import Position
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
@@ -80,6 +81,41 @@ async def test_a_topic_that_nobody_uses_is_deleted(broker) -> None:
     assert broker.broker.loaded_topic(NAME) is None
     assert await broker.broker.resources.topic_policies.get(NAME) == {}
     assert await Client(broker).produce(TOPIC, 1), "and begins anew with the next use"
+
+
+@scenario(**QUIET, sealEnabled=True)
+async def test_who_comes_while_an_unused_topic_is_deleted_is_told_to_come_again(broker) -> None:
+    await namespace(broker)
+    client, late = Client(broker), Client(broker)
+    await client.produce(TOPIC, 3)
+    client.hang_up()
+    outcomes: list[Any] = []
+    doom = broker.broker.sealing.doom
+
+    async def slow(base: TopicName) -> None:
+        outcomes.append(await late.open_producer(TOPIC, "p"))
+        await doom(base)
+
+    broker.broker.sealing.doom = slow
+    await asyncio.sleep(121)
+    assert outcomes == [ServerError.ServiceNotReady]
+    assert not await exists(broker)
+
+
+@scenario(**QUIET)
+async def test_who_comes_while_the_deletion_of_an_unused_topic_waits_for_its_turn_keeps_it(
+    broker,
+) -> None:
+    await namespace(broker)
+    client, late = Client(broker), Client(broker)
+    await client.produce(TOPIC, 3)
+    client.hang_up()
+    async with broker.broker.ending(NAME):
+        await asyncio.sleep(121)
+        assert len(await late.produce(TOPIC, 1)) == 1
+    await asyncio.sleep(1)
+    assert await late.publish(1) >= (0, 0)
+    assert await exists(broker)
 
 
 @scenario(**QUIET)
