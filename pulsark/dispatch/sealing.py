@@ -211,9 +211,14 @@ class Sealing:
         return await self._tables.publishing.existing(name, table_id, ledger_ids)
 
     async def forget(self, base: TopicName) -> None:
-        """A topic was deleted with all its partitions: so is its table."""
+        """A topic was deleted with all its partitions: so is its table.
+
+        Unless another topic has the name by now, and has its own: what was doomed goes later then.
+        """
         async with self.exclusively(base):
-            await self._tables.delete(base)
+            record = await self._tables.record(base)
+            if record is None or not await self._has_table(base, record.table_id):
+                await self._tables.delete(base)
 
     async def doom(self, base: TopicName) -> None:
         """A topic is about to be deleted: its table goes whatever happens from here on."""

@@ -12,6 +12,7 @@ from pulsark.dispatch.sealing_unloaded import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
 from pulsark.errors import MetadataError, StorageError
 from pulsark.storage.table.doomed_tables import DOOMED_PATH
 from pulsark.storage.table.record import table_path
+from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import NAME, BrokerInMemory, scenario
 from tests.unit.dispatch.test_sealing import appended, everything
 
@@ -146,3 +147,32 @@ async def test_the_table_of_a_topic_that_is_there_stays_whoever_wants_its_place(
         await owners.open(NAME, "0" * 32)
     assert table_files(broker) == before
     assert await notes(broker) == []
+
+
+@scenario(**SEALED)
+async def test_a_topic_that_is_made_while_the_one_before_goes_keeps_its_table(
+    broker: BrokerInMemory,
+) -> None:
+    base = TopicName.parse("persistent://public/default/parts")
+    admin, sealing = broker.broker.topic_admin, broker.broker.sealing
+    assert sealing is not None
+
+    async def made() -> str:
+        await admin.create_partitioned_topic(base, 2, {})
+        found = await broker.broker.resources.partitioned_topics.get(base)
+        assert found is not None
+        await sealing.staging(base, found.topic_id)
+        return found.topic_id
+
+    old = await made()
+    async with sealing.exclusively(base):  # somebody is busy with the table
+        deleting = asyncio.create_task(admin.delete_partitioned_topic(base))
+        await asyncio.sleep(1)
+        new = await made()
+    await deleting
+    assert await notes(broker) == [old]
+    await asyncio.sleep(FIRST_SWEEP_SECONDS + SWEEP_SECONDS)
+    assert await notes(broker) == []
+    record = await sealing.tables.record(base)
+    assert record is not None
+    assert record.table_id == new
