@@ -257,6 +257,9 @@ TOPIC_FEED_LINGER_SECONDS = 120.0
 """The topics of a namespace stay in memory for so long after a client asked for them. Clients that
 follow a pattern by themselves ask once a minute."""
 
+TOPIC_PATTERNS_KEPT_MAX = 32
+"""Patterns of one namespace whose topics are remembered although nobody watches them."""
+
 TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 """Most topic lists that one connection watches at the same time."""
 

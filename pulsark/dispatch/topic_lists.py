@@ -22,7 +22,11 @@ from pulsark.dispatch.topic_names import is_system
 from pulsark.dispatch.topic_pattern import TopicPattern
 from pulsark.dispatch.turns import Pace, in_turns
 from pulsark.errors import trace_of
-from pulsark.limits import TOPIC_FEED_LINGER_SECONDS, TOPIC_NAMES_PER_TURN
+from pulsark.limits import (
+    TOPIC_FEED_LINGER_SECONDS,
+    TOPIC_NAMES_PER_TURN,
+    TOPIC_PATTERNS_KEPT_MAX,
+)
 from pulsark.wire.hashes import TopicsHash
 from pulsark.wire.topic_fields import TopicsField, topic_fields
 from pulsark.wire.topic_name import TopicName
@@ -97,6 +101,7 @@ class TopicWatcher:
         """Hear no more."""
         if self in self._selection.watchers:
             del self._selection.watchers[self]
+            self._feed.unwatched(self._selection)
             self._feed.let_go()
 
 
@@ -125,6 +130,8 @@ class TopicFeed:
         self._all: TopicList
         self._selections: dict[str, _Selection] = {}
         """By the text of the pattern."""
+        self._kept: dict[str, None] = {}
+        """Patterns that need no watcher to be remembered, those of the longest ago first."""
         self._changing = asyncio.Lock()
         """Held while something is selected and while changes are taken in."""
         self._users = 0
@@ -175,6 +182,21 @@ class TopicFeed:
             seconds = 0 if failed else TOPIC_FEED_LINGER_SECONDS
             self._linger = loop.call_later(seconds, self.close)
 
+    def unwatched(self, selection: _Selection) -> None:
+        """A watcher left: what nobody watches is remembered for a while."""
+        if selection.pattern is not None and not selection.watchers:
+            self._keep(selection.pattern.text)
+
+    def _keep(self, text: str) -> None:
+        kept = self._kept
+        kept.pop(text, None)
+        kept[text] = None
+        if len(kept) > TOPIC_PATTERNS_KEPT_MAX:
+            oldest = next(iter(kept))
+            del kept[oldest]
+            if not self._selections[oldest].watchers:
+                del self._selections[oldest]
+
     def close(self) -> None:
         """Stop."""
         for end in self._ends:
@@ -204,6 +226,7 @@ class TopicFeed:
                 found += pattern.select(part)
             selection = _Selection(pattern, await TopicList.of(found))
             self._selections[pattern.text] = selection
+            self._keep(pattern.text)
         return selection
 
     async def _list(self) -> None:
@@ -279,7 +302,9 @@ class TopicFeed:
         self._all = await self._all.changed(new, deleted)
         for text, selection in list(self._selections.items()):
             if not selection.watchers:
-                del self._selections[text]  # found anew if somebody asks again
+                # Found anew if somebody asks again; or it went while others were told.
+                self._selections.pop(text, None)
+                self._kept.pop(text, None)
                 continue
             assert selection.pattern is not None
             more, less = [

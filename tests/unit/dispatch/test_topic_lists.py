@@ -10,7 +10,11 @@ import pytest
 from pulsark.dispatch import topic_lists
 from pulsark.dispatch.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import TOPIC_FEED_LINGER_SECONDS, TOPIC_WATCHERS_PER_CONNECTION_MAX
+from pulsark.limits import (
+    TOPIC_FEED_LINGER_SECONDS,
+    TOPIC_PATTERNS_KEPT_MAX,
+    TOPIC_WATCHERS_PER_CONNECTION_MAX,
+)
 from pulsark.storage.ledger_record import managed_ledger_path
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import TopicsHash, topics_hash
@@ -206,6 +210,26 @@ async def test_watchers_that_are_asked_for_at_once_are_bounded_too(broker) -> No
     for _ in range(20):
         assert (await client.take(Command.ERROR)).error.error == ServerError.TooManyRequests
     assert len(client.connection.topic_watchers) == TOPIC_WATCHERS_PER_CONNECTION_MAX
+
+
+@scenario()
+async def test_of_patterns_that_nobody_watches_only_some_are_remembered(broker) -> None:
+    await create(broker, "a-1")
+    client, watcher = Client(broker), Client(broker)
+    await watch(watcher, ALL)
+    for number in range(3 * TOPIC_PATTERNS_KEPT_MAX):
+        client.send(list_command(f"public/default/a-1|{number}"))
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        await watch(client, f"public/default/{number}")
+        close = Command(type=Command.WATCH_TOPIC_LIST_CLOSE)
+        close.watchTopicListClose.request_id, close.watchTopicListClose.watcher_id = 3, 7
+        client.send(close)
+        await client.take(Command.SUCCESS)
+    (feed,) = broker.broker.topic_feeds._feeds.values()
+    assert len(feed._selections) <= TOPIC_PATTERNS_KEPT_MAX + 1
+    await create(broker, "a-2")
+    assert list((await update(watcher)).new_topics) == [f"{PREFIX}a-2"]
+    assert len(feed._selections) == 1
 
 
 @scenario(enableBrokerSideSubscriptionPatternEvaluation=False)
