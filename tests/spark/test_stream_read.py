@@ -324,6 +324,7 @@ def start_driver(broker: Standalone, topic: str, tmp_path: Path) -> Iterator[Cal
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # of which eleven starts of a JVM take most
 def test_a_sink_has_everything_once_though_the_query_was_killed_five_times(
     spark: SparkSession,
     client: pulsar.Client,
