@@ -99,6 +99,13 @@ async def open_fleet(
         for bookie in fleet.values():
             await bookie.close()
         raise
+    for place in set(await metadata.children(PLACES)) - places.keys():
+        log.error(
+            "%s is known, and not among the %d bookies of the settings: what only it has cannot be "
+            "read; start with as many as before (--bookies)",
+            place,
+            len(places),
+        )
     for bookie in fleet.values():
         metadata.on_commit(bookie.note_mark)
         bookie.note_mark(metadata.mark)

@@ -94,6 +94,17 @@ def test_a_disk_that_is_away_is_not_an_empty_one(tmp_path: Path, away: str) -> N
     assert names(tmp_path, metadata) == ["bookie-1", "bookie-2"]
 
 
+def test_a_start_with_fewer_bookies_than_before_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    metadata = MemoryMetadataStore()
+    names(tmp_path, metadata, 2)
+    assert not caplog.records
+    assert names(tmp_path, metadata, 1) == ["bookie-1"]
+    (said,) = caplog.records
+    assert said.getMessage().startswith("bookie-2 is known")
+
+
 def test_a_bookie_that_lost_only_its_journal_is_left_out(tmp_path: Path) -> None:
     metadata = MemoryMetadataStore()
     names(tmp_path, metadata)
