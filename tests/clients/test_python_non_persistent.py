@@ -112,7 +112,9 @@ def test_failover(client: pulsar.Client, admin: AdminClient, topic: str) -> None
     producer = client.create_producer(topic, batching_enabled=False)
     publish_all(producer, 10)
     stats = admin.get(f"{NAMESPACE}/{local(topic)}/stats")["subscriptions"]["s"]
-    active = 0 if stats["activeConsumerName"] == "a" else 1
+    told = {each["consumerName"]: each["msgOutCounter"] for each in stats["consumers"]}
+    assert sorted(told.values()) == [0, 10]
+    active = 0 if told["a"] else 1
     assert numbers(consumers[active], 10) == list(range(10))
     consumers[active].close()
     publish_all(producer, 10)
