@@ -10,7 +10,7 @@ from random import Random
 
 from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.frames import FrameDecoder
+from pulsark.wire.frames import FrameDecoder, encode_command
 from tests.fuzz.script import Position, Script
 
 Command = pb.BaseCommand
@@ -113,8 +113,7 @@ class HostileConnection:
             case Command.PING:
                 pong = Command(type=Command.PONG)
                 pong.pong.SetInParent()
-                body = pong.SerializeToString()
-                self._unsent += struct.pack(">II", 4 + len(body), len(body)) + body
+                self._unsent += encode_command(pong)
 
 
 def turn(connections: list[HostileConnection], seconds: float) -> tuple[int, list[Confirmed]]:

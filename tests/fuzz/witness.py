@@ -17,6 +17,7 @@ import time
 from types import TracebackType
 
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.frames import encode_command
 
 Command = pb.BaseCommand
 PAUSE_SECONDS = 0.005
@@ -46,11 +47,6 @@ class Witness:
             self.found = json.loads(printed)
 
 
-def _frame(command: Command) -> bytes:
-    body = command.SerializeToString()
-    return struct.pack(">II", 4 + len(body), len(body)) + body
-
-
 def _main(port: int) -> None:
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
@@ -63,13 +59,13 @@ def _main(port: int) -> None:
     waits: list[float] = []
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(_frame(connect))
+        connection.sendall(encode_command(connect))
         _next(connection)
         while not ended.wait(PAUSE_SECONDS):
             begun = time.monotonic()
-            connection.sendall(_frame(ping))
+            connection.sendall(encode_command(ping))
             while _next(connection).type != Command.PONG:
-                connection.sendall(_frame(pong))  # the broker asked, too
+                connection.sendall(encode_command(pong))  # the broker asked, too
             waits.append((time.monotonic() - begun) * 1000)
     waits.sort()
     found = {"count": len(waits), "p50": waits[len(waits) // 2], "max": waits[-1]}
