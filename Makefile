@@ -10,7 +10,7 @@ PARALLEL := -n auto --dist worksteal
 PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
-.PHONY: help setup demo test check format unit sim planted chaos bench docs-test test-clients test-suite proto lock clean
+.PHONY: help setup demo test lint check format sim planted chaos bench docs-test test-clients test-suite proto lock clean
 
 help: ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -27,18 +27,21 @@ $(STAMP): pyproject.toml constraints.txt
 	mkdir -p $(@D) && touch $@
 
 demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spark stream
-	$(BIN)/python -m pulsark.demo $(DEMO_ARGS)
+	$(BIN)/python -m examples.flights $(DEMO_ARGS)
 
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
-	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/integration tests/fuzz $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/spark $(PYTEST_ARGS)
 
-check: $(STAMP) ## format, lint, types, layering, unit tests
+lint: $(STAMP) ## format, lint, types and dead code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(PARALLEL) tests/unit tests/contracts -q $(PYTEST_ARGS)
+	! $(BIN)/vulture | grep '^pulsark' # tests count as users, and may have more than they use
+
+check: lint ## what lint checks, then the unit tests and scripts
+	$(BIN)/python -m pytest $(PARALLEL) tests/unit tests/contracts tests/scripts -q $(PYTEST_ARGS)
 
 format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff format .

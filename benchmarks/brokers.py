@@ -11,8 +11,9 @@ import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from benchmarks.maven import class_path, java
+from benchmarks.maven import CACHE, class_path, java
 
+ROOT = Path(__file__).parents[1]
 PEER = Path(__file__).parent / "peer"
 STOP_SECONDS = 30
 
@@ -58,7 +59,12 @@ class Broker(ABC):
         self.home.mkdir(parents=True)
         command = self._command()
         with (self.home / "broker.log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.home)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.home, env=self._environment()
+            )
+
+    def _environment(self) -> dict[str, str]:
+        return dict(os.environ)
 
     def stop(self) -> None:
         """``end``, and the data directory is removed."""
@@ -85,17 +91,40 @@ class Broker(ABC):
 
 
 class Pulsark(Broker):
-    """`pulsark standalone` of this repository."""
+    """`pulsark standalone` of this repository, or of another checkout."""
 
     name = "Pulsark"
 
+    def __init__(self, home: Path, checkout: Path = ROOT) -> None:
+        super().__init__(home)
+        self._checkout = checkout
+
     def prepare(self) -> None:
         """Nothing to fetch."""
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self._checkout)}
 
     def _command(self) -> list[str]:
         ports = ["--broker-port", str(self.port), "--web-port", "0", "--flight-port", "0"]
         data = str(self.home / "data")
         return [sys.executable, "-m", "pulsark", "standalone", "--data-dir", data, *ports]
+
+
+class Earlier(Pulsark):
+    """Pulsark as it was at an earlier commit, from a work tree in ``.cache``."""
+
+    name = "before"
+
+    def __init__(self, home: Path, commit: str) -> None:
+        super().__init__(home, CACHE / "before" / commit)
+        self._commit = commit
+
+    def prepare(self) -> None:
+        """Check the commit out. Raises ``CalledProcessError`` for one that git does not know."""
+        if not (self._checkout / "pulsark").exists():
+            add = ["git", "worktree", "add", "--detach", str(self._checkout), self._commit]
+            subprocess.run(add, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 class Pulsar(Broker):

@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.compare`` (the first part of ``make bench``) starts both brokers over empty
 directories, warms both, and takes every measure in alternation; the median counts. ``--check``
-exits 1 when a ratio misses its threshold.
+exits 1 when a ratio misses its threshold. ``--before COMMIT`` puts an earlier commit in Apache
+Pulsar's place: then nothing may be slower, or larger, by more than 3 %.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.brokers import Broker, Pulsar, Pulsark
+from benchmarks.brokers import Broker, Earlier, Pulsar, Pulsark
 from benchmarks.load import LoadClient
 from benchmarks.report import Row, machine, resources, table
-from benchmarks.scenarios import NAMES, SCENARIOS, START, Scenario
+from benchmarks.scenarios import NAMES, SCENARIOS, START, Measure, Scenario
 from benchmarks.usage import Meter, Usage, resident_bytes
 
 FIRST_ACK_SECONDS = 60.0
@@ -39,10 +40,11 @@ class Comparison:
     def __init__(self, arguments: argparse.Namespace, home: Path) -> None:
         self._arguments = arguments
         self._home = home
-        sides: dict[str, Broker] = {
-            "pulsark": Pulsark(home / "pulsark"),
-            "pulsar": Pulsar(home / "pulsar"),
-        }
+        peer: Broker = Pulsar(home / "peer")
+        if arguments.before:
+            peer = Earlier(home / "peer", arguments.before)
+        sides: dict[str, Broker] = {"pulsark": Pulsark(home / "pulsark"), "pulsar": peer}
+        self._peer_name = peer.name
         self._brokers = [b for name, b in sides.items() if arguments.side in ("both", name)]
         self._load = LoadClient()
         self._topics = 0
@@ -67,6 +69,10 @@ class Comparison:
         for broker in self._brokers:
             broker.stop()
         self._load.close()
+
+    def _rows_of(self, measures: Sequence[Measure]) -> list[Row]:
+        chosen = [m.against_before() for m in measures] if self._arguments.before else measures
+        return [Row(measure, self._peer_name) for measure in chosen]
 
     def _topic(self) -> str:
         self._topics += 1
@@ -96,7 +102,7 @@ class Comparison:
             broker.stop()
 
     def _measure_starts(self) -> None:
-        rows = [Row(measure) for measure in START]
+        rows = self._rows_of(START)
         for round_number in range(self._arguments.rounds):
             for broker in self._brokers:
                 os.sync()
@@ -112,7 +118,7 @@ class Comparison:
         self.rows += rows
 
     def _measure(self, scenario: Scenario) -> None:
-        rows = [Row(measure) for measure in scenario.measures]
+        rows = self._rows_of(scenario.measures)
         options = {**scenario.options, **(scenario.quick if self._arguments.quick else {})}
         topics = {broker.name: self._topic() for broker in self._brokers}
         for broker in self._brokers:
@@ -174,6 +180,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
     parser.add_argument("--only", action="append", choices=NAMES, help="one scenario; repeatable")
     parser.add_argument("--side", choices=("both", "pulsark", "pulsar"), default="both")
+    parser.add_argument("--before", metavar="COMMIT", help="compare with this commit, not Pulsar")
     parser.add_argument("--rounds", type=int, help="alternations that count (5; quick: 2)")
     parser.add_argument("--warm-up", type=int, help="alternations before them (3; quick: 1)")
     parser.add_argument("--data-dir", type=Path, help="where the brokers write (a temporary one)")

@@ -30,14 +30,14 @@ import uvloop
 
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
-from pulsark.storage.cursor import Ack, Cursor
-from pulsark.storage.cursor_bundle import BundleState
-from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
-from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.ledger_list import LedgerInfo, LedgerList
-from pulsark.storage.position import EARLIEST, Position
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.cursor.bundle_record import BundleState
+from pulsark.storage.cursor.cursor import Ack, Cursor
+from pulsark.storage.cursor.log import CursorLog, CursorLogConfig
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.managed_ledger.ledger_list import LedgerInfo, LedgerList
+from pulsark.wire.position import EARLIEST, Position
 
 MIB = 1 << 20
 MAX_DURABLE_BYTES = 8 * MIB

@@ -11,10 +11,10 @@ import resource
 import sys
 import time
 
-from pulsark.dispatch.delayed import BUCKET_KEYS, DelayedDeliveryTracker
-from pulsark.dispatch.held_back import HeldBack
-from pulsark.storage.delayed_segment import encode_header, encode_segment
-from pulsark.storage.position import Position
+from pulsark.dispatch.subscription.delayed_entries import HeldBack
+from pulsark.dispatch.subscription.delayed_tracker import BUCKET_KEYS, DelayedDeliveryTracker
+from pulsark.storage.delayed.delayed_segment import encode_header, encode_segment
+from pulsark.wire.position import Position
 
 LEDGER_ENTRIES = 50_000
 EVERY = 3

@@ -18,9 +18,9 @@ import tempfile
 import time
 
 from pulsark.runtime import SWITCH_INTERVAL_SECONDS, Runtime
-from pulsark.storage.bookie import EntryRun
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.bookie.bookie import EntryRun
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal_settings import JournalSettings
 
 PAYLOAD = b"x" * 1024
 

@@ -21,22 +21,23 @@ class Row:
     """All runs of one measure; the samples of both sides were taken alternately."""
 
     measure: Measure
+    peer_name: str = "Pulsar"
     pulsark: list[float] = field(default_factory=list)
-    pulsar: list[float] = field(default_factory=list)
-    usage: dict[str, list[Usage]] = field(default_factory=lambda: {"Pulsark": [], "Pulsar": []})
+    peer: list[float] = field(default_factory=list)
+    usage: dict[str, list[Usage]] = field(default_factory=dict)
 
     def add(self, broker: str, value: float, usage: Usage | None = None) -> None:
-        """Take one sample of ``Pulsark`` or ``Pulsar``."""
-        (self.pulsark if broker == "Pulsark" else self.pulsar).append(value)
+        """Take one sample of ``Pulsark`` or of its peer."""
+        (self.pulsark if broker == "Pulsark" else self.peer).append(value)
         if usage is not None:
-            self.usage[broker].append(usage)
+            self.usage.setdefault(broker, []).append(usage)
 
     @property
     def ratio(self) -> float | None:
-        """Median of Pulsark over median of Pulsar; ``None`` if a side was not measured."""
-        if not self.pulsark or not self.pulsar:
+        """Median of Pulsark over median of its peer; ``None`` if a side was not measured."""
+        if not self.pulsark or not self.peer:
             return None
-        return statistics.median(self.pulsark) / statistics.median(self.pulsar)
+        return statistics.median(self.pulsark) / statistics.median(self.peer)
 
     @property
     def passed(self) -> bool:
@@ -44,7 +45,7 @@ class Row:
 
     def limit(self, broker: str) -> str:
         """What most runs of a side were limited by."""
-        limits = Counter(usage.limit for usage in self.usage[broker])
+        limits = Counter(usage.limit for usage in self.usage.get(broker, ()))
         return limits.most_common(1)[0][0] if limits else ""
 
     def as_json(self) -> dict[str, object]:
@@ -53,7 +54,8 @@ class Row:
             "unit": self.measure.unit,
             "better": self.measure.better,
             "pulsark": self.pulsark,
-            "pulsar": self.pulsar,
+            "peer": self.peer_name,
+            "peer_samples": self.peer,
             "ratio": self.ratio,
             "threshold": self.measure.threshold,
             "passed": self.passed,
@@ -81,14 +83,13 @@ def machine(data: Path) -> str:
 
 def table(rows: list[Row]) -> str:
     """The comparison: medians, half of the spread in percent, ratio and what is needed."""
-    header = (
-        f"{'median (spread)':<25}{'Pulsark':>13}{'Pulsar':>13}      {'ratio':>6}  {'needed':<8}"
-    )
+    peer = rows[0].peer_name if rows else ""
+    header = f"{'median (spread)':<25}{'Pulsark':>13}{peer:>13}      {'ratio':>6}  {'needed':<8}"
     lines = [header, "-" * 80]
     for row in rows:
         verdict = "" if row.measure.threshold is None or row.ratio is None else _mark(row.passed)
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        numbers = f"{_cell(row.pulsark):>13}{_cell(row.pulsar):>13} {row.measure.unit:<4}"
+        numbers = f"{_cell(row.pulsark):>13}{_cell(row.peer):>13} {row.measure.unit:<4}"
         line = f"{row.measure.label:<25}{numbers} {ratio:>6}  {row.measure.needed:<8} {verdict}"
         lines.append(line.rstrip())
     return "\n".join(lines)

@@ -22,10 +22,10 @@ from typing import Any
 import fastavro
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from pulsark.rows import RowBuilder, entries_of
+from pulsark.rows.values import ValueColumn
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.rows import RowBuilder, entries_of
-from pulsark.storage.rows.values import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.compression import compress

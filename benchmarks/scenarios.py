@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Better = Literal["higher", "lower"]
@@ -28,6 +28,10 @@ class Measure:
         if self.threshold is None:
             return True
         return ratio >= self.threshold if self.better == "higher" else ratio <= self.threshold
+
+    def against_before(self) -> Measure:
+        """The same measure beside an earlier commit: at most 3 % worse."""
+        return replace(self, threshold=0.97 if self.better == "higher" else 1 / 0.97)
 
     @property
     def needed(self) -> str:

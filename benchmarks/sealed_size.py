@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.brokers import Broker, Pulsar, Pulsark
 from benchmarks.goals import Goal, add_check, exit_code
-from pulsark.demo.flights import read_flights
+from examples.flights.flights import read_flights
 
 UNCOMPRESSED_MAX, COMPRESSED_MAX = 0.25, 0.6
 SEED = 20130101

@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 from benchmarks.brokers import Broker, Pulsar, Pulsark
 from benchmarks.goals import Goal, add_check, add_scenarios, exit_code
 from benchmarks.load import LoadClient
-from pulsark.demo.flights import publish_flights, read_flights
-from pulsark.storage.table.delta_log import parse_commit
+from examples.flights.flights import publish_flights, read_flights
+from pulsark.storage.table.log.delta_log import parse_commit
 
 LATENCY_RATIO = 1.3
 FRESHNESS_SECONDS = 30.0

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pulsark
 from benchmarks.goals import Goal, add_check, exit_code
 from benchmarks.load import LoadClient
-from pulsark.demo.process import StandaloneProcess
+from examples.flights.process import StandaloneProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

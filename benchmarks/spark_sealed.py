@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.goals import Goal, add_check, exit_code
 from benchmarks.spark_read import fill, local_session
 from benchmarks.usage import Spent
-from pulsark.datasource.columns import COLUMNS
-from pulsark.demo.process import StandaloneProcess
+from examples.flights.process import StandaloneProcess
+from pulsark.datasource.options.columns import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

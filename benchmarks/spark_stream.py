@@ -24,7 +24,7 @@ from benchmarks.load import LoadClient
 from benchmarks.spark_read import VALUE_BYTES, local_session
 from benchmarks.stream_parts import ClockSink, IdleSource
 from benchmarks.usage import Spent
-from pulsark.demo.process import StandaloneProcess
+from examples.flights.process import StandaloneProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

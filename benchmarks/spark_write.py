@@ -25,7 +25,7 @@ import pulsar
 import pulsark
 from benchmarks.goals import Goal, add_check, exit_code
 from benchmarks.maven import CACHE
-from pulsark.demo.process import StandaloneProcess
+from examples.flights.process import StandaloneProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

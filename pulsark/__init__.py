@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pulsark.datasource.catalog import register_topics, table
+    from pulsark.datasource.read.listener import QueryListener
     from pulsark.datasource.session import session
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "register_topics", "session", "table"]
+__all__ = ["QueryListener", "__version__", "register_topics", "session", "table"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +19,10 @@ def __getattr__(name: str) -> Any:
         from pulsark.datasource.session import session
 
         return session
+    if name == "QueryListener":
+        from pulsark.datasource.read.listener import QueryListener
+
+        return QueryListener
     if name in ("register_topics", "table"):
         from pulsark.datasource import catalog
 

@@ -14,8 +14,11 @@ bug that one message reaches must not keep the others of its topic out of the ta
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 class ServerError(IntEnum):
@@ -123,6 +126,10 @@ class EntrySealedError(StorageError):
 
 class CorruptEntryError(StorageError):
     """The stored bytes fail their checksum. This is *unknown*, never *absent*."""
+
+
+class UnreadableTableError(CorruptEntryError):
+    """No storage root of a table has the file with a sealed entry, or has it intact."""
 
 
 class UnreadableExcerptError(StorageError):

@@ -1,7 +1,7 @@
 """Every size and limit that is not a setting, with its unit in the name.
 
-Settings are what an operator may have a reason to change (`config.py`). What is here protects
-the process or follows from the protocol, and changing it is a change of the program.
+Settings are what an operator may have a reason to change (`config/settings.py`). What is here
+protects the process or follows from the protocol, and changing it is a change of the program.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 # -- the event loop --------------------------------------------------------------------------
 
 TURN_SECONDS = 0.005
-"""What waits in the broker's run queue gets so much of a turn of the event loop."""
+"""Time of an event-loop turn for work in the broker's run queue."""
 
 STALL_LOGGED_SECONDS = 0.25
-"""All clients had to wait for so long: that is worth a line in the log."""
+"""Stalls of the event loop at least this long are logged."""
 
 ENTRIES_PER_TURN_MAX = 500
-"""So many entries are looked at in a row: some milliseconds."""
+"""Entries inspected in one turn: a few milliseconds."""
 
 TOPICS_PER_TURN_MAX = 32
-"""So many topics are looked at in a row where all of them are: some milliseconds at most."""
+"""Topics inspected in one turn of a walk over all topics: a few milliseconds at most."""
 
 SUBSCRIPTIONS_AT_ONCE_MAX = 8
-"""A topic hands new entries on to so many subscriptions at once; beyond, to each in its turn."""
+"""Subscriptions to which a topic hands new entries at once; the others follow in later turns."""
 
 CONSUMERS_LEAVING_AT_ONCE_MAX = 16
-"""So many consumers of one connection leave a subscription together."""
+"""Consumers of one connection that leave a subscription together."""
 
 CONSUMERS_TOLD_AT_ONCE_MAX = 64
-"""So many consumers hear in a row who is the active one."""
+"""Consumers notified of the new active consumer in one turn."""
 
 # -- the binary protocol ---------------------------------------------------------------------
 
@@ -41,28 +41,28 @@ COMMAND_BYTES_MAX = 1 << 20
 """Largest command of a frame, its entry apart. Parsed, it may take thirty times its bytes."""
 
 MESSAGE_METADATA_BYTES_MAX = 1 << 20
-"""Largest metadata of an entry, properties and all. Parsed, they take as much more memory."""
+"""Largest metadata of an entry, with all properties. Parsing takes as much memory again."""
 
 TOPIC_NAME_BYTES_MAX = 1024
 """Longest full name of a topic, in UTF-8."""
 
 CLIENT_METADATA_CHARS_MAX = 1024
-"""Keys and values together that a consumer may attach to itself, as in Pulsar, and a producer."""
+"""Total length of keys and values in the metadata of a consumer, as in Pulsar, or of a producer."""
 
 SUBSCRIPTION_PROPERTIES_BYTES_MAX = 32 * 1024
 """Keys and values of a subscription's properties together, in UTF-8. They are stored with it."""
 
 HANDSHAKE_SECONDS = 10.0
-"""A client that has not said CONNECT by then is closed."""
+"""A client that has not sent CONNECT within this time is disconnected."""
 
 REQUESTS_UNDER_WAY_MAX = 1000
-"""Requests of one connection that wait for storage; above it, its socket is not read."""
+"""Requests of one connection that wait for storage. Above it, the socket is not read."""
 
 REQUESTS_PER_TURN_MAX = 50
-"""Requests of one connection that begin in one turn of the event loop: some milliseconds of it."""
+"""Requests of one connection started in one turn: a few milliseconds."""
 
 IDS_PER_STEP_MAX = 1000
-"""Message ids of one command that are handled in a row: some milliseconds of the event loop.
+"""Message ids of one command handled in one step: a few milliseconds.
 Clients send no more at a time, but a command has room for a hundred thousand."""
 
 CONSUMER_NAME_CHARS_MAX = 1024
@@ -72,58 +72,63 @@ PRODUCER_NAME_CHARS_MAX = 1024
 """Longest name of a producer. Deduplication keeps ten thousand of them."""
 
 DEDUPLICATION_RETURN_SECONDS = 120.0
-"""A producer that was disconnected is expected back in that time: clients try once a minute."""
+"""A disconnected producer is expected back within this time: clients retry once a minute."""
 
 DEDUPLICATION_WAIT_SECONDS = 5.0
-"""A new producer waits this long until it is known what is stored of its name."""
+"""Longest wait of a new producer for what is stored under its name."""
 
 DEDUPLICATION_BATCH_BYTES_MAX = 1 << 20
-"""A batch is looked into for its last sequence id if its payload, decompressed, is not larger: that
-takes some milliseconds of the event loop."""
+"""Largest decompressed batch that is searched for its last sequence id: a few milliseconds."""
 
 DEDUPLICATION_BATCH_MESSAGES_MAX = 10_000
-"""Nor has more messages. Clients put 1000 into one by default."""
+"""Most messages of a batch that is searched. Clients put 1000 into one by default."""
 
 ACK_SET_WORDS_BELIEVED_MAX = 16
 """Longest ack set, in words of 64 messages, of a batch whose size is not known. Clients put 1000
 messages into a batch by default."""
 
 BATCH_MASKS_WEIGHT_MAX = 1 << 20
-"""What a cursor remembers of batches that are acknowledged in part: their words, and 8 for each.
+"""Weight of partly acknowledged batches that a cursor remembers: their words, plus 8 for each.
 That is a hundred thousand batches of up to 64 messages, and about 16 MiB."""
 
 SUBSCRIPTION_NAME_CHARS_MAX = 1024
 """Longest name of a subscription."""
 
 RECENTLY_CLOSED_PRODUCERS_MAX = 1000
-"""Closed producer ids a connection remembers, to ignore publishes that were under way."""
+"""Closed producer ids that a connection remembers, to ignore publishes still under way."""
 
 PROBE_TIMEOUT_SECONDS = 5.0
-"""How long a silent client is given to answer a ping before its place is given away."""
+"""Time a silent client has to answer a ping before it loses its place."""
 
 UNREAD_OUTPUT_BYTES_MAX = 1 << 20
-"""A socket that holds more unsent bytes gets no further messages until it has drained."""
+"""Unsent bytes of a socket above which it gets no messages until it has drained."""
 
 PENDING_PUBLISH_BYTES_MAX = 64 << 20
-"""Bytes of one connection that wait for the journal; above it, its socket is not read."""
+"""Bytes of one connection that wait for the journal. Above it, the socket is not read."""
+
+PUBLISH_OVERHEAD_BYTES = 256
+"""Memory of a waiting publish beside its data."""
+
+READ_WHILE_FULL_BYTES = 4096
+"""Largest read from a connection with producers just before it is paused."""
 
 COUNTED_MESSAGES_MAX = 1_000_000
-"""Most messages that one request of a Spark query lets the broker count."""
+"""Most messages that the broker counts for one request of a Spark query."""
 
 COUNTED_ENTRIES_MAX = 20_000
-"""Most entries that it looks at for that: the next request goes on behind them."""
+"""Most entries inspected for one such request; the next request continues behind them."""
 
 CURSOR_CHANGES_MAX = 100_000
-"""Most changes of the cursors of a topic that a view shows: the newest."""
+"""Most changes of a topic's cursors that a view shows, newest first."""
 
 ADMIN_ACKS_MAX = 10_000
-"""Most messages that one HTTP request acknowledges one by one."""
+"""Most messages that one HTTP request acknowledges individually."""
 
 UNACKED_RANGES_MAX = 200_000
 """Most ranges of unacknowledged entries of a subscription that a view shows."""
 
 QUERY_CLAIM_SECONDS = 3.0
-"""A Spark query that is silent for longer has lost its subscriptions to whoever asks."""
+"""A Spark query that is silent for longer loses its subscriptions to any query that asks."""
 
 QUERY_TOPICS_MAX = 200_000
 """Most topics that all Spark queries together follow with subscriptions."""
@@ -131,18 +136,18 @@ QUERY_TOPICS_MAX = 200_000
 # -- Flight ----------------------------------------------------------------------------------
 
 FLIGHT_LOBBY_MAX = 1024
-"""Connections that have not spoken yet; beyond, the one that has waited longest is closed."""
+"""Connections that have not spoken yet. Above it, the oldest of them is closed."""
 
 FLIGHT_PREFACE_SECONDS = 5.0
-"""A connection that has not spoken HTTP/2 by then is closed."""
+"""A connection that has not spoken HTTP/2 within this time is closed."""
 
 FLIGHT_IDLE_SECONDS = 60.0
-"""Who has been silent for so long makes room where all places are taken."""
+"""A connection silent for longer makes room when all places are taken."""
 
 # -- HTTP ------------------------------------------------------------------------------------
 
 HTTP_BODY_BYTES_MAX = 1 << 20
-"""Largest body of a request; a namespace's policies are far below."""
+"""Largest request body; a namespace's policies are far below."""
 
 HTTP_TARGET_BYTES_MAX = 16 * 1024
 """Longest request target (path and query). A topic name's escapes triple its length."""
@@ -151,22 +156,22 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 """Largest head of a request: it is buffered whole."""
 
 HTTP_HEAD_TIMEOUT_SECONDS = 30.0
-"""A connection that has not sent its first request by then is closed."""
+"""A connection that has not sent its first request within this time is closed."""
 
 HTTP_PIECE_BYTES = 64 * 1024
-"""A large answer goes to the socket in pieces of about this size."""
+"""Large answers go to the socket in pieces of about this size."""
 
 METRICS_PER_TURN_MAX = 1000
-"""So many samples are made in a row: some milliseconds of the event loop."""
+"""Samples rendered in one turn: a few milliseconds."""
 
 HTTP_CLOSE_SECONDS = 2.0
-"""How long requests under way may take to end when the process stops."""
+"""Time for requests under way to end when the process stops."""
 
 SHOWN_PAYLOAD_BYTES_MAX = 16 << 20
-"""Largest payload, decompressed, that the admin API shows: it is made on the event loop."""
+"""Largest decompressed payload that the admin API shows: it is rendered on the event loop."""
 
 ANALYZED_ENTRIES_MAX = 10_000
-"""Most entries that one request counts, as Pulsar's subscriptionBacklogScanMaxEntries."""
+"""Most entries one backlog analysis counts, like Pulsar's subscriptionBacklogScanMaxEntries."""
 
 JSON_DEPTH_MAX = 32
 """Deepest nesting of a request's JSON; the deepest that Pulsar's tools send is five."""
@@ -174,19 +179,19 @@ JSON_DEPTH_MAX = 32
 # -- metadata --------------------------------------------------------------------------------
 
 METADATA_VALUE_BYTES_MAX = 1 << 20
-"""Largest value in the metadata store (the interface's promise)."""
+"""Largest value in the metadata store; part of the store's contract."""
 
 ROLE_CHARS_MAX = 256
 """Longest name of a role."""
 
 KEPT_FIELDS_MAX = 64
-"""Members of a policy that is only kept and shown."""
+"""Most members of a policy that is stored and shown, but has no effect."""
 
 GRANTS_PER_NAMESPACE_MAX = 5_000
-"""Most roles that a namespace names, with its topics and subscriptions: they are in its record."""
+"""Most roles granted in a namespace, with its topics and subscriptions: one record holds them."""
 
 PARTITIONS_MAX = 10_000
-"""Most partitions of a topic: each is a row in the metadata store and is created at once."""
+"""Most partitions of a topic: all are created at once, each a row in the metadata store."""
 
 NAMESPACE_BUNDLES_MAX = 1024
 """Most bundles of a namespace."""
@@ -200,34 +205,34 @@ TOPIC_PROPERTIES_MAX = 256
 # -- schemas ---------------------------------------------------------------------------------
 
 SCHEMA_BYTES_MAX = 512 * 1024
-"""Largest definition of a schema. In base64 it still fits a value of the metadata store."""
+"""Largest schema definition. In base64 it still fits a value of the metadata store."""
 
 SCHEMA_PROPERTIES_BYTES_MAX = 32 * 1024
-"""Keys and values of a schema's properties together, in UTF-8."""
+"""Total size of keys and values of a schema's properties, in UTF-8."""
 
 SCHEMA_ON_THE_LOOP_BYTES_MAX = 4096
-"""A larger definition is parsed in a thread: this one holds the event loop for a millisecond."""
+"""Larger definitions are parsed in a thread: one of this size takes a millisecond."""
 
 SCHEMA_DEPTH_MAX = 64
 """Deepest nesting of types in a definition."""
 
 SCHEMA_COMPARISONS_MAX = 200_000
-"""Pairs of types that are compared to decide about one schema, under a second. Two unions
+"""Pairs of types compared to decide about one schema: under a second. Two unions
 cost the product of their lengths."""
 
 SCHEMA_VERSIONS_MAX = 1000
 """Most versions of one topic's schema; a transitive strategy compares with all of them."""
 
 SCHEMA_VERSIONS_BYTES_MAX = 16 << 20
-"""Largest definitions of one topic's schema, all versions together."""
+"""Total size of the definitions of one topic's schema, all versions together."""
 
 VALUE_TYPE_BYTES_MAX = 64 * 1024
-"""Largest type of a table's column ``value``, as JSON: some hundred fields. It is part of the
-table record and of commits. Fields beyond it get no columns; their messages are kept as sent."""
+"""Largest type of a table's column ``value``, as JSON: some hundred fields. The table
+record and commits contain it. Fields beyond it get no columns; their messages are kept as sent."""
 
 VALUE_FIELDS_MAX = VALUE_TYPE_BYTES_MAX // 60
-"""A type with more fields would be larger. A definition in which types name each other often may
-stand for more of them than could ever be counted."""
+"""Fields that fit such a type. Types that refer to each other could expand to
+more fields than can be counted, so counting stops here."""
 
 # -- configuration ---------------------------------------------------------------------------
 
@@ -237,13 +242,13 @@ CONFIG_FILE_BYTES_MAX = 1 << 20
 # -- topics ----------------------------------------------------------------------------------
 
 UNUSED_NON_PERSISTENT_TOPIC_SECONDS = 60.0
-"""A non-persistent topic that nobody has used for so long is forgotten."""
+"""An unused non-persistent topic is forgotten after this time."""
 
-LOOKS_AT_REST_PER_SECOND = 500
-"""So many topics that nobody has loaded are looked at in a second, each for 0.1 ms."""
+UNLOADED_LOOKS_PER_SECOND = 500
+"""Unloaded topics inspected per second; each takes 0.1 ms."""
 
-VISITS_AT_REST_PER_SECOND = 20
-"""So many of them are loaded in a second, because something is due."""
+UNLOADED_VISITS_PER_SECOND = 20
+"""Unloaded topics loaded per second because something is due."""
 
 # -- subscriptions ---------------------------------------------------------------------------
 
@@ -251,74 +256,74 @@ TOPIC_PATTERN_MEMORY_BYTES = 1 << 20
 """Most memory that one topic pattern may take in the matcher."""
 
 TOPIC_NAMES_PER_TURN = 1000
-"""So many names of topics are looked at in a row: some milliseconds of the event loop."""
+"""Topic names inspected in one turn: a few milliseconds."""
 
 TOPIC_FEED_LINGER_SECONDS = 120.0
-"""The topics of a namespace stay in memory for so long after a client asked for them. Clients that
-follow a pattern by themselves ask once a minute."""
+"""Time that the topic list of a namespace stays in memory after a client asked for it.
+Clients that follow a pattern by themselves ask once a minute."""
 
 TOPIC_PATTERNS_KEPT_MAX = 32
-"""Patterns of one namespace whose topics are remembered although nobody watches them."""
+"""Patterns of one namespace whose matches stay in memory while nobody watches them."""
 
 TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
-"""Most topic lists that one connection watches at the same time."""
+"""Most topic lists that one connection watches at a time."""
 
 COMPACTION_KEYS_MAX = 1_000_000
-"""Most keys of a topic that a broker compacts by itself; they are in memory meanwhile."""
+"""Most keys of a topic that a broker compacts without Spark; they are held in memory."""
 
 COMPACTED_HOLD_SECONDS = 600.0
-"""A compacted ledger that another one has replaced stays for so long after the last read of a Spark
-query that was planned with it."""
+"""Time that a replaced compacted ledger stays after the last read of a Spark query that was
+planned with it."""
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
 """Largest payload that the broker decompresses."""
 
 GREETING_SECONDS = 1.0
-"""A consumer that sends no FLOW hears after this time whether it is the active one."""
+"""A consumer that sends no FLOW hears after this time whether it is active."""
 
 READER_GRACE_SECONDS = 60.0
-"""A reader that was told to connect anew and stays away this long loses its subscription."""
+"""A reader that was told to reconnect loses its subscription after this time."""
 
 ARRIVAL_MARKS_MAX = 1024
-"""Marks of when entries of a topic were stored (24 bytes each); those of long ago become fewer."""
+"""Marks of when a topic's entries were stored (24 bytes each); older ones are thinned out."""
 
 CHUNKED_MESSAGES_MAX = 10_000
-"""Large messages of a Shared subscription whose pieces are on their way to one consumer."""
+"""Most chunked messages of a Shared subscription on their way to one consumer."""
 
 LOOK_AHEAD_ENTRIES_MAX = 200_000
-"""Entries of a Key_Shared subscription that may wait where no setting limits them."""
+"""Waiting entries of a Key_Shared subscription when no setting limits them."""
 
 PUT_ASIDE_BYTES_MAX = 8 << 20
-"""Bytes of entries that a subscription keeps at hand while they wait for their consumer."""
+"""Bytes of entries that a subscription keeps in memory while they wait for their consumer."""
 
 PLANNED_TOPICS_MAX = 500
-"""Topics of which a Spark query asks for the plan at once."""
+"""Topics in one planning request of a Spark query."""
 
 LEDGERS_PER_TURN_MAX = 500
-"""Ledgers of one topic that are gone through before the event loop does other work."""
+"""Ledgers of one topic inspected in one turn."""
 
 READS_PER_TURN_MAX = 16
-"""The same where each is read from the metadata store, which may answer without a pause."""
+"""Metadata reads in one turn: the store may answer without a pause."""
 
 LEDGERS_UNTIL_LARGER = 50_000
-"""A topic with so many ledgers makes new ones twice as large, with twice as many four times."""
+"""A topic with this many ledgers makes new ones twice as large, with twice as many four times."""
 
 # -- the metadata store ----------------------------------------------------------------------
 
 METADATA_SESSIONS_KEPT = 1000
-"""Starts of a metadata store that it remembers, to know marks of its own past."""
+"""Starts that a metadata store remembers, to recognise marks of its own past."""
 
 METADATA_CHECK_SECONDS = 10.0
-"""At a start, the metadata store's file is checked for at most so long."""
+"""Longest check of the metadata store's file at a start."""
 
 METADATA_WAL_CHECK_BYTES_MAX = 64 << 20
 """Largest write-ahead log that is checked frame by frame at a start."""
 
 JOURNAL_END_SECONDS = 1.0
-"""After so long without a write, a journal gets a small group behind the last one."""
+"""A journal without writes for this long gets a small group behind the last one."""
 
 METADATA_MARK_SECONDS = 1.0
-"""A bookie notes the mark of a change of the metadata with its next group, or after so long."""
+"""A bookie notes the mark of a metadata change with its next group, or after this time."""
 
 ADOPTED_LEDGER_IDS_LEFT_OUT = 1 << 20
-"""Ledger ids that are left out above all seen when bookies are adopted: some may be away."""
+"""Ledger ids skipped above all known ones when bookies are adopted: some may be away."""

@@ -10,24 +10,25 @@ from __future__ import annotations
 import html
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pulsark.datasource.admin_client import AdminClient
-from pulsark.datasource.columns import unknown_column
-from pulsark.datasource.errors import OptionError
-from pulsark.datasource.following import BEHIND
-from pulsark.datasource.layout import layout_of
-from pulsark.datasource.offsets import Place
-from pulsark.datasource.options import Options
-from pulsark.datasource.plan import PartitionState, Split, range_of
-from pulsark.datasource.topics import TopicFinder
+from pulsark.datasource.options.columns import unknown_column
+from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.options.options import Options
+from pulsark.datasource.plan.admin_client import AdminClient
+from pulsark.datasource.plan.plan import PartitionState, Split, range_of
+from pulsark.datasource.plan.topics import TopicFinder
+from pulsark.datasource.read.following import BEHIND
+from pulsark.datasource.read.layout import layout_of
 from pulsark.runtime import SystemClock
+from pulsark.wire.message_id import MessageId
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -190,7 +191,7 @@ def _messages(
 
 
 def _rows(split: Split | None, options: Options) -> list[dict[str, Any]]:
-    from pulsark.datasource.reader import SplitPartition, SplitReader
+    from pulsark.datasource.read.reader import SplitPartition, SplitReader
 
     if split is None:
         return []
@@ -207,7 +208,7 @@ def _last(state: PartitionState, entries: int) -> Split | None:
     left, after = entries, state.earliest()
     for ledger in reversed(state.ledgers):
         if ledger.entries >= left:
-            after = max(after, Place(ledger.ledger_id, ledger.entries - left - 1))
+            after = max(after, MessageId(ledger.ledger_id, ledger.entries - left - 1))
             break
         left -= ledger.entries
     return range_of(state, after, state.latest())
@@ -217,7 +218,7 @@ def _first(state: PartitionState, entries: int) -> Split | None:
     left, through = entries, state.latest()
     for ledger in state.ledgers:
         if ledger.entries >= left:
-            through = min(through, Place(ledger.ledger_id, left - 1))
+            through = min(through, MessageId(ledger.ledger_id, left - 1))
             break
         left -= ledger.entries
     return range_of(state, state.earliest(), through)
@@ -231,7 +232,7 @@ def _entries(states: Sequence[PartitionState]) -> str:
 
 
 def _names(options: Options) -> Iterator[Any]:
-    from pulsark.datasource.topics import topic_names
+    from pulsark.datasource.plan.topics import topic_names
 
     yield from topic_names(options.topics)
 

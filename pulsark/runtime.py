@@ -381,7 +381,7 @@ class ThreadWorker:
             job, done = item
             try:
                 result, error = job(), None
-            except BaseException as e:  # handed to the event loop, which decides
+            except BaseException as e:  # noqa: BLE001 - the event loop decides
                 result, error = None, e
             try:
                 self._loop.call_soon_threadsafe(done, result, error)

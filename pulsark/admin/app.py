@@ -10,41 +10,40 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsark import __version__
-from pulsark.admin import (
-    absent,
+from pulsark.admin.http import errors
+from pulsark.admin.http.browsers import Gate
+from pulsark.admin.pulsar import (
     brokers,
-    bulk_publish,
     bundles,
     clusters,
-    compaction,
-    errors,
     lookup,
     messages,
     metrics,
     namespace_backlog,
     namespaces,
     partitioned,
-    past_tables,
     permissions,
     policies,
-    queries,
-    reserved,
     schemas,
-    sealing,
-    segments,
-    spark_plans,
     subscriptions,
-    tables,
     tenants,
     topic_stats,
     topics,
+    unsupported,
+)
+from pulsark.admin.spark import (
+    bulk_publish,
+    queries,
+    sealing,
+    segments,
+    tables,
+    time_travel,
     views,
 )
-from pulsark.admin.browsers import Gate
-from pulsark.admin.works import Works
+from pulsark.admin.spark.background_work import Works
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.query_claims import QueryClaims
-from pulsark.dispatch.stats import Stats
+from pulsark.dispatch.spark.query_claims import QueryClaims
+from pulsark.dispatch.stats.stats import Stats
 from pulsark.limits import HTTP_TARGET_BYTES_MAX
 from pulsark.runtime import Clock
 
@@ -76,11 +75,9 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         topics,
         topic_stats,
         subscriptions,
-        compaction,
         messages,
-        past_tables,
+        time_travel,
         segments,
-        spark_plans,
         sealing,
         tables,
         bulk_publish,
@@ -90,10 +87,11 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         brokers,
         metrics,
         queries,
-        absent,
-        reserved,
+        unsupported,
     ):
         app.include_router(module.router)
+    app.include_router(segments.plans)
+    app.include_router(unsupported.switched_off)
     return RawPaths(app, broker.clock, Gate(broker.settings))
 
 

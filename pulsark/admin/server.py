@@ -13,7 +13,6 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from pulsark.dispatch.stats import Stats
 from pulsark.errors import ConfigError
 from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_HEAD_TIMEOUT_SECONDS
 from pulsark.runtime import run_in_worker
@@ -21,7 +20,7 @@ from pulsark.runtime import run_in_worker
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    from pulsark.admin.loader import Http
+    from pulsark.admin.uvicorn_app import Http
     from pulsark.dispatch.broker import Broker
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ class AdminServer:
     """Serves one broker's HTTP. Create, listen and close on the event loop."""
 
     def __init__(self, broker: Broker) -> None:
-        self.stats = Stats(broker)
+        self.stats = broker.stats
         self._broker = broker
         self._server: asyncio.Server | None = None
         self._waiting: set[_FirstRequest] = set()
@@ -85,7 +84,7 @@ class AdminServer:
         return None if self._http is None else self._http.new_protocol()
 
     async def _load(self) -> None:
-        from pulsark.admin.loader import Http, load
+        from pulsark.admin.uvicorn_app import Http, load
 
         worker = self._broker.runtime.new_worker("admin-import")
         try:

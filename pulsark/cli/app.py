@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pulsark import __version__
+from pulsark.cli.arguments import (
+    DEFAULT_ADMIN_URL,
+    DEFAULT_SERVICE_URL,
+    AdminUrl,
+    Json,
+    ServiceUrl,
+    Topic,
+    named,
+)
+from pulsark.cli.schema_commands import schemas
 
 app = typer.Typer(
     name="pulsark",
@@ -20,7 +29,6 @@ app = typer.Typer(
 )
 topics = typer.Typer(help="List, create and inspect topics.", no_args_is_help=True)
 app.add_typer(topics, name="topics")
-schemas = typer.Typer(help="Show, upload, check and delete schemas.", no_args_is_help=True)
 app.add_typer(schemas, name="schemas")
 namespaces = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
 app.add_typer(namespaces, name="namespaces")
@@ -38,77 +46,14 @@ app.add_typer(tables, name="tables")
 doctor = typer.Typer(help="Find out what is missing or damaged, and what to do.")
 app.add_typer(doctor, name="doctor")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-AdminUrl = Annotated[
-    str,
-    typer.Option(envvar="PULSARK_ADMIN_URL", help="The broker's HTTP address.", metavar="URL"),
-]
-ServiceUrl = Annotated[
-    str,
-    typer.Option(envvar="PULSARK_SERVICE_URL", help="The broker's address.", metavar="URL"),
-]
-DEFAULT_ADMIN_URL = "http://localhost:8080"
-DEFAULT_SERVICE_URL = "pulsar://localhost:6650"
-Topic = Annotated[str, typer.Argument(help="Name of a topic, short or full.", show_default=False)]
 
-
-@app.command()
-def standalone(
-    data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where everything is stored.")
-    ] = None,
-    conf: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Properties file, as Pulsar's broker.conf.")
-    ] = None,
-    bookies: Annotated[
-        int | None, typer.Option(metavar="N", help="Copies are kept on this many bookies.")
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is open for everybody."),
-    ] = None,
-    broker_port: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Port for clients; 0 is any.")
-    ] = None,
-    web_port: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Port of HTTP; 0 is any.")
-    ] = None,
-    flight_port: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Port of Arrow Flight; 0 is any.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting; see `pulsark config`."),
-    ] = None,
-    adopt: Annotated[
-        bool,
-        typer.Option(
-            "--adopt",
-            help="Serve although the metadata store is older than the bookies, or another one;"
-            " see docs/operations.md.",
-        ),
-    ] = False,
-    json: Json = False,
-) -> None:
+@app.command("standalone")
+def run_standalone() -> None:
     """Run a broker with its storage in one process, until Ctrl-C."""
-    from pulsark.cli.standalone import run_standalone
+    # Only listed here: ``cli.main`` gives the command and its options to ``cli.standalone``.
+    from pulsark.cli.standalone import standalone
 
-    flags: dict[str, str | int | bool] = {}
-    for item in set_ or []:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{item}: write KEY=VALUE", param_hint="--set")
-        flags[key.strip()] = value
-    given = {
-        "dataDir": data_dir,
-        "bookies": bookies,
-        "bindAddress": host,
-        "brokerServicePort": broker_port,
-        "webServicePort": web_port,
-        "flightServicePort": flight_port,
-    }
-    flags |= {key: value for key, value in given.items() if value is not None}
-    run_standalone(conf, flags, as_json=json, adopt=adopt)
+    standalone([])
 
 
 @app.command()
@@ -128,20 +73,9 @@ def produce(
     json: Json = False,
 ) -> None:
     """Publish messages; prints the id of each once it is durable."""
-    from pulsark.cli.messages import Output, run_produce
+    from pulsark.cli.admin.messages import Output, run_produce
 
-    run_produce(service_url, topic, message or [], key, _named(header), count, Output(json))
-
-
-def _named(items: list[str] | None) -> dict[str, str]:
-    """The properties of an option that may be given often."""
-    properties = {}
-    for item in items or []:
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{item}: write NAME=VALUE", param_hint="--property")
-        properties[name] = value
-    return properties
+    run_produce(service_url, topic, message or [], key, named(header), count, Output(json))
 
 
 @app.command()
@@ -166,7 +100,7 @@ def consume(
     json: Json = False,
 ) -> None:
     """Receive and acknowledge messages; prints one a line, until Ctrl-C."""
-    from pulsark.cli.messages import POSITIONS, TYPES, Output, run_consume
+    from pulsark.cli.admin.messages import POSITIONS, TYPES, Output, run_consume
 
     if subscription_type.lower() not in TYPES:
         raise typer.BadParameter(f"one of {', '.join(TYPES)}", param_hint="--type")
@@ -191,7 +125,7 @@ def topics_list(
     json: Json = False,
 ) -> None:
     """List the topics of a namespace."""
-    from pulsark.cli.topics import list_topics
+    from pulsark.cli.admin.topics import list_topics
 
     list_topics(admin_url, namespace, as_json=json)
 
@@ -206,7 +140,7 @@ def topics_create(
     json: Json = False,
 ) -> None:
     """Create a topic."""
-    from pulsark.cli.topics import create_topic
+    from pulsark.cli.admin.topics import create_topic
 
     create_topic(admin_url, topic, partitions, as_json=json)
 
@@ -218,7 +152,7 @@ def topics_stats(
     json: Json = False,
 ) -> None:
     """Show rates, sizes, subscriptions and who is connected."""
-    from pulsark.cli.topics import topic_stats
+    from pulsark.cli.admin.topics import topic_stats
 
     topic_stats(admin_url, topic, as_json=json)
 
@@ -230,7 +164,7 @@ def topics_table(
     json: Json = False,
 ) -> None:
     """Print where the topic's Delta table is."""
-    from pulsark.cli.topics import topic_table
+    from pulsark.cli.admin.topics import topic_table
 
     topic_table(admin_url, topic, as_json=json)
 
@@ -242,7 +176,7 @@ def topics_seal(
     json: Json = False,
 ) -> None:
     """Bring everything published by now into the topic's table, and print where it is."""
-    from pulsark.cli.topics import seal_topic
+    from pulsark.cli.admin.topics import seal_topic
 
     seal_topic(admin_url, topic, as_json=json)
 
@@ -264,7 +198,7 @@ def tables_repair(
 
     Ends with code 1 if files are lost.
     """
-    from pulsark.cli.tables import repair_table
+    from pulsark.cli.admin.tables import repair_table
 
     repair_table(admin_url, topic, give_up=give_up, as_json=json)
 
@@ -277,7 +211,7 @@ def topics_compact(
     json: Json = False,
 ) -> None:
     """Keep only the latest message of each key, for those who read the compacted topic."""
-    from pulsark.cli.topics import compact_topic
+    from pulsark.cli.admin.topics import compact_topic
 
     compact_topic(admin_url, topic, wait=wait, as_json=json)
 
@@ -307,7 +241,7 @@ def namespaces_list(
     json: Json = False,
 ) -> None:
     """List the namespaces of a tenant."""
-    from pulsark.cli.policies import list_namespaces
+    from pulsark.cli.admin.policies import list_namespaces
 
     list_namespaces(admin_url, tenant, as_json=json)
 
@@ -315,7 +249,7 @@ def namespaces_list(
 @namespaces.command("create")
 def namespaces_create(namespace: Namespace, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
     """Create a namespace."""
-    from pulsark.cli.policies import create_namespace
+    from pulsark.cli.admin.policies import create_namespace
 
     create_namespace(admin_url, namespace)
 
@@ -327,7 +261,7 @@ def namespaces_delete(
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """Delete a namespace."""
-    from pulsark.cli.policies import delete_namespace
+    from pulsark.cli.admin.policies import delete_namespace
 
     delete_namespace(admin_url, namespace, force=force)
 
@@ -342,7 +276,7 @@ def policies_get(
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """Print a policy as JSON; null if it is not set."""
-    from pulsark.cli.policies import get_policies
+    from pulsark.cli.admin.policies import get_policies
 
     get_policies(admin_url, where, name, applied=applied)
 
@@ -356,7 +290,7 @@ def policies_set(
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """Set a policy. It holds at once."""
-    from pulsark.cli.policies import set_policy
+    from pulsark.cli.admin.policies import set_policy
 
     set_policy(admin_url, where, name, value, quota_type)
 
@@ -369,87 +303,9 @@ def policies_remove(
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
 ) -> None:
     """Remove a policy: that of the namespace, or the broker's setting, holds again."""
-    from pulsark.cli.policies import remove_policy
+    from pulsark.cli.admin.policies import remove_policy
 
     remove_policy(admin_url, where, name, quota_type)
-
-
-DefinitionFile = Annotated[
-    str, typer.Argument(metavar="FILE", help="The definition; - is stdin.", show_default=False)
-]
-SchemaKind = Annotated[
-    str, typer.Option("--type", "-t", help="AVRO, JSON, PROTOBUF, STRING, ... as in Pulsar.")
-]
-SchemaProperty = Annotated[
-    list[str] | None,
-    typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of the schema."),
-]
-
-
-@schemas.command("get")
-def schemas_get(
-    topic: Topic,
-    version: Annotated[
-        int | None, typer.Option("--version", "-v", min=0, help="A version; else the newest.")
-    ] = None,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Show the schema of a topic."""
-    from pulsark.cli.schemas import get_schema
-
-    get_schema(admin_url, topic, version, as_json=json)
-
-
-def _schema_command(name: str, does: str, run: Callable[[str, str, Any, bool], None]) -> None:
-    """Add a command about a definition: what runs gets URL, topic, payload and ``--json``."""
-
-    @schemas.command(name, help=does)
-    def command(
-        topic: Topic,
-        file: DefinitionFile,
-        schema_type: SchemaKind = "AVRO",
-        header: SchemaProperty = None,
-        admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-        json: Json = False,
-    ) -> None:
-        from pulsark.cli.schemas import read_payload
-
-        run(admin_url, topic, read_payload(file, schema_type, _named(header)), json)
-
-
-def _upload_schema(admin_url: str, topic: str, payload: Any, as_json: bool) -> None:
-    from pulsark.cli.schemas import upload_schema
-
-    upload_schema(admin_url, topic, payload, as_json=as_json)
-
-
-def _check_schema(admin_url: str, topic: str, payload: Any, as_json: bool) -> None:
-    from pulsark.cli.schemas import check_schema
-
-    if not check_schema(admin_url, topic, payload, as_json=as_json):
-        raise typer.Exit(1)
-
-
-_schema_command("upload", "Add a schema to a topic, unless it is incompatible.", _upload_schema)
-_schema_command(
-    "compatibility", "Check whether a schema could be added; ends with 1 if not.", _check_schema
-)
-
-
-@schemas.command("delete")
-def schemas_delete(
-    topic: Topic,
-    force: Annotated[
-        bool, typer.Option("--force", help="Forget its versions too; the next one is 0.")
-    ] = False,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Delete the schema of a topic."""
-    from pulsark.cli.schemas import delete_schema
-
-    delete_schema(admin_url, topic, force=force, as_json=json)
 
 
 @jobs.command("list")
@@ -543,7 +399,7 @@ def config(
 def version(json: Json = False) -> None:
     """Print the version."""
     if json:
-        from pulsark.cli.output import print_json
+        from pulsark.cli.terminal.output import print_json
 
         print_json({"version": __version__, "python": sys.version.split()[0]})
     else:
@@ -567,7 +423,7 @@ def ledgers_check(
     json: Json = False,
 ) -> None:
     """Show which sealed ledgers lack copies; exit code 1 if any does, or a root is refused."""
-    from pulsark.cli.ledgers import check_ledgers
+    from pulsark.cli.admin.ledgers import check_ledgers
 
     check_ledgers(admin_url, topic, all_ledgers=all_, as_json=json)
 

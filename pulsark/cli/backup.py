@@ -1,4 +1,4 @@
-"""``pulsark backup`` and ``pulsark restore``: a data directory copied, and made again."""
+"""``pulsark backup`` and ``pulsark restore``: copy a data directory, and restore it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from pulsark.cli.errors import CommandError
-from pulsark.cli.output import human_size, print_json
-from pulsark.config_sources import load_settings
+from pulsark.cli.terminal.errors import CommandError
+from pulsark.cli.terminal.output import human_size, print_json
+from pulsark.config.sources import load_settings
+from pulsark.metadata.paths import BOOKIES
 from pulsark.metadata.sqlite_reading import read_store
 from pulsark.runtime import OsDisk, SystemClock
+from pulsark.storage.backup.data_dir import DataDir, locked
 from pulsark.storage.backup.make import Backup
 from pulsark.storage.backup.manifest import Manifest, read_manifest
 from pulsark.storage.backup.restore import check_empty, restore
-from pulsark.storage.bookie_records import PLACES
-from pulsark.storage.data_dir import DataDir, locked
 
 SAID_EVERY_SECONDS = 2.0
 
@@ -97,7 +97,7 @@ def _data_dir(path: str | None, conf: str | None, disk: OsDisk, known: int = 0) 
     flags: dict[str, str | int | bool] = {} if path is None else {"dataDir": path}
     settings = load_settings(file=conf, environment=os.environ, flags=flags).settings
     if not known:
-        known = len(read_store(DataDir.of(settings).metadata_path).below(PLACES))
+        known = len(read_store(DataDir.of(settings).metadata_path).below(BOOKIES))
     return DataDir.found(settings, disk, known)
 
 

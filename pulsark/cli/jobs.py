@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from pulsark.cli.output import print_json, print_table
+from pulsark.cli.terminal.output import print_json, print_table
 from pulsark.jobs.catalog import NAMES, job
 from pulsark.jobs.job import UsageError
 from pulsark.jobs.runner import USAGE, run_program

@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from pulsark.cli.output import print_json
-from pulsark.config import Key, keys
-from pulsark.config_sources import LoadedSettings, load_settings
+from pulsark.cli.terminal.output import print_json
+from pulsark.config.keys import Key, keys
+from pulsark.config.sources import LoadedSettings, load_settings
 
 _WIDTH = 78
 

@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
-from pulsark.cli.errors import CommandError
-from pulsark.config_sources import for_standalone, load_settings
+from pulsark.cli.terminal.errors import CommandError
+from pulsark.config.sources import for_standalone, load_settings
 from pulsark.log_format import start_logging
 from pulsark.runtime import hand_over_promptly
 
 if TYPE_CHECKING:
-    from pulsark.config import Settings
+    from pulsark.config.settings import Settings
+
+
+OPTIONS = (
+    ("--data-dir", "dataDir", "DIR", "where everything is stored"),
+    ("--bookies", "bookies", "N", "copies are kept on this many bookies"),
+    ("--host", "bindAddress", "ADDRESS", "where to listen; 0.0.0.0 is open for everybody"),
+    ("--broker-port", "brokerServicePort", "PORT", "port for clients; 0 is any"),
+    ("--web-port", "webServicePort", "PORT", "port of HTTP; 0 is any"),
+    ("--flight-port", "flightServicePort", "PORT", "port of Arrow Flight; 0 is any"),
+)
+"""Options that are settings: each with its key, and what help says of it."""
+
+
+def standalone(words: Sequence[str]) -> None:
+    """Serve with the options of a command line; wrong ones end the process with exit code 2."""
+    found = vars(parser().parse_args(words))
+    conf, as_json, adopt = found.pop("conf"), found.pop("json"), found.pop("adopt")
+    flags: dict[str, str] = dict(found.pop("set"))
+    flags |= {key: value for key, value in found.items() if value is not None}
+    run_standalone(conf, flags, as_json=as_json, adopt=adopt)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What reads the options of ``pulsark standalone``."""
+    made = argparse.ArgumentParser(
+        "pulsark standalone",
+        description="Run a broker with its storage in one process, until Ctrl-C.",
+        allow_abbrev=False,
+    )
+    for option, key, metavar, told in OPTIONS:
+        made.add_argument(option, dest=key, metavar=metavar, help=told)
+    told = "properties file, as Pulsar's broker.conf"
+    made.add_argument("--conf", metavar="FILE", help=told)
+    told = "any setting; see `pulsark config`"
+    made.add_argument(
+        "--set", metavar="KEY=VALUE", type=_pair, action="append", default=[], help=told
+    )
+    told = "serve although the metadata store is older than the bookies, or another one; see "
+    made.add_argument("--adopt", action="store_true", help=f"{told}docs/operations.md")
+    made.add_argument("--json", action="store_true", help="print JSON for programs")
+    return made
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text}: write KEY=VALUE")
+    return key.strip(), value
 
 
 def run_standalone(
@@ -41,7 +90,7 @@ def run_standalone(
 
 
 async def _serve(settings: Settings, *, as_json: bool, adopt: bool) -> None:
-    from pulsark.dispatch.standalone import serve
+    from pulsark.standalone import serve
 
     ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
     ready.add_done_callback(lambda done: _announce(done, as_json=as_json))

@@ -1,9 +1,7 @@
-"""The PySpark data source ``pulsark``. Imports ``wire`` and ``storage.rows``, never ``dispatch``.
+"""The PySpark data source ``pulsark``. It and the broker never import each other.
 
-Nothing here is imported by the broker, and nothing here imports more than the standard library
-and ``pyspark.sql.datasource`` before a query needs it.
+``source`` is what Spark calls: ``options`` checks the query, ``plan`` cuts topics into splits,
+``read`` and ``write`` run the tasks. ``session`` builds a Spark session with the jars it needs.
+
+Before a query needs more, only the standard library and ``pyspark.sql.datasource`` are imported.
 """
-
-from pulsark.datasource.worker_noise import keep_out
-
-keep_out()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.datasource.admin_client import AdminClient
-from pulsark.datasource.errors import OptionError
-from pulsark.datasource.options import Options
-from pulsark.datasource.topics import topics_matching
-from pulsark.datasource.views import VIEWS
+from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.options.options import Options
+from pulsark.datasource.plan.admin_client import AdminClient
+from pulsark.datasource.plan.topics import topics_matching
+from pulsark.datasource.read.views import VIEWS
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:

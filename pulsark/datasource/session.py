@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +19,11 @@ from pulsark.datasource.spark_defaults import (
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
-    from pulsark.datasource.listener import QueryListener
+    from pulsark.datasource.read.listener import QueryListener
 
 IVY_DIR_VARIABLE = "PULSARK_IVY_DIR"
 OF_A_SESSION = (
@@ -88,7 +89,7 @@ def _settle(spark: SparkSession) -> None:
     Over Connect the server finds the source, and the client would keep the process alive for a
     listener.
     """
-    from pulsark.datasource.listener import QueryListener
+    from pulsark.datasource.read.listener import QueryListener
     from pulsark.datasource.source import PulsarkSource
 
     # Spark warns, at each query, of a source that it has found by itself and is told of, too.

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSource
 
-from pulsark.datasource.admin_client import AdminClient
-from pulsark.datasource.errors import OptionError
-from pulsark.datasource.layout import Layout, layout_of
-from pulsark.datasource.options import MESSAGES, Options
-from pulsark.datasource.topics import topic_names, topics_matching
-from pulsark.datasource.views import ViewReader, view_ddl
-from pulsark.schemas.definition import SchemaData
+from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.options.options import MESSAGES, Options
+from pulsark.datasource.plan.admin_client import AdminClient
+from pulsark.datasource.plan.topics import topic_names, topics_matching
+from pulsark.datasource.read.layout import Layout, layout_of
+from pulsark.datasource.read.views import ViewReader, view_ddl
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamArrowWriter,
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+
+    from pulsark.schemas.definition import SchemaData
 
 if not hasattr(spark_api, "Filter"):
     raise ImportError("it needs Spark 4.1 or later: pip install 'pulsark[spark]'")
@@ -49,7 +51,7 @@ class PulsarkSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``."""
-        from pulsark.datasource.reader import FilteringReader, PulsarkReader
+        from pulsark.datasource.read.reader import FilteringReader, PulsarkReader
 
         options = Options.parse(self.options, streaming=False)
         if options.view != MESSAGES:
@@ -61,9 +63,9 @@ class PulsarkSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read of the columns in ``schema``."""
-        from pulsark.datasource.stream_api import ADMISSION_CONTROL
-        from pulsark.datasource.stream_reader import PulsarkStreamReader
-        from pulsark.datasource.unlimited_stream import UnlimitedStreamReader
+        from pulsark.datasource.read.stream_api import ADMISSION_CONTROL
+        from pulsark.datasource.read.stream_reader import PulsarkStreamReader
+        from pulsark.datasource.read.unlimited_stream import UnlimitedStreamReader
 
         options = Options.parse(self.options, streaming=True)
         layout = _layout(options)
@@ -76,16 +78,16 @@ class PulsarkSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write of messages, or to the view ``cursors``; appends only."""
         if self.options.get("view", MESSAGES).strip().lower() != MESSAGES:
-            from pulsark.datasource.cursor_writer import CursorWriter
+            from pulsark.datasource.write.cursor_writer import CursorWriter
 
             return CursorWriter(Options.parse(self.options), schema, overwrite=overwrite)
-        from pulsark.datasource.sink import PulsarkWriter, sink_for
+        from pulsark.datasource.write.sink import PulsarkWriter, sink_for
 
         return PulsarkWriter(sink_for(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A streaming write; appends only."""
-        from pulsark.datasource.sink import PulsarkStreamWriter, sink_for
+        from pulsark.datasource.write.sink import PulsarkStreamWriter, sink_for
 
         return PulsarkStreamWriter(sink_for(self.options, schema, overwrite))
 

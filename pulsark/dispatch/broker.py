@@ -1,69 +1,74 @@
-"""The broker: owns topics, loads them when they are first used, and knows the rules of names.
+"""The broker: its parts, how they are put together, started and closed.
 
-Everything that a connection, the admin API or Flight asks of a topic goes through here.
+Each part gets what it uses and none of them the broker. Connections and the admin API ask the
+parts, most often ``topics``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING
 
-from pulsark.dispatch.broker_unacked import BrokerUnacked
-from pulsark.dispatch.cache import CacheBudget
 from pulsark.dispatch.connections import Connections
-from pulsark.dispatch.defects import Defects
-from pulsark.dispatch.flight import TopicRange
-from pulsark.dispatch.loop_stalls import LoopStalls
-from pulsark.dispatch.non_persistent_topics import NonPersistentTopics
-from pulsark.dispatch.ownership import Ownership
-from pulsark.dispatch.policies import auto_topic_creation
-from pulsark.dispatch.policy_source import PolicySource
-from pulsark.dispatch.rates import Rates
-from pulsark.dispatch.run_queue import RunQueue
-from pulsark.dispatch.schema_admission import SchemaAdmission
-from pulsark.dispatch.schemas import Schemas
-from pulsark.dispatch.sealing import Sealing
-from pulsark.dispatch.subscribing import Subscribing
-from pulsark.dispatch.topic import Topic
-from pulsark.dispatch.topic_admin import TopicAdmin, buckets_path
-from pulsark.dispatch.topic_lists import TopicFeeds
-from pulsark.dispatch.topic_making import TopicMaking
-from pulsark.dispatch.turns import in_turns
-from pulsark.dispatch.upkeep import Upkeep
-from pulsark.errors import (
-    ClientError,
-    ServerError,
+from pulsark.dispatch.loop.chores import Chore, Chores
+from pulsark.dispatch.loop.defects import Defects
+from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.dispatch.policies.schemas import Schemas
+from pulsark.dispatch.producer.producer_names import ProducerNames
+from pulsark.dispatch.publish_buffer import PublishBuffer
+from pulsark.dispatch.stats.rates import Rates
+from pulsark.dispatch.stats.stats import Stats
+from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
+from pulsark.dispatch.tables.erasure import Erasure
+from pulsark.dispatch.tables.sealing import Sealing
+from pulsark.dispatch.tables.table_retention import TableRetention
+from pulsark.dispatch.topics.catalog import TopicCatalog
+from pulsark.dispatch.topics.consumer_admission import Subscribing
+from pulsark.dispatch.topics.creation import TopicCreation
+from pulsark.dispatch.topics.cursor_logs import CursorLogs
+from pulsark.dispatch.topics.deletion import TopicDeletion
+from pulsark.dispatch.topics.inactivity import drop_unused
+from pulsark.dispatch.topics.loader import TopicLoader
+from pulsark.dispatch.topics.namespace_deletion import NamespaceDeletion
+from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
+from pulsark.dispatch.topics.ownership import Ownership
+from pulsark.dispatch.topics.policy_source import PolicySource
+from pulsark.dispatch.topics.policy_updates import PolicyUpdates
+from pulsark.dispatch.topics.registry import Topics
+from pulsark.dispatch.topics.remains import Remains
+from pulsark.dispatch.topics.schema_admission import SchemaAdmission
+from pulsark.dispatch.topics.topic_lists import TopicFeeds
+from pulsark.dispatch.topics.topic_making import TopicMaking
+from pulsark.dispatch.topics.topic_tables import TopicTables
+from pulsark.dispatch.upkeep.interrupted_deletions import InterruptedDeletions
+from pulsark.dispatch.upkeep.unloaded_policies import UnloadedPolicies
+from pulsark.dispatch.upkeep.unloaded_sealing import (
+    FIRST_SWEEP_SECONDS,
+    SWEEP_SECONDS,
+    UnloadedSealing,
 )
+from pulsark.dispatch.upkeep.unloaded_topics import UnloadedTopics
+from pulsark.dispatch.upkeep.upkeep import chores_of_topics
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
 from pulsark.metadata.resources import Resources
-from pulsark.metadata.store import MetadataStore
-from pulsark.runtime import Runtime
-from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
-from pulsark.storage.delayed_buckets import DelayedBuckets
-from pulsark.storage.ledger import LedgerConfig, LedgerManager
-from pulsark.storage.ledger_record import managed_ledger_path
-from pulsark.storage.managed_ledger import (
-    ManagedLedger,
-    ManagedLedgerConfig,
-    read_record,
-)
-from pulsark.storage.position import Position
-from pulsark.wire.topic_name import TopicName
+from pulsark.storage.managed_ledger.deletion import delete_noted
 
 if TYPE_CHECKING:
-    from pulsark.config import Settings
-    from pulsark.dispatch.topic_kinds import AnyTopic
+    from collections.abc import Iterator
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.loop.stalls import LoopStalls
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import Runtime
+    from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.tables import Tables
+    from pulsark.wire.topic_name import TopicName
 
-log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+LOST_CHECK_SECONDS = 1.0
+DELETED_CHECK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ class LookupResult:
 
 
 class Broker:
-    """One dispatcher process. Create it on the event loop, then ``await start()``."""
+    """One broker. Create it on the event loop, then ``await start()``."""
 
     def __init__(
         self,
@@ -84,56 +89,99 @@ class Broker:
         runtime: Runtime,
         metadata: MetadataStore,
         ledgers: LedgerManager,
-        tables: Tables | None = None,
+        tables: Tables,
     ) -> None:
         self.settings = settings
         self.runtime = runtime
         self.clock = runtime.clock
-        self.run_queue = RunQueue(self.clock)
-        self.defects = Defects(self.clock)
+        self.sure_clock = runtime.sure_clock
+        self.metadata = metadata
+        self.ledgers = ledgers
+        self.tables = tables
         self.loop_stalls: LoopStalls | None = None
         """Set by the process whose loop it is."""
-        self.metadata = metadata
+        self.broker_url = self.web_url = self.flight_url = ""
+        self.started_ms = self.clock.now_ms()
+        self.run_queue = RunQueue(self.clock)
+        self.defects = Defects(self.clock)
         self.resources = Resources(metadata, runtime)
-        self.ledgers = ledgers
-        self.schemas = Schemas(metadata, runtime)
+        self.schemas = Schemas(metadata, runtime, self.run_queue)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
         self.ownership = Ownership(metadata, self.resources)
-        self.topic_making = TopicMaking(self)
-        self.topic_admin = TopicAdmin(self)
-        self.topic_feeds = TopicFeeds(metadata, self.topic_admin)
-        self.subscribing = Subscribing(self)
-        self.policy_source = PolicySource(self)
-        self.non_persistent = NonPersistentTopics(self)
-        self.rates = Rates(self)
-        self.tables = tables
-        self.sealing = Sealing(self, tables) if tables is not None else None
-        self.connections = Connections(settings)
-        self.broker_url = ""
-        self.web_url = ""
-        self.flight_url = ""
-        self.started_ms = self.clock.now_ms()
-        self.cache_budget = CacheBudget(settings.managedLedgerCacheSizeMB << 20)
-        self.sure_clock = runtime.sure_clock
-        self.at_rest_since = self.clock.monotonic()
-        """Nobody has used a topic since then that is not loaded, as far as is known."""
-        self.unacked = BrokerUnacked(
-            settings.maxUnackedMessagesPerBroker,
-            settings.maxUnackedMessagesPerSubscriptionOnBrokerBlocked,
+        self.policy_source = PolicySource(settings, metadata, self.resources, self.ownership)
+        self.topic_tables = TopicTables(metadata, self.resources, tables)
+        self._make_topics()
+        self.sealing = Sealing(
+            settings,
+            runtime,
+            metadata,
+            self.resources,
+            ledgers,
+            tables,
+            self.topic_tables,
+            self.catalog,
+            self.topics,
         )
-        self._topics: dict[str, asyncio.Task[Topic]] = {}
-        self._visited: set[str] = set()
-        """Topics that are loaded for a visit, and that nobody else has asked for."""
-        self._ending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._leaving: dict[str, asyncio.Task[None]] = {}
-        """Ends of visits; who comes waits, and loads the topic anew."""
-        self._cursor_logs: dict[str, asyncio.Task[CursorLog]] = {}
-        self._instance_id: int | None = None
-        self._next_producer = 0
-        self._closed = False
-        self._upkeep = Upkeep(self)
+        self.bulk_publishing = BulkPublishing(
+            self.clock, self.resources, self.topics, self.schema_admission, self.sealing
+        )
+        self.erasure = Erasure(settings, runtime, ledgers, self.sealing)
+        self.table_retention = TableRetention(settings, self.sure_clock, self.sealing)
+        self.producer_names = ProducerNames(settings.clusterName, metadata)
+        self.topic_feeds = TopicFeeds(metadata, self.catalog)
+        self.subscribing = Subscribing(settings, self.clock, self.creation, self.schema_admission)
+        self.rates = Rates(self.clock, self.run_queue, self.topics)
+        self.stats = Stats(self.clock, self.rates, self.ownership)
+        self.connections = Connections(settings)
+        self.publish_buffer = PublishBuffer(
+            settings.maxMessagePublishBufferSizeInMB << 20, self.run_queue
+        )
+        self.chores = Chores()
 
-    # -- life cycle ---
+    def _make_topics(self) -> None:
+        """The parts that know topics, from those that look them up to those that delete them."""
+        settings, metadata, resources = self.settings, self.metadata, self.resources
+        self.non_persistent = NonPersistentTopics()
+        self.catalog = TopicCatalog(metadata, resources, self.non_persistent)
+        self.cursor_logs = CursorLogs(
+            settings, self.runtime, metadata, self.ledgers, self.ownership
+        )
+        remains = Remains(
+            metadata,
+            resources,
+            self.catalog,
+            self.schemas,
+            self.ledgers,
+            self.cursor_logs,
+            self.topic_tables,
+        )
+        self.loader = TopicLoader(
+            settings,
+            self.runtime,
+            metadata,
+            self.ledgers,
+            self.ownership,
+            self.cursor_logs,
+            self.policy_source,
+            self.run_queue,
+            self.topic_tables.existing,
+        )
+        self.topics = Topics(
+            settings, self.clock, self.catalog, remains, self.loader, self.non_persistent
+        )
+        self.policy_updates = PolicyUpdates(
+            settings, metadata, resources, self.policy_source, self.topics
+        )
+        making = TopicMaking(settings, self.clock, self.ownership, self.catalog)
+        self.deletion = TopicDeletion(
+            resources, self.catalog, self.topics, self.non_persistent, remains, making
+        )
+        self.creation = TopicCreation(
+            settings, resources, self.ownership, self.catalog, self.topics, self.deletion, making
+        )
+        self.namespace_deletion = NamespaceDeletion(
+            metadata, resources, self.schemas, self.catalog, self.non_persistent, self.deletion
+        )
 
     async def start(self, broker_url: str, web_url: str, flight_url: str) -> None:
         """Make the broker known under its addresses."""
@@ -146,55 +194,77 @@ class Broker:
             self.settings.defaultNumberOfNamespaceBundles,
         )
         self.policy_source.start()
-        self.rates.start()
-        if self.sealing is not None:
-            self.sealing.start()
-        self._upkeep.start()
+        self.policy_updates.start()
+        self.sealing.start()
+        self.chores.start(self._all_chores())
+
+    def _all_chores(self) -> list[Chore]:
+        settings = self.settings
+        return [
+            *chores_of_topics(settings, self.topics, self.deletion),
+            Chore("lost topics", LOST_CHECK_SECONDS, self._drop_lost),
+            Chore(
+                "unused non-persistent topics",
+                UNUSED_NON_PERSISTENT_TOPIC_SECONDS,
+                partial(drop_unused, self.non_persistent, self.deletion, settings, self.clock),
+            ),
+            Chore(
+                "ledgers of deleted topics",
+                DELETED_CHECK_SECONDS,
+                partial(delete_noted, self.ledgers, self.metadata),
+            ),
+            Chore("rates", settings.statsUpdateFrequencyInSecs, self._note_rates),
+            *self._unloaded_chores(),
+        ]
+
+    def _unloaded_chores(self) -> Iterator[Chore]:
+        """What is done for topics that nobody has loaded, and the sealing of those that are."""
+        settings, sealing, tables = self.settings, self.sealing, self.tables
+        unloaded = UnloadedTopics(settings, self.metadata, self.resources, self.topics)
+        interrupted = InterruptedDeletions(
+            self.resources, self.catalog, self.deletion, self.namespace_deletion
+        )
+        policies = UnloadedPolicies(
+            self.runtime, self.metadata, self.cursor_logs, self.topics, self.deletion
+        )
+
+        async def hold_policies() -> None:
+            await interrupted.finish()
+            await unloaded.look_after(policies)
+
+        every = settings.topicsAtRestCheckIntervalInSeconds
+        if every:
+            yield Chore("policies of unloaded topics", every, hold_policies)
+        unsealed = UnloadedSealing(self.metadata, tables, sealing)
+
+        async def seal() -> None:
+            await self.topic_tables.delete_doomed()
+            await unloaded.look_after(unsealed)
+
+        yield sealing.chore()
+        yield Chore("sealing of unloaded topics", SWEEP_SECONDS, seal, FIRST_SWEEP_SECONDS)
+
+    async def _note_rates(self) -> None:
+        self.rates.note()
+
+    async def _drop_lost(self) -> None:
+        await self.topics.drop_lost()
+        self.cursor_logs.drop_failed()
 
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""
-        self._closed = True
+        self.topics.refuse_all()
+        self.policy_updates.close()
         self.policy_source.close()
-        self.rates.close()
         self.topic_feeds.close()
-        self._upkeep.close()
         for connection in list(self.connections):
             connection.close()
+        await self.chores.close()
         await self.non_persistent.close_all()
-        if self.sealing is not None:
-            await self.sealing.close()
-        for leaving in list(self._leaving.values()):
-            await _result(leaving)
-        for task in list(self._topics.values()):
-            topic = await _result(task)
-            if topic is not None:
-                async with self.ending(topic.name):
-                    if not topic.closed:
-                        await topic.close()
-        self._topics.clear()
-        for cursor_task in list(self._cursor_logs.values()):
-            cursor_log = await _result(cursor_task)
-            if cursor_log is not None:
-                await cursor_log.close()
-        self._cursor_logs.clear()
+        await self.sealing.close()
+        await self.topics.close()
+        await self.cursor_logs.close()
         self.schemas.close()
-
-    async def drop_lost(self) -> None:
-        """Unload topics whose ledger or cursors stopped for good; clients load them anew."""
-        async for topic in in_turns(self.loaded_topics()):
-            if topic.is_lost:
-                log.warning("%s lost its ledger or its cursors: unloading it", topic.name)
-                await self.unload_topic(topic.name)
-        for bundle, task in list(self._cursor_logs.items()):
-            opened = task.done() and not task.cancelled() and task.exception() is None
-            if opened and task.result().failed is not None:
-                del self._cursor_logs[bundle]
-
-    def iso_time(self, ms: int) -> str:
-        """Epoch milliseconds as ISO-8601 in UTC."""
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
-
-    # -- names, bundles, ownership ---
 
     async def lookup(self, name: TopicName, listener: str = "") -> LookupResult:
         """Who serves a topic. Never creates it. Raises if the broker has no such listener."""
@@ -203,321 +273,9 @@ class Broker:
                 ServerError.ServiceNotReady,
                 f"The broker has no listener {listener!r}; clients need no listener name here",
             )
-        self.check_enabled(name)
+        self.topics.check_enabled(name)
         await self.ownership.bundle_of(name)
         host = self.settings.advertisedAddress
         return LookupResult(
             self.broker_url, self.web_url, host in ("localhost", "127.0.0.1", "::1")
         )
-
-    async def _cursor_log(self, bundle: str) -> CursorLog:
-        opening = self._cursor_logs.get(bundle)
-        if opening is None:
-            opening = self._cursor_logs[bundle] = asyncio.create_task(
-                CursorLog.open(
-                    bundle,
-                    self.ledgers,
-                    self.metadata,
-                    CursorLogConfig.from_settings(self.settings),
-                    self.runtime,
-                )
-            )
-        try:
-            return await asyncio.shield(opening)
-        except Exception:
-            if self._cursor_logs.get(bundle) is opening:
-                del self._cursor_logs[bundle]
-            raise
-
-    # -- topics ---
-
-    def served_topics(self) -> list[AnyTopic]:
-        """All topics in memory, stored or not."""
-        return [*self.loaded_topics(), *self.non_persistent.all()]
-
-    def served_topic(self, name: TopicName) -> AnyTopic | None:
-        """A topic if it is in memory."""
-        return self.loaded_topic(name) if name.is_persistent else self.non_persistent.get(name)
-
-    def loaded_topics(self) -> list[Topic]:
-        """Persistent topics in memory."""
-        return [
-            task.result()
-            for task in self._topics.values()
-            if task.done() and not task.cancelled() and task.exception() is None
-        ]
-
-    def loaded_topic(self, name: TopicName) -> Topic | None:
-        """A persistent topic if it is in memory."""
-        task = self._topics.get(str(name))
-        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
-            return None
-        return task.result()
-
-    def is_loading(self, name: TopicName) -> bool:
-        """Whether a topic is in memory, or on its way there."""
-        return str(name) in self._topics
-
-    async def any_topic(self, name: TopicName, *, create: bool = False) -> AnyTopic:
-        """A topic, stored or not; made if ``create`` and it is missing."""
-        if name.is_persistent:
-            return await self.topic(name, create=create)
-        self.check_serving(name)
-        return await self.non_persistent.topic(name, create=create)
-
-    async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
-        """A persistent topic, loaded if needed; made if ``create`` and it is missing."""
-        self.check_serving(name)
-        return await self.load_topic(name, create=create)
-
-    def check_enabled(self, name: TopicName) -> None:
-        """Raise ``ClientError`` if topics of this kind are switched off here."""
-        kinds = self.settings
-        if not (
-            kinds.enablePersistentTopics if name.is_persistent else kinds.enableNonPersistentTopics
-        ):
-            raise ClientError(
-                ServerError.NotAllowedError,
-                f"{name.domain.capitalize()} topics are not enabled on this broker",
-            )
-
-    def check_serving(self, name: TopicName) -> None:
-        """Raise ``ClientError`` if the broker or the topic is on its way out."""
-        if self._closed:
-            raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
-        if self.topic_admin.is_deleting(name.base):
-            raise ClientError(ServerError.ServiceNotReady, f"Topic {name.base} is being deleted")
-
-    async def load_topic(self, name: TopicName, *, create: bool = False) -> Topic:
-        """``topic``, even while all partitions of it are being deleted."""
-        if self._closed:
-            raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
-        if not name.is_persistent:
-            raise ClientError(
-                ServerError.NotAllowedError, f"{name} is not persistent: it stores nothing"
-            )
-        self.check_enabled(name)
-        key = str(name)
-        while (leaving := self._leaving.get(key)) is not None:
-            await asyncio.wait([leaving])
-        if (
-            key not in self._topics
-            and not create
-            and not await self.topic_admin.exists(name)
-            and key not in self._topics
-        ):
-            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-        self._visited.discard(key)
-        topic = await asyncio.shield(self._topics.get(key) or self._start_loading(name))
-        if topic.closed:
-            raise ClientError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded")
-        return topic
-
-    def _start_loading(self, name: TopicName) -> asyncio.Task[Topic]:
-        key = str(name)
-        task = self._topics[key] = asyncio.create_task(self._load(name))
-        task.add_done_callback(lambda done: self._forget_failed(key, done))
-        return task
-
-    def _forget_failed(self, key: str, task: asyncio.Task[Topic]) -> None:
-        if (task.cancelled() or task.exception() is not None) and self._topics.get(key) is task:
-            del self._topics[key]
-
-    async def _load(self, name: TopicName) -> Topic:
-        await self.topic_admin.finish_deletion(name)
-        bundle = await self.ownership.own(name)
-        cursors = await self._cursor_log(bundle)
-        topic = Topic(
-            name,
-            self.settings,
-            self.clock,
-            self.sure_clock,
-            self.cache_budget,
-            self.unacked,
-            self.run_queue,
-            self.clock.now_ms(),
-        )
-        ledger = await ManagedLedger.open(
-            managed_ledger_path(name),
-            self.ledgers,
-            self.metadata,
-            ManagedLedgerConfig.from_settings(self.settings),
-            self.runtime,
-            topic,
-            attached=partial(self.sealing.existing, name) if self.sealing is not None else None,
-        )
-        delayed = DelayedBuckets(
-            buckets_path(name), ledger.topic_id, self.ledgers, self.metadata, topic.ledger_config
-        )
-        try:
-            await topic.attach(ledger, cursors, delayed, self.runtime)
-        except BaseException:
-            await ledger.close()
-            raise
-        try:
-            topic.set_policies(await self.policy_source.current(name))
-            while not topic.deduplication_switch.follows:
-                await topic.deduplication_switch.follow()
-                topic.set_policies(await self.policy_source.current(name))
-        except BaseException:
-            await topic.close()
-            raise
-        return topic
-
-    async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
-        """The topic that a producer or consumer asks for, by the rules of automatic creation."""
-        self.check_enabled(name)
-        if self.served_topic(name) is not None:
-            return await self.any_topic(name)
-        namespace = await self.ownership.namespace(name)
-        parent = await self.resources.partitioned_topics.get(name.base)
-        if parent is not None:
-            if name.partition < 0:
-                raise ClientError(
-                    ServerError.NotAllowedError,
-                    f"{name} has {parent.partitions} partitions; use one of them",
-                )
-            if name.partition >= parent.partitions:
-                raise ClientError(
-                    ServerError.TopicNotFound,
-                    f"{name.base} has only {parent.partitions} partitions",
-                )
-            return await self.any_topic(name, create=True)
-        if await self.topic_admin.exists(name):
-            return await self.any_topic(name)
-        created = auto_topic_creation(self.settings, namespace.policies)
-        if not (may_create and created.allowed):
-            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-        async with self.topic_making.alone(name):
-            parent = await self.resources.partitioned_topics.get(name.base)
-            if parent is None:
-                if await self.topic_admin.exists(name):
-                    return await self.any_topic(name)
-                return await self.topic_admin.make(name)
-        return await self.topic_for_clients(name)  # it was made with partitions just now
-
-    async def unload_topic(self, name: TopicName) -> None:
-        """Close a topic; clients connect anew and load it again."""
-        await self.non_persistent.close(name)
-        async with self.ending(name):
-            topic = self.loaded_topic(name)
-            if topic is not None and not topic.closed:
-                self.at_rest_since = self.clock.monotonic()
-                await self._leave(topic)
-
-    def ending(self, name: TopicName) -> asyncio.Lock:
-        """Held by whoever unloads or deletes a topic: one does after the other."""
-        lock = self._ending.get(str(name))
-        if lock is None:
-            lock = self._ending[str(name)] = asyncio.Lock()
-        return lock
-
-    @asynccontextmanager
-    async def visit(self, name: TopicName) -> AsyncIterator[Topic | None]:
-        """A topic that nobody has loaded, loaded for as long as this lasts; else ``None``.
-
-        It stays if somebody else asks for it meanwhile.
-        """
-        key = str(name)
-        exists = await read_record(managed_ledger_path(name), self.metadata) is not None
-        if not exists or self._closed or key in self._topics or key in self._leaving:
-            yield None
-            return
-        self._visited.add(key)
-        try:
-            topic = await asyncio.shield(self._start_loading(name))
-            try:
-                yield topic
-            finally:
-                if key in self._visited and not topic.closed and not self._closed:
-                    leaving = self._leaving[key] = asyncio.create_task(self._leave(topic))
-                    leaving.add_done_callback(lambda _: self._leaving.pop(key))
-                    await asyncio.shield(leaving)
-        finally:
-            self._visited.discard(key)
-
-    async def _leave(self, topic: Topic) -> None:
-        try:
-            await topic.close()
-        finally:
-            self.forget(topic)
-
-    async def delete_cursors(self, name: TopicName, topic_id: str) -> None:
-        """Delete the durable cursors and the delayed messages of a topic that is deleted."""
-        await (await self._cursor_log(await self.ownership.own(name))).delete_topic(topic_id)
-        await DelayedBuckets(
-            buckets_path(name),
-            topic_id,
-            self.ledgers,
-            self.metadata,
-            lambda owner: LedgerConfig(owner=owner),
-        ).delete()
-
-    async def cursors_at_rest(self, name: TopicName, topic_id: str) -> dict[str, Position]:
-        """The durable cursors of a topic that is not loaded: names and mark-delete positions."""
-        log_of_bundle = await self._cursor_log(await self.ownership.own(name))
-        return log_of_bundle.mark_deletes(topic_id)
-
-    def forget(self, topic: Topic) -> None:
-        """Nobody gets this topic any more; the next who asks loads another one."""
-        if self.loaded_topic(topic.name) is topic:
-            del self._topics[str(topic.name)]
-
-    # -- clients ---
-
-    async def new_producer_name(self) -> str:
-        """A producer name that nobody in the cluster has."""
-        if self._instance_id is None:
-            self._instance_id = await self.metadata.next_id("/counters/producer-name")
-        self._next_producer += 1
-        return f"{self.settings.clusterName}-{self._instance_id}-{self._next_producer - 1}"
-
-    # -- Flight ---
-
-    async def topic_range(self, topic: str) -> TopicRange:
-        """Identity and bounds of a topic partition."""
-        loaded = await self.topic(TopicName.parse(topic))
-        loaded.touch()
-        ledger = loaded.ledger
-        return TopicRange(ledger.topic_id, ledger.first_position(), ledger.last_confirmed)
-
-    async def read_entries(
-        self, topic: str, first: Position, last: Position, max_bytes: int
-    ) -> list[tuple[Position, bytes]]:
-        """Entries of a topic in ``[first, last]``, at most about ``max_bytes`` of them."""
-        loaded = await self.topic(TopicName.parse(topic))
-        loaded.touch()
-        count = _count(first, last)
-        cached = loaded.read_cached(first, count, max_bytes)
-        if cached is not None:
-            return [(e.position, e.data) for e in cached if e.position <= last]
-        stored = await loaded.ledger.read(first, count, max_bytes)
-        return [(position, data) for position, data in stored if position <= last]
-
-    async def read_compacted(
-        self, topic: str, first: Position, last: Position, max_bytes: int
-    ) -> list[tuple[Position, bytes]]:
-        """Entries of a compacted ledger of a topic by its own ids, as they are stored."""
-        loaded = await self.topic(TopicName.parse(topic))
-        loaded.touch()
-        found = loaded.ledger.hold_compacted(first.ledger_id)
-        if found is None:
-            raise ClientError(
-                ServerError.NotAllowedError,
-                f"Topic {topic} was compacted again since the query was planned: load the "
-                "DataFrame anew",
-            )
-        return await found.stored(first.entry_id, last.entry_id, max_bytes)
-
-
-def _count(first: Position, last: Position) -> int:
-    if first.ledger_id == last.ledger_id:
-        return max(last.entry_id - first.entry_id + 1, 0)
-    return 1 << 30
-
-
-async def _result(task: asyncio.Task[T]) -> T | None:
-    try:
-        return await task
-    except Exception:
-        return None

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pulsark.config import Settings
-    from pulsark.dispatch.connection import Connection
+    from collections.abc import Iterator
+
+    from pulsark.config.settings import Settings
+
+
+class Connection(Protocol):
+    """What is counted here."""
+
+    host: str
+
+    def close(self) -> None:
+        """Close after what was written has been sent."""
 
 
 class Connections:

@@ -1,6 +1,7 @@
-"""Jobs: work on topics that is done now and then, by a scheduler or by hand.
+"""Jobs: maintenance and copying of topics, run by a scheduler or by hand.
 
-One module a job, found by its name (``catalog``); each has a ``JOB`` with its parameters and what
-it does. ``runner`` is the frame: flags or one YAML file in, exit code and a JSON summary line out.
-``jobs/*.py`` at the top of the repository start them under spark-submit, ``pulsark jobs run`` here.
+One module per job; ``catalog`` finds it by name. Each has a ``JOB``: its parameters and its work.
+``runner`` is the frame: it takes flags or one YAML file, and ends with an exit code and one line of
+JSON. ``jobs/*.py`` at the top of the repository run under spark-submit; ``pulsark jobs run`` runs
+the same jobs here.
 """

@@ -1,8 +1,8 @@
-"""Let go what retention lets go, of topics that nobody uses as well.
+"""Apply retention now, to unused topics as well.
 
-Ledgers beyond ``retention`` and ``tableRetention`` are trimmed, their rows leave the tables by
-commits that touch no file, and files that left a table long enough ago are deleted. The broker
-does all of it, because it is the only committer; this job goes through the topics.
+It trims ledgers beyond ``retention`` and ``tableRetention``, removes their rows from the tables by
+commits that touch no file, and deletes files that left a table long enough ago. The broker does the
+work, because only it commits; this job walks over the topics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COUNTS = ("ledgers", "rows", "deletedFiles", "keptFiles")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters(Repeated):
-    """Of ``apply_retention``."""
+    """The parameters of ``apply_retention``."""
 
     topic: Annotated[tuple[str, ...], Flag("a topic")] = ()
     namespace: Annotated[tuple[str, ...], Flag("tenant/namespace: all its topics")] = ()

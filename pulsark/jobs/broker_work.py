@@ -1,4 +1,4 @@
-"""Work that a broker does for a job, and that may take long: begun, then asked for."""
+"""Long work that a broker does for a job: started by one request, then polled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import uuid
 from typing import Any
 
-from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.jobs.job import JobError
 from pulsark.wire.topic_name import TopicName
 

@@ -1,4 +1,4 @@
-"""Which jobs there are."""
+"""The list of jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Keep only the latest message of each key, for those who read the compacted topic.
+"""Keep only the latest message of each key, for readers of the compacted topic.
 
-What the broker does by itself for topics of up to a million keys, for any number of them: it reads
-the topic once more for each further million. The result is the same, and is served in the same way.
+The broker compacts topics of up to a million keys by itself; this job has no limit: the broker
+reads the topic once more for each further million. The result is the same, and is served in the
+same way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pulsark.wire.topic_name import TopicName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters(Repeated):
-    """Of ``compact_topic``."""
+    """The parameters of ``compact_topic``."""
 
     topic: Annotated[tuple[str, ...], Flag("a topic")] = ()
 

@@ -1,8 +1,8 @@
-"""Erase messages: those that a condition finds, and nothing else, wherever Pulsark has them.
+"""Erase the messages that match a condition, and no others, wherever Pulsark has them.
 
 Spark finds them, so that the condition may be any SQL over the columns of ``format("pulsark")``;
-the broker erases them by id. What was published before the job began is erased; ids of all other
-messages stay as they are. Run again it erases what is left.
+the broker erases them by id. It covers messages published before the job began; all other messages
+keep their ids. Another run erases the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Id = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters(AtBroker):
-    """Of ``erase_messages``."""
+    """The parameters of ``erase_messages``."""
 
     topic: Annotated[str, Flag("the topic")]
     where: Annotated[

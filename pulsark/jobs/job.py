@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from pulsark.datasource.admin_client import AdminClient
+from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.errors import PulsarkError
 from pulsark.jobs.progress import Progress
 
@@ -82,7 +82,7 @@ class Context:
     name: str
     progress: Progress = field(default_factory=lambda: Progress(sys.stderr))
     given_spark: SparkSession | None = None
-    """A session that is there already, and stays."""
+    """An existing session, which is not stopped."""
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -109,7 +109,7 @@ class Job(Generic[Wanted]):
     """One line."""
     parameters: type[Wanted]
     run: Callable[[Wanted, Context], Mapping[str, Any]]
-    """Does it once; returns what the summary line says. Done again, it does what is left."""
+    """Run once and return the summary. Another run does the remaining work."""
 
 
 def start_spark(name: str) -> SparkSession:

@@ -1,35 +1,21 @@
-"""A job file: the parameters of one run, in YAML without nesting.
-
-::
-
-    topic: orders          # a comment
-    continuous: true
-    topics:                # or [orders, refunds]
-      - orders
-      - refunds
-
-Text may stand in single or double quotes. What is no such file is refused, not guessed at: a
-quote that does not end, a key twice, anything nested.
-"""
+"""A job file: the parameters of one run, in YAML whose values are texts and lists of texts."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from pulsark.jobs.job import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FILE_BYTES_MAX = 1 << 20
 
 Value = str | list[str] | None
 """Text as it is written, without its quotes. ``None`` for nothing, ``~`` and ``null``."""
-
-_key = re.compile(r"([A-Za-z_][\w-]*)\s*:(?:\s+(.*)|$)")
-_item = re.compile(r"\s*-\s+(.*)")
-_quoted = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*')\s*(?:#.*)?$""")
-_special = tuple("{}&*!|>%@`")
 
 
 def read_job_file(path: str) -> Mapping[str, Value]:
@@ -46,62 +32,38 @@ def read_job_file(path: str) -> Mapping[str, Value]:
 
 
 def parse_job_file(text: str, path: str) -> dict[str, Value]:
-    """The same of its text; ``path`` is for errors."""
+    """The parameters in a job file's text; ``path`` is for errors."""
+    try:
+        # Nodes and no objects: they know their lines, a key that is there twice is seen, and a
+        # topic that is called 007 or no stays a text.
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as e:
+        line = e.problem_mark.line + 1 if e.problem_mark is not None else 1
+        raise UsageError(f"{path}:{line}: this is no YAML, {e.problem}") from None
+    except yaml.YAMLError as e:
+        raise UsageError(f"{path}: this is no YAML, {e}") from None
     values: dict[str, Value] = {}
-    listing = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        place = f"{path}:{number}"
-        if not line.strip() or line.lstrip().startswith("#") or line.rstrip() in ("---", "..."):
-            continue
-        item = _item.fullmatch(line)
-        if item and listing:
-            found = _scalar(item[1], place)
-            kept = values[listing]
-            values[listing] = [*(kept if isinstance(kept, list) else ()), found or ""]
-            continue
-        key = _key.fullmatch(line)
-        if key is None:
-            raise UsageError(f"{place}: write 'key: value', with nothing nested but lists")
-        name, listing = key[1], ""
-        if name in values:
-            raise UsageError(f"{place}: {name} is there twice")
-        written = (key[2] or "").strip()
-        if written.startswith("["):
-            values[name] = _inline(written, place)
+    if root is None:
+        return values
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(f"{_place(path, root)}: write 'key: value'")
+    for key, node in root.value:
+        name = _text(key, path)
+        if name is None or name in values:
+            what = f"{name} is there twice" if name else "the key has no name"
+            raise UsageError(f"{_place(path, key)}: {what}")
+        if isinstance(node, yaml.SequenceNode):
+            values[name] = [_text(item, path) or "" for item in node.value]
         else:
-            values[name] = _scalar(written, place)
-            listing = name if values[name] is None and written in ("",) else ""
+            values[name] = _text(node, path)
     return values
 
 
-def _inline(written: str, place: str) -> list[str]:
-    written = re.sub(r"\s#.*$", "", written).strip()
-    if not written.endswith("]"):
-        raise UsageError(f"{place}: a list ends with ] on its line")
-    inside = written[1:-1].strip()
-    pieces = re.findall(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,]+)\s*(?:,|$)""", inside)
-    return [_scalar(piece, place) or "" for piece in pieces]
+def _text(node: Any, path: str) -> str | None:
+    if not isinstance(node, yaml.ScalarNode):
+        raise UsageError(f"{_place(path, node)}: write 'key: value', with nothing nested but lists")
+    return None if node.tag == "tag:yaml.org,2002:null" else str(node.value)
 
 
-def _scalar(written: str, place: str) -> str | None:
-    written = written.strip()
-    if written.startswith(("'", '"')):
-        quoted = _quoted.fullmatch(written)
-        if quoted is None:
-            raise UsageError(f"{place}: the quote does not end, or something follows it")
-        return _unquoted(quoted[1], place)
-    plain = re.sub(r"(^|\s)#.*$", "", written).strip()
-    if plain.startswith(_special) or plain.startswith("[") or re.search(r":(\s|$)", plain):
-        raise UsageError(f"{place}: put {plain} into quotes, or leave out what is nested")
-    return None if plain in ("", "~", "null") else plain
-
-
-def _unquoted(text: str, place: str) -> str:
-    if text.startswith("'"):
-        return text[1:-1].replace("''", "'")
-    try:
-        return str(json.loads(text))
-    except ValueError:
-        raise UsageError(
-            f'{place}: in double quotes, \\ begins one of \\" \\\\ \\n \\t \\uXXXX'
-        ) from None
+def _place(path: str, node: Any) -> str:
+    return f"{path}:{node.start_mark.line + 1}"

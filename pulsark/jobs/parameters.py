@@ -1,17 +1,18 @@
-"""From flags and a job file to a job's parameters.
+"""Turns flags and a job file into a job's parameters.
 
 A flag is a field's name with dashes: ``--service-url URL`` or ``--service-url=URL``, a switch
-``--continuous`` or ``--no-continuous``, a list by giving the flag again. Flags come before what
-the file says, and the file before the environment.
+``--continuous`` or ``--no-continuous``, a list by giving the flag again. Flags override the
+file, and the file overrides the environment.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from pulsark.errors import near_miss
 from pulsark.jobs.job import Flag, UsageError
@@ -44,18 +45,39 @@ class Parameter:
         """Whether it must be given."""
         return self.default is MISSING
 
+    @property
+    def help(self) -> str:
+        """What help says of it."""
+        notes = []
+        if self.required:
+            notes.append("required")
+        elif self.default not in (None, False, ()):
+            notes.append(f"default {self.default}")
+        if self.many:
+            notes.append("may be given often")
+        if self.flag.variable:
+            notes.append(f"${self.flag.variable}")
+        told = f" ({'; '.join(notes)})" if notes else ""
+        return f"{self.flag.meaning}{told}".replace("%", "%%")
+
     def of_text(self, text: str, given: str) -> Any:
         """The value that a text means; ``given`` says where it stands."""
+        try:
+            return self.of_word(text)
+        except argparse.ArgumentTypeError as error:
+            raise UsageError(f"{given}: {error}") from None
+
+    def of_word(self, text: str) -> Any:
+        """A value from a flag; ``argparse`` adds the flag's name to errors."""
         if self.kind is bool:
-            word = text.lower()
-            if word not in (*_YES, *_NO):
-                raise UsageError(f"{given}: {text} is neither true nor false")
-            return word in _YES
+            if text.lower() not in (*_YES, *_NO):
+                raise argparse.ArgumentTypeError(f"{text} is neither true nor false")
+            return text.lower() in _YES
         try:
             return self.kind(text)
         except ValueError:
             kind = "a whole number" if self.kind is int else "a number"
-            raise UsageError(f"{given}: {text} is not {kind}") from None
+            raise argparse.ArgumentTypeError(f"{text} is not {kind}") from None
 
     def of_file(self, value: Value, path: str) -> Any:
         """The value that a job file means."""
@@ -119,60 +141,47 @@ def _of_file(path: str, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
 def _flags(
     words: Sequence[str], parameters: Mapping[str, Parameter]
 ) -> tuple[dict[str, Any], str | None]:
-    values: dict[str, Any] = {}
-    path = None
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    found, unknown = _parser(parameters.values()).parse_known_args(words)
+    for word in unknown:
         if not word.startswith("--"):
             raise UsageError(f"{word} belongs to no flag; flags begin with --")
-        name, equals, text = word[2:].partition("=")
-        parameter = parameters.get(name)
-        if parameter is not None and parameter.kind is bool:
-            values[parameter.name] = parameter.of_text(text if equals else "true", word)
-            continue
-        switch = parameters.get(name.removeprefix("no-"))
-        if parameter is None and switch is not None and switch.kind is bool and not equals:
-            values[switch.name] = False
-            continue
-        if parameter is None and name != FILE_FLAG:
-            known = [*parameters, FILE_FLAG, "help"]
-            raise UsageError(f"the flag --{name} is unknown{near_miss(name, known, '--')}")
-        if not equals:
-            if not rest:
-                raise UsageError(f"--{name} needs a value")
-            text = rest.pop(0)
-        if parameter is None:
-            path = text
-        elif parameter.many:
-            value = parameter.of_text(text, f"--{name}")
-            values[parameter.name] = (*values.get(parameter.name, ()), value)
-        elif parameter.name in values:
-            raise UsageError(f"--{name} is there twice")
-        else:
-            values[parameter.name] = parameter.of_text(text, f"--{name}")
+        flag, known = word.partition("=")[0], [*parameters, FILE_FLAG, "help"]
+        raise UsageError(f"the flag {flag} is unknown{near_miss(flag[2:], known, '--')}")
+    given = vars(found)
+    path = given.pop(FILE_FLAG, None)
+    by_name = {parameter.name: parameter for parameter in parameters.values()}
+    values = {}
+    for name, value in given.items():
+        parameter = by_name[name]
+        if isinstance(value, list) and not parameter.many:
+            if len(value) > 1:
+                raise UsageError(f"--{parameter.spelled} is there twice")
+            (value,) = value
+        values[name] = tuple(value) if parameter.many else value
     return values, path
 
 
 def usage(name: str, summary: str, kind: type[Any]) -> str:
     """The help of a job."""
-    rows = []
-    for parameter in parameters_of(kind):
-        value = "" if parameter.kind is bool else f" {parameter.kind.__name__.upper()}"
-        notes = []
-        if parameter.required:
-            notes.append("required")
-        elif parameter.default not in (None, False, ()):
-            notes.append(f"default {parameter.default}")
-        if parameter.many:
-            notes.append("may be given often")
-        if parameter.flag.variable:
-            notes.append(f"${parameter.flag.variable}")
-        told = f" ({'; '.join(notes)})" if notes else ""
-        rows.append((f"--{parameter.spelled}{value}", f"{parameter.flag.meaning}{told}"))
-    rows.append((f"--{FILE_FLAG} FILE", "a YAML file with the same keys; flags come before it"))
-    lines = [f"usage: {name} [flags]", "", summary, ""]
-    for flag, meaning in rows:
-        lines.append(f"  {flag}")
-        lines.append(f"      {meaning}")
-    return "\n".join(lines)
+    return _parser(parameters_of(kind), name, summary).format_help().rstrip()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message.removeprefix("argument "))
+
+
+def _parser(parameters: Iterable[Parameter], name: str = "", summary: str = "") -> _Parser:
+    parser = _Parser(
+        name, f"{name} [flags]", summary, add_help=False, allow_abbrev=False,
+        argument_default=argparse.SUPPRESS, formatter_class=argparse.RawTextHelpFormatter,
+    )  # fmt: skip
+    for parameter in parameters:
+        how: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+        if parameter.kind is not bool:
+            how = {"action": "append", "metavar": parameter.kind.__name__.upper()}
+            how["type"] = parameter.of_word
+        parser.add_argument(f"--{parameter.spelled}", help=parameter.help, **how)
+    told = "a YAML file with the same keys; flags come before it"
+    parser.add_argument(f"--{FILE_FLAG}", metavar="FILE", help=told)
+    return parser

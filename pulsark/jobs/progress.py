@@ -1,4 +1,4 @@
-"""How far a job is, on a terminal; elsewhere nothing is printed."""
+"""A job's progress, printed on a terminal only."""
 
 from __future__ import annotations
 

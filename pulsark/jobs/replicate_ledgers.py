@@ -1,10 +1,10 @@
-"""Write again what storage roots have lost of sealed ledgers.
+"""Restore files of sealed ledgers that storage roots have lost.
 
-Every root of a table has all of it. This job looks which files are missing or damaged on which
-root, by their bytes with ``--verify``, and copies them from a root that has them: a Spark task for
-each root and so many files. A root that was refused because it came back empty counts again when
-all its files are there. A root that the broker does not have any more is lost for good: its tables
-get another one in its place, and so do tables with fewer roots than they should have.
+Every root of a table has a complete copy. This job finds files that are missing or damaged on a
+root, by their bytes with ``--verify``, and copies them from a root that has them: one Spark task
+per root and number of files. A root that was refused because it came back empty counts again when
+all its files are there. A root that the broker no longer has is lost for good: its tables get
+another root instead, and so do tables with fewer roots than they should have.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pulsark.datasource.errors import DataSourceError
+from pulsark.datasource.options.errors import DataSourceError
 from pulsark.errors import PulsarkError
 from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated
 from pulsark.runtime import OsDisk
-from pulsark.storage.table.record import DataFile
+from pulsark.storage.table.files.record import DataFile
+from pulsark.storage.table.files.root_files import copy_file
 from pulsark.storage.table.repair import copy_state
-from pulsark.storage.table.root_files import copy_file
-from pulsark.storage.table.roots import storage_root_of
+from pulsark.storage.table.root_identity import storage_root_of
 
 if TYPE_CHECKING:
-    from pulsark.datasource.admin_client import AdminClient
+    from pulsark.datasource.plan.admin_client import AdminClient
 
 FILES_A_TASK: Final = 500
 BYTES_A_TASK: Final = 1 << 30
@@ -32,7 +32,7 @@ BYTES_A_TASK: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters(Repeated):
-    """Of ``replicate_ledgers``."""
+    """The parameters of ``replicate_ledgers``."""
 
     topic: Annotated[tuple[str, ...], Flag("a topic to look at; all if left out")] = ()
     verify: Annotated[bool, Flag("read every copy, and not only look at its size")] = False
@@ -46,7 +46,7 @@ class Copy:
     peers: tuple[str, ...]
     file: DataFile
     state: str
-    """``ok``, ``missing`` or ``damaged``, as far as it is known."""
+    """``ok``, ``missing`` or ``damaged``, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def copies_of(page: Mapping[str, Any]) -> Iterator[Copy]:
 
 
 def packed(copies: Iterable[Copy]) -> list[list[Copy]]:
-    """Copies by storage root, so many together as a task takes."""
+    """Copies grouped by storage root, as many as fit one task."""
     tasks: list[list[Copy]] = []
     filling: dict[str, tuple[list[Copy], int]] = {}
     for copy in copies:

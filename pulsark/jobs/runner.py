@@ -66,7 +66,7 @@ def run_once(job: Job[Any], wanted: Any, context: Context) -> int:
         summary |= job.run(wanted, context)
     except KeyboardInterrupt:
         summary["status"], code = "stopped", STOPPED
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the summary tells it
         summary |= {"status": "failed", "error": _reason(error)}
         code = USAGE if isinstance(error, UsageError) else FAILED
         context.progress.close()

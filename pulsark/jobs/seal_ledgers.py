@@ -2,8 +2,8 @@
 
 One Spark job for a thousand topics: a task for each storage root and range of entries, which reads
 over Flight and writes Parquet. The broker says what is due, and makes the files part of the topics:
-it is the only one that commits. A run that dies leaves files that nobody names, which are deleted a
-day later; what it did not attach is due again.
+only it commits. A killed run leaves unreferenced files, which are deleted a day later; what it did
+not attach is due again.
 
 With ``sealByJobs=true`` the broker leaves all sealing to this job; run it with ``--every``.
 """
@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pulsark.datasource.errors import ConflictError
+from pulsark.datasource.options.errors import ConflictError
 from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
 from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of, write_all
 
 if TYPE_CHECKING:
-    from pulsark.datasource.admin_client import AdminClient
-    from pulsark.storage.table.record import DataFile
+    from pulsark.datasource.plan.admin_client import AdminClient
+    from pulsark.storage.table.files.record import DataFile
 
 FILES_A_REQUEST: Final = 200
 """Files that are attached at once: a description of one takes about 1 KiB of the request."""
@@ -30,7 +30,7 @@ FILES_A_REQUEST: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters(Repeated):
-    """Of ``seal_ledgers``."""
+    """The parameters of ``seal_ledgers``."""
 
     topic: Annotated[tuple[str, ...], Flag("a topic to seal; all that are in use if left out")] = ()
     everything: Annotated[

@@ -1,4 +1,4 @@
-"""What the tasks of ``seal_ledgers`` are, what each does, and what their answers come to.
+"""The tasks of ``seal_ledgers``: how they are planned and run, and how their results are combined.
 
 A task writes a range of entries to one storage root; tasks of one range write the same bytes to
 different roots, wherever they run. Small tasks share a partition of the Spark job.
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pulsark.datasource.entry_stream import read_entries
-from pulsark.datasource.plan import Segment, Split
+from pulsark.datasource.plan.plan import Segment, Split
+from pulsark.datasource.read.entry_stream import read_entries
 from pulsark.errors import PulsarkError
 from pulsark.runtime import Disk, OsDisk
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.table import staged
-from pulsark.storage.table.record import DataFile
-from pulsark.storage.table.room import check_room
-from pulsark.storage.table.roots import storage_root_of
-from pulsark.storage.table.seal import seal
+from pulsark.storage.table.files import orphans
+from pulsark.storage.table.files.disk_reserve import check_room
+from pulsark.storage.table.files.record import DataFile
+from pulsark.storage.table.files.seal import seal
+from pulsark.storage.table.root_identity import storage_root_of
 
 PATIENCE_SECONDS: Final = 60.0
 """A broker that restarts meanwhile is waited for."""
@@ -60,7 +60,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of a task: files, or why there are none."""
+    """The result of a task: files, or the reason why there are none."""
 
     task: Task
     files: tuple[DataFile, ...] = ()
@@ -92,7 +92,7 @@ def tasks_of(plan: Mapping[str, Any]) -> list[Task]:
 
 
 def packed(tasks: Iterable[Task], size: int) -> list[list[Task]]:
-    """Tasks by storage root, so many together as have about ``size`` bytes."""
+    """Tasks grouped by storage root, about ``size`` bytes each."""
     bins: list[list[Task]] = []
     room: dict[str, tuple[list[Task], int]] = {}
     for task in sorted(tasks, key=lambda task: -task.size):
@@ -109,7 +109,7 @@ def write(task: Task, disk: Disk | None = None) -> Written:
     """Read the entries from the broker and write them to the root. Done again, it begins anew."""
     disk = disk or OsDisk()
     try:
-        staged.remove_attempt(disk, task.root, task.partition, task.ledger_id, task.attempt)
+        orphans.remove_attempt(disk, task.root, task.partition, task.ledger_id, task.attempt)
         check_room(disk, task.root, task.size)
         files = seal(
             _entries(task),
@@ -152,7 +152,7 @@ class Outcome:
 
 
 def outcome(written: Sequence[Written], roots_needed: int) -> Outcome:
-    """The files of one table that enough roots have, and that follow each other.
+    """The consecutive files of one table that enough roots have.
 
     Of each ledger it ends at the first range that too few roots have: what comes behind it is
     sealed another time.

@@ -1,8 +1,8 @@
 """Copy a topic into a Delta table, each message once.
 
 It runs until what was there at its start is copied, or for ever with ``--continuous``, and can be
-killed and started again at any time: the checkpoint knows what was read, and Delta drops a batch
-that it has.
+killed and started again at any time: the checkpoint records what was read, and Delta drops a batch
+that it already has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters(AtBroker):
-    """Of ``topic_to_delta``."""
+    """The parameters of ``topic_to_delta``."""
 
     topic: Annotated[str, Flag("the topic to read")]
     table: Annotated[str, Flag("path or URI of the Delta table")]

@@ -1,29 +1,32 @@
-"""What a metadata store has been through, so that it can be told from an older copy of itself.
+"""The history of a metadata store, which tells it from an older copy of itself.
 
 Each durable change has a *commit number*, one more than the one before. Each session (one start of
 the store) has a random *nonce*, and the first commit number that is its own. A *mark* is a commit
-number with the nonce of its session, in one integer that rises. Whoever keeps a mark elsewhere (the
-bookies do, in their journals) can ask later whether the store still knows it:
+number with the nonce of its session, in one integer that rises. Bookies keep
+marks in their journals, and check later whether the store still knows them:
 
-* a store that went back to an earlier state has not come to that number yet, or came to it again
-  in another session, under another nonce;
-* so has a copy of the store that lived on beside the original.
+* a store that went back to an earlier state has not reached that number, or reached it again in
+  another session, with another nonce;
+* the same is true of a copy that was used beside the original.
 
 Pure: no I/O, and the nonce is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pulsark.limits import METADATA_SESSIONS_KEPT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NONCE_BITS = 20
 """What is left of 63 bits numbers commits for longer than any store lives."""
 
 NO_MARK = -1
-"""The mark of somebody who never got one."""
+"""The mark before any was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,13 @@ class History:
 
     @property
     def mark(self) -> int:
-        """Of the last commit."""
+        """The mark of the last commit."""
         return mark_of(self.last_commit, self.sessions[-1].nonce if self.sessions else 0)
 
     def knows(self, mark: int) -> bool:
         """Whether a mark was given by this store, in a past that is also its own.
 
-        Of sessions so old that they are forgotten only the number is compared.
+        For forgotten, old sessions only the number is compared.
         """
         if mark == NO_MARK:
             return True
@@ -64,7 +67,7 @@ class History:
     def with_session(self, nonce: int, above: Iterable[int] = ()) -> History:
         """After a start that goes on with the next number, and above the marks ``above``.
 
-        Numbers that are left out count as of the new session, so a mark of them is not known.
+        Skipped numbers belong to the new session, so their marks are unknown.
         """
         commits = [self.last_commit, *(mark >> NONCE_BITS for mark in above)]
         session = Session(self.last_commit + 1, nonce)

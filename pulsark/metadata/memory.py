@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pulsark.errors import BadVersionError, MetadataError
 from pulsark.metadata.history import NONCE_BITS, History
@@ -18,6 +18,9 @@ from pulsark.metadata.store import (
     split_path,
 )
 from pulsark.metadata.watches import Watches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 
 @dataclass(slots=True)

@@ -1,13 +1,5 @@
 """Clusters, tenants, namespaces and partitioned topics, typed, over a metadata store.
 
-Where they are::
-
-    /admin/clusters/<cluster>                                   ClusterData as given
-    /admin/policies/<tenant>                                    adminRoles, allowedClusters
-    /admin/policies/<tenant>/<namespace>                        bundles and policies
-    /admin/partitioned-topics/<tenant>/<namespace>/<domain>/<quoted local name>
-    /admin/topic-policies/<tenant>/<namespace>/<domain>/<quoted local name>
-
 Values are JSON objects with a ``version`` of the format. Each change is one compare-and-set,
 so any number of brokers may call this at once.
 """
@@ -16,27 +8,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeAlias
-from urllib.parse import quote, unquote
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pulsark.errors import BadVersionError, MetadataError
 from pulsark.limits import NAMESPACE_BUNDLES_MAX, PARTITIONS_MAX
+from pulsark.metadata.paths import (
+    CLUSTERS,
+    PARTITIONED_TOPICS,
+    POLICIES,
+    TOPIC_POLICIES,
+    cluster_path,
+    partitioned_topic_path,
+    policies_path,
+    topic_below,
+    topic_policies_path,
+    topics_path,
+)
 from pulsark.metadata.store import ABSENT, MetadataStore, Versioned
-from pulsark.runtime import Runtime
 from pulsark.wire.topic_name import TopicName, check_name_part, parse_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pulsark.runtime import Runtime
 
 FORMAT_VERSION = 1
 DEFAULT_BUNDLES = 4
-POLICIES_PATH = "/admin/policies"
-"""Tenants are right below it, namespaces below their tenant."""
-
-TOPIC_POLICIES_PATH = "/admin/topic-policies"
-"""Topics that have policies of their own are below it; partitions share those of their topic."""
-
 SYSTEM_TENANT = "pulsar"
 PUBLIC_TENANT = "public"
 
@@ -48,7 +48,7 @@ KEEP_EVERYTHING: Mapping[str, Any] = {
 
 
 def initial_policies(namespace: str) -> Mapping[str, Any]:
-    """Policies that a namespace has before anybody says anything about them."""
+    """The policies of a new namespace."""
     return KEEP_EVERYTHING if namespace == f"{PUBLIC_TENANT}/default" else {}
 
 
@@ -58,7 +58,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class AlreadyExistsError(MetadataError):
-    """A resource of this name is there already."""
+    """A resource of this name already exists."""
 
 
 class DoesNotExistError(MetadataError):
@@ -108,6 +108,8 @@ class PartitionedTopic:
     partitions: int
     topic_id: str
     properties: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+    """Whether it is being deleted, and so no longer visible."""
 
 
 def even_boundaries(bundles: int) -> tuple[str, ...]:
@@ -139,30 +141,30 @@ class Clusters:
 
     async def list(self) -> list[str]:
         """Names, sorted."""
-        return await self._store.children("/admin/clusters")
+        return await self._store.children(CLUSTERS)
 
     async def get(self, name: str) -> Json | None:
         """A cluster's data."""
-        found = await self._store.get(_cluster_path(name))
+        found = await self._store.get(cluster_path(name))
         return None if found is None else _decode(found).get("data", {})
 
     async def create(self, name: str, data: Mapping[str, Any]) -> None:
         """Add a cluster. Raises ``AlreadyExistsError``."""
         check_name_part("cluster", name)
-        await _create(self._store, _cluster_path(name), {"data": dict(data)}, f"Cluster {name}")
+        await _create(self._store, cluster_path(name), {"data": dict(data)}, f"Cluster {name}")
 
     async def update(self, name: str, data: Mapping[str, Any]) -> None:
         """Replace a cluster's data. Raises ``DoesNotExistError``."""
         await _change(
             self._store,
-            _cluster_path(name),
+            cluster_path(name),
             lambda old: {**old, "data": dict(data)},
             f"Cluster {name}",
         )
 
     async def delete(self, name: str) -> None:
         """Remove a cluster. Raises ``DoesNotExistError``."""
-        await _delete(self._store, _cluster_path(name), f"Cluster {name}")
+        await _delete(self._store, cluster_path(name), f"Cluster {name}")
 
 
 class Tenants:
@@ -173,27 +175,27 @@ class Tenants:
 
     async def list(self) -> list[str]:
         """Names, sorted."""
-        return await self._store.children(POLICIES_PATH)
+        return await self._store.children(POLICIES)
 
     async def get(self, name: str) -> Tenant | None:
         """A tenant."""
-        found = await self._store.get(_tenant_path(name))
+        found = await self._store.get(policies_path(name))
         return None if found is None else _tenant(_decode(found))
 
     async def create(self, name: str, tenant: Tenant) -> None:
         """Add a tenant. Raises ``AlreadyExistsError``."""
         check_name_part("tenant", name)
-        await _create(self._store, _tenant_path(name), _tenant_json(tenant), f"Tenant {name}")
+        await _create(self._store, policies_path(name), _tenant_json(tenant), f"Tenant {name}")
 
     async def update(self, name: str, tenant: Tenant) -> None:
         """Replace a tenant. Raises ``DoesNotExistError``."""
         await _change(
-            self._store, _tenant_path(name), lambda _: _tenant_json(tenant), f"Tenant {name}"
+            self._store, policies_path(name), lambda _: _tenant_json(tenant), f"Tenant {name}"
         )
 
     async def delete(self, name: str) -> None:
         """Remove a tenant without namespaces. ``DoesNotExistError``, ``InUseError``."""
-        path = _tenant_path(name)
+        path = policies_path(name)
         found = await self._store.get(path)
         if found is None:
             raise DoesNotExistError(f"Tenant {name} does not exist")
@@ -210,12 +212,22 @@ class Namespaces:
 
     async def list(self, tenant: str) -> list[str]:
         """Full names of a tenant's namespaces, sorted."""
-        names = [f"{tenant}/{c}" for c in await self._store.children(_tenant_path(tenant))]
+        names = [f"{tenant}/{c}" for c in await self._store.children(policies_path(tenant))]
         return [name for name in names if await self.get(name) is not None]
+
+    async def hidden(self, tenant: str) -> Sequence[str]:
+        """Full names of a tenant's namespaces whose deletion was begun, sorted."""
+        found = []
+        for child in await self._store.children(policies_path(tenant)):
+            name = f"{tenant}/{child}"
+            record = await self._store.get(policies_path(name))
+            if record is not None and _decode(record).get("deleted"):
+                found.append(name)
+        return found
 
     async def get(self, name: str) -> Namespace | None:
         """A namespace, unless it is absent or being deleted."""
-        found = await self._store.get(_namespace_path(name))
+        found = await self._store.get(policies_path(name))
         record = None if found is None else _decode(found)
         return None if record is None or record.get("deleted") else _namespace(name, record)
 
@@ -244,7 +256,7 @@ class Namespaces:
             )
         )
         await self._require_tenant(tenant)
-        path = _namespace_path(name)
+        path = policies_path(name)
         found = await self._store.get(path)
         if found is not None and not _decode(found).get("deleted"):
             raise AlreadyExistsError(f"Namespace {name} already exists")
@@ -268,7 +280,7 @@ class Namespaces:
                 raise DoesNotExistError(f"Namespace {name} does not exist")
             return _namespace_json(change(_namespace(name, old)))
 
-        await _change(self._store, _namespace_path(name), apply, f"Namespace {name}")
+        await _change(self._store, policies_path(name), apply, f"Namespace {name}")
 
     async def begin_delete(self, name: str) -> None:
         """Make the namespace invisible, so that no topic can be created in it any more."""
@@ -281,18 +293,18 @@ class Namespaces:
 
     async def finish_delete(self, name: str) -> None:
         """Remove a namespace that ``begin_delete`` marked and that is empty."""
-        await _delete(self._store, _namespace_path(name), f"Namespace {name}")
+        await _delete(self._store, policies_path(name), f"Namespace {name}")
 
     async def _mark(self, name: str, *, deleted: bool) -> None:
         await _change(
             self._store,
-            _namespace_path(name),
+            policies_path(name),
             lambda old: {**old, "deleted": deleted},
             f"Namespace {name}",
         )
 
     async def _require_tenant(self, tenant: str) -> None:
-        if await self._store.get(_tenant_path(tenant)) is None:
+        if await self._store.get(policies_path(tenant)) is None:
             raise DoesNotExistError(f"Tenant {tenant} does not exist")
 
 
@@ -304,13 +316,18 @@ class PartitionedTopics:
         self._rng = runtime.rng
 
     async def list(self, namespace: str, domain: str = "persistent") -> list[TopicName]:
-        """Names of a namespace's partitioned topics, sorted."""
-        children = await self._store.children(f"/admin/partitioned-topics/{namespace}/{domain}")
-        return [TopicName.parse(f"{domain}://{namespace}/{unquote(child)}") for child in children]
+        """Names of a namespace's partitioned topics, sorted; those being deleted among them."""
+        children = await self._store.children(topics_path(PARTITIONED_TOPICS, namespace, domain))
+        return [TopicName.parse(topic_below(namespace, child, domain)) for child in children]
 
     async def get(self, name: TopicName) -> PartitionedTopic | None:
         """The partitions of a topic; ``None`` if it has none or does not exist."""
-        found = await self._store.get(_partitioned_path(name))
+        found = await self.record(name)
+        return None if found is None or found.deleting else found
+
+    async def record(self, name: TopicName) -> PartitionedTopic | None:
+        """A partitioned topic, even if it is being deleted; ``None`` if there is none."""
+        found = await self._store.get(partitioned_topic_path(name))
         return None if found is None else _partitioned(_decode(found))
 
     async def create(
@@ -322,7 +339,7 @@ class PartitionedTopics:
         topic_id = f"{self._rng.getrandbits(128):032x}"
         topic = PartitionedTopic(partitions, topic_id, properties or {})
         await _create(
-            self._store, _partitioned_path(name), _partitioned_json(topic), f"Topic {name}"
+            self._store, partitioned_topic_path(name), _partitioned_json(topic), f"Topic {name}"
         )
         return topic
 
@@ -331,26 +348,36 @@ class PartitionedTopics:
         _check_partitions(partitions)
 
         def grow(old: Json) -> Json:
+            _check_there(name, old)
             if partitions <= old["partitions"]:
                 raise InvalidResourceError(
                     f"Topic {name} has {old['partitions']} partitions; it can only get more"
                 )
             return {**old, "partitions": partitions}
 
-        await _change(self._store, _partitioned_path(name), grow, f"Topic {name}")
+        await _change(self._store, partitioned_topic_path(name), grow, f"Topic {name}")
 
     async def set_properties(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Replace a topic's properties. Raises ``DoesNotExistError``."""
+
+        def replaced(old: Json) -> Json:
+            _check_there(name, old)
+            return {**old, "properties": dict(properties)}
+
+        await _change(self._store, partitioned_topic_path(name), replaced, f"Topic {name}")
+
+    async def begin_delete(self, name: TopicName) -> None:
+        """From now on the topic is no longer visible, durably. Raises ``DoesNotExistError``."""
         await _change(
             self._store,
-            _partitioned_path(name),
-            lambda old: {**old, "properties": dict(properties)},
+            partitioned_topic_path(name),
+            lambda old: {**old, "deleting": True},
             f"Topic {name}",
         )
 
     async def delete(self, name: TopicName) -> None:
         """Remove a topic's record. Raises ``DoesNotExistError``."""
-        await _delete(self._store, _partitioned_path(name), f"Topic {name}")
+        await _delete(self._store, partitioned_topic_path(name), f"Topic {name}")
 
 
 class TopicPolicyRecords:
@@ -362,19 +389,19 @@ class TopicPolicyRecords:
     async def list(self, namespace: str) -> list[TopicName]:
         """The topics of a namespace that have policies of their own."""
         return [
-            TopicName.parse(f"{domain}://{namespace}/{unquote(child)}")
+            TopicName.parse(topic_below(namespace, child, domain))
             for domain in ("persistent", "non-persistent")
-            for child in await self._store.children(f"{TOPIC_POLICIES_PATH}/{namespace}/{domain}")
+            for child in await self._store.children(topics_path(TOPIC_POLICIES, namespace, domain))
         ]
 
     async def get(self, base: TopicName) -> Json:
         """The policies of a topic; empty if it has none."""
-        found = await self._store.get(_topic_policies_path(base))
+        found = await self._store.get(topic_policies_path(base))
         return {} if found is None else dict(_decode(found)["policies"])
 
     async def update(self, base: TopicName, change: Callable[[Json], Json]) -> None:
         """Apply ``change``, again if another writer was first."""
-        path = _topic_policies_path(base)
+        path = topic_policies_path(base)
         while True:
             found = await self._store.get(path)
             old = {} if found is None else _decode(found)["policies"]
@@ -407,7 +434,7 @@ class Resources:
     async def initialize(
         self, cluster: str, web_url: str, broker_url: str, bundles: int = DEFAULT_BUNDLES
     ) -> None:
-        """Make what a new instance needs; leaves what is there, but corrects this cluster's URLs.
+        """Create what a new instance needs; keep what exists, but correct this cluster's URLs.
 
         A standalone may start on other ports than last time.
         """
@@ -434,34 +461,6 @@ class Resources:
                         replication_clusters=(cluster,),
                         policies=policies,
                     )
-
-
-def _cluster_path(name: str) -> str:
-    return f"/admin/clusters/{name}"
-
-
-def _tenant_path(name: str) -> str:
-    return f"{POLICIES_PATH}/{name}"
-
-
-def _namespace_path(name: str) -> str:
-    return f"{POLICIES_PATH}/{name}"
-
-
-def _partitioned_path(name: TopicName) -> str:
-    local = quote(name.local, safe="")
-    return f"/admin/partitioned-topics/{name.namespace_name}/{name.domain}/{local}"
-
-
-def _topic_policies_path(base: TopicName) -> str:
-    local = quote(base.local, safe="")
-    return f"{TOPIC_POLICIES_PATH}/{base.namespace_name}/{base.domain}/{local}"
-
-
-def topic_of_policies_path(path: str) -> TopicName:
-    """The topic whose policies are at a path."""
-    tenant, namespace, domain, local = path.removeprefix(f"{TOPIC_POLICIES_PATH}/").split("/")
-    return TopicName.parse(f"{domain}://{tenant}/{namespace}/{unquote(local)}")
 
 
 def _check_partitions(partitions: int) -> None:
@@ -498,7 +497,17 @@ def _namespace_json(namespace: Namespace) -> Json:
 
 
 def _partitioned(record: Json) -> PartitionedTopic:
-    return PartitionedTopic(record["partitions"], record["topicId"], record["properties"])
+    return PartitionedTopic(
+        record["partitions"],
+        record["topicId"],
+        record["properties"],
+        bool(record.get("deleting")),
+    )
+
+
+def _check_there(name: TopicName, record: Json) -> None:
+    if record.get("deleting"):
+        raise DoesNotExistError(f"Topic {name} does not exist")
 
 
 def _partitioned_json(topic: PartitionedTopic) -> Json:

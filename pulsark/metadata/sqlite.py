@@ -1,8 +1,8 @@
 """The embedded metadata store: one SQLite file, one process.
 
 Reads run on the event loop (a few microseconds from the page cache). Writes run in a worker:
-whatever was asked for while the last transaction was synced goes into the next one, so the
-loop never waits for the disk and many writers share a sync. The journal is a write-ahead log
+writes requested during the last transaction's sync share the next transaction, so the loop never
+waits for the disk and many writers share a sync. The journal is a write-ahead log
 with ``synchronous=FULL``: a write that returned survives a power cut.
 
 A node is a row ``(parent, name)``; parents have rows without a value, so the children of a
@@ -233,7 +233,7 @@ class SqliteMetadataStore:
         self._start_writing()
 
     def _committed(self) -> None:
-        """Count the transaction, before anybody acts on what it changed."""
+        """Count the transaction before its changes become visible."""
         history = self._history
         self._history = replace(history, last_commit=history.last_commit + 1)
         for listener in self._listeners:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import google_crc32c
 
@@ -16,7 +16,11 @@ from pulsark.errors import MetadataError
 from pulsark.limits import METADATA_CHECK_SECONDS, METADATA_WAL_CHECK_BYTES_MAX
 from pulsark.metadata.history import History, Session
 from pulsark.metadata.wal import first_loss
-from pulsark.runtime import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pulsark.runtime import Clock
 
 SCHEMA_VERSION = 2
 APPLICATION_ID = 0x504C534B
@@ -39,7 +43,7 @@ CREATE TABLE session (first_commit INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
 """
 _NAMES_SHOWN = 5
 _PROGRESS_STEPS = 100_000
-"""Of SQLite's machine, between two looks at the clock: some milliseconds."""
+"""Steps of SQLite's virtual machine between two looks at the clock: some milliseconds."""
 
 WHAT_TO_DO = (
     "Restore a backup (pulsark restore BACKUP --data-dir DIR); "

@@ -1,13 +1,16 @@
-"""Taking a damaged value out of the file of a metadata store that nobody has open."""
+"""Removes a damaged value from the file of a metadata store that no process has open."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pulsark.errors import MetadataError
 from pulsark.metadata.sqlite_file import VALUES, connect, is_as_written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def take_damaged_value(file: str, path: str, keep: Callable[[bytes], None]) -> bool:

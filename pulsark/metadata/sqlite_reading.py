@@ -1,6 +1,6 @@
-"""Reading the file of a metadata store that nobody has open, without changing it.
+"""Reads the file of a metadata store that no process has open, without changing it.
 
-For tools: what is damaged is told, never raised, and as much as can be read is read.
+For tools: damage is reported, never raised, and everything readable is read.
 """
 
 from __future__ import annotations

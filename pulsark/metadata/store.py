@@ -7,14 +7,16 @@ passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pulsark.errors import MetadataError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
 ANY_VERSION = -2
-"""Expected version for "whatever is there"."""
+"""Expected version that matches any."""
 
 ABSENT = -1
 """Expected version for "the path must not exist"."""
@@ -44,13 +46,13 @@ class MetadataStore(Protocol):
 
     @property
     def mark(self) -> int:
-        """Of the last change that is durable (``metadata.history``). Rises."""
+        """The mark of the last durable change (``metadata.history``). It rises."""
 
     def knows(self, mark: int) -> bool:
         """Whether a mark was given by this store, and not by a later state that it lost."""
 
     def on_commit(self, listener: Callable[[int], None]) -> None:
-        """Call ``listener(mark)`` when a change is durable, before anybody's write returns."""
+        """Call ``listener(mark)`` when a change is durable, before its write returns."""
 
     async def adopt(self, marks: Iterable[int]) -> None:
         """Go on above marks that this store does not know; it knows them from now on."""

@@ -1,10 +1,9 @@
-"""A write-ahead log of SQLite that is broken in its middle.
+"""Detects a write-ahead log of SQLite that is damaged in its middle.
 
-SQLite ends a log at the first frame whose checksum fails, and says nothing: it takes what follows
-for the rest of a transaction that a crash interrupted. That is right for the last transaction
-only. Each one is synced before the next begins; so where frames of a later transaction follow, the
-broken one was on stable storage, somebody was told so, and ending the log there would take back
-what was answered.
+SQLite silently ends a log at the first frame whose checksum fails: it takes the rest for a
+transaction that a crash interrupted. That is right for the last transaction only. Each transaction
+is synced before the next begins; so if frames of a later transaction follow, the damaged one was on
+stable storage and had been answered, and ending the log there would undo it.
 
 The file is described at https://www.sqlite.org/fileformat2.html#the_write_ahead_log.
 """

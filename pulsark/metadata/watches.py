@@ -1,4 +1,4 @@
-"""Who wants to know of changes: the in-process half of ``MetadataStore.watch``."""
+"""Subscribers to changes: the in-process half of ``MetadataStore.watch``."""
 
 from __future__ import annotations
 

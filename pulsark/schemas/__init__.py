@@ -1,4 +1,4 @@
-"""What schemas are and which may follow which. Pure: bytes in, decisions out.
+"""Schemas, and which schema may follow which. Pure: bytes in, decisions out.
 
-The registry that keeps them is ``dispatch.schemas``.
+``dispatch.policies.schemas`` is the registry that stores them.
 """

@@ -1,20 +1,23 @@
 """Avro definitions, parsed: JSON in, types out, with all names resolved.
 
 What a definition may say follows the Avro specification and, where that leaves room, the Java
-parser that Pulsar's brokers use: defaults are not checked against their types, attributes that
-nobody knows are skipped, and names may hold ``$``. So whatever registers there does so here.
+parser that Pulsar's brokers use: defaults are not checked against their types, unknown
+attributes are skipped, and names may contain ``$``. So every schema that Pulsar accepts is
+accepted here.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pulsark.limits import SCHEMA_DEPTH_MAX
 from pulsark.schemas.definition import InvalidSchemaDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NAME = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
 
@@ -24,14 +27,14 @@ _NAME = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
 class Primitive:
     """``null``, ``boolean``, ``int``, ``long``, ``float``, ``double``, ``bytes``, ``string``.
 
-    ``logical`` is what the definition says that it stands for, for instance ``date``. It matters
-    to whoever shows the data, and not to whether one schema reads another.
+    ``logical`` is the logical type, for instance ``date``. It matters for showing the data, not for
+    whether one schema reads another.
     """
 
     kind: str
     logical: str = ""
     precision: int = 0
-    """Of a ``decimal``: its digits, and how many of them stand behind the point."""
+    """Precision and scale of a ``decimal``."""
     scale: int = 0
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether data that was written as one Avro type can be read as another.
+"""Whether data written as one Avro type can be read as another.
 
 The rules are "Schema Resolution" of the Avro specification as Avro's Java library decides them
 for types, because Pulsar's brokers do: what registers there must do so here. Beyond what the
@@ -19,9 +19,8 @@ and no answer is kept that rested on an assumption which failed later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pulsark.limits import SCHEMA_COMPARISONS_MAX
 from pulsark.schemas.avro import (
@@ -36,6 +35,9 @@ from pulsark.schemas.avro import (
     Union,
 )
 from pulsark.schemas.definition import IncompatibleSchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _Pair: TypeAlias = tuple[AvroType, AvroType]
 
@@ -181,7 +183,7 @@ def _alike(reader: AvroType, writer: AvroType) -> bool:
 
 
 def _same_name(reader: AvroType, writer: AvroType) -> bool:
-    """Whether two types have one full name, of which an alias may tell."""
+    """Whether two types have the same full name, possibly by an alias."""
     if not (isinstance(reader, Named) and isinstance(writer, Named)):
         return False
     return writer.name == reader.name or writer.name in reader.aliases

@@ -1,4 +1,4 @@
-"""Which columns show the values of a schema: Delta's types, and how they grow by versions.
+"""The columns that show a schema's values: Delta's types, and how versions extend them.
 
 A type is what stands in the schema of a Delta table: a text such as ``long``, or the JSON object
 of a struct, an array or a map. Values that no column can show (a union of several types, a
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsark.limits import VALUE_FIELDS_MAX, VALUE_TYPE_BYTES_MAX
 from pulsark.schemas import key_value
@@ -32,11 +31,14 @@ from pulsark.schemas.avro import (
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
 from pulsark.schemas.protobuf import Field, Message, protobuf_of
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 ColumnType: TypeAlias = str | dict[str, Any]
 
 BINARY: Final = "binary"
 DECIMAL_DIGITS_MAX: Final = 38
-"""Of Delta, and of the engines that read it."""
+"""The limit of Delta and of the engines that read it."""
 
 _OF_AVRO: Final[Mapping[tuple[str, str], str]] = {
     ("boolean", ""): "boolean",
@@ -104,9 +106,9 @@ def value_type(schema: SchemaData) -> ColumnType:
 
 
 def merged(table: ColumnType, new: ColumnType) -> ColumnType:
-    """A table's type after a further version: with its new fields, behind those that it has.
+    """A table's type after a further version: new fields follow the existing ones.
 
-    What has a type keeps it.
+    Existing types never change.
     """
     found = _merged(table, new)
     return table if len(json.dumps(found)) > VALUE_TYPE_BYTES_MAX else found

@@ -1,18 +1,21 @@
 """Which schemas may follow which on a topic: Pulsar's eight strategies.
 
-Of two schemas a *reader's* must be able to read all data of a *writer's*. BACKWARD lets the new
-schema read what is there, FORWARD lets the schemas that are there read what comes, FULL asks for
-both. The transitive ones look at all versions since the last deletion, the others at the newest.
+A *reader's* schema must be able to read all data of a *writer's*. With BACKWARD the new schema
+reads existing data, with FORWARD existing schemas read new data, FULL requires both. Transitive
+strategies check all versions since the last deletion, the others only the newest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from pulsark.schemas.avro_resolution import Effort
 from pulsark.schemas.definition import IncompatibleSchemaError
 from pulsark.schemas.parsed import Parsed, why_cannot_read
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class SchemaCompatibilityStrategy(Enum):

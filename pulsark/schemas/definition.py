@@ -1,13 +1,16 @@
-"""A schema as a client hands it over: a type, a definition and properties."""
+"""A schema as clients send it: a type, a definition and properties."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import SCHEMA_BYTES_MAX, SCHEMA_PROPERTIES_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _AUTO_CONSUME_ON_THE_WIRE = 21
 _MESSAGE_CHARS_MAX = 500

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsark.schemas.avro import load_json
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ENCODING_PROPERTY = "kv.encoding.type"
 """Whether a message holds both in its payload (INLINE) or the key as its key (SEPARATED)."""

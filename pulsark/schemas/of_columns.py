@@ -1,20 +1,19 @@
-"""Which schema describes columns: the inverse of ``schemas.columns``.
+"""The schema that describes columns: the inverse of ``schemas.columns``.
 
 Types are as Spark and Delta write them in JSON, with their own word on nulls. A field that may be
 null is a union with null, and null by default, so that versions with and without it read each
 other; elements of arrays and maps may not, as in the classes of Pulsar's clients. Where JSON has no
 type for something, a text stands for it: times and dates in ISO 8601, decimals in digits.
 
-A topic that has a schema keeps it as far as it goes: fields are found by their names, whatever
-their order, and only what the columns have more, or otherwise, makes another version.
+A topic keeps its schema if the columns fit: fields match by name, in any order, and only
+additional or different columns make another version.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.schemas.avro import (
     Array,
@@ -35,6 +34,9 @@ from pulsark.schemas.columns import (
     shown_fields,
 )
 from pulsark.schemas.definition import SchemaData, SchemaType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEXT: Final = re.compile(r"string.*|varchar\(\d+\)|char\(\d+\)")
@@ -87,8 +89,8 @@ def schema_of(kind: ColumnType, schema_type: SchemaType, name: str) -> SchemaDat
 def next_schema(newest: SchemaData, kind: ColumnType, name: str) -> SchemaData:
     """The schema of a struct's values on a topic that has one: that one, if they fit.
 
-    Otherwise with the struct's fields in place of those that do not fit, and further ones behind
-    the others. Whether it may follow is for the topic's compatibility strategy to say.
+    Otherwise the struct's fields replace those that do not fit, and new ones come last. The topic's
+    compatibility strategy decides whether it may follow.
     """
     avro = avro_of(newest)
     if not isinstance(avro, Record):

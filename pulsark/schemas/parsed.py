@@ -20,7 +20,7 @@ _STRING_OF_PYTHON = (SchemaType.STRING, b"null")
 """How Pulsar's Python client spells that a string has no definition."""
 _JSON_SCHEMA_TYPES = ["any", "array", "boolean", "integer", "null", "number", "object", "string"]
 _PARTS_DEPTH_MAX = 4
-"""Pairs within pairs: nobody nests them, but the format would allow it."""
+"""The format allows pairs within pairs; this bounds the nesting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.limits import SCHEMA_DEPTH_MAX, VALUE_FIELDS_MAX
 from pulsark.schemas.avro import load_json
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 PARSING_INFO: Final = "__PARSING_INFO__"
 """The property of a PROTOBUF schema with the message's fields."""
@@ -49,7 +51,7 @@ class Field:
     """Whether a value that is absent differs from a default."""
     oneof: str = ""
     message: Message | None = None
-    """Of a map, that of an entry: its fields are key and value."""
+    """The type of a message field; for a map, of its entries, with the fields key and value."""
     symbols: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -70,8 +72,8 @@ def protobuf_of(schema: SchemaData) -> Message | None:
 
 
 def load_native(data: bytes) -> tuple[str, str, Any]:
-    """Of a PROTOBUF_NATIVE definition the root message's name and that of its file, and the
-    ``FileDescriptorSet``. Raises ``InvalidSchemaDataError``."""
+    """The root message's name, its file's name and the ``FileDescriptorSet`` of a PROTOBUF_NATIVE
+    definition. Raises ``InvalidSchemaDataError``."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 

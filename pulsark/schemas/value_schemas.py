@@ -1,4 +1,4 @@
-"""With which schemas the values of a table are made: what a table's file says of its column.
+"""The schemas by which a table's values were encoded: what a table's file says of its column.
 
 It is JSON, the same in the metadata of a file and in the order to write one.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsark.schemas.columns import BINARY, ColumnType, merged, type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,16 @@ A member takes two bytes or less, and one bit where members lie close together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from pulsark.storage.cursor_state import MAX_ENTRY_ID
-from pulsark.storage.position import Position
+from pulsark.wire.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAX_ENTRY_ID = 2**32 - 1
 
 
 class PositionSet:

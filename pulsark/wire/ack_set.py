@@ -1,17 +1,20 @@
-"""What is left of a batch: one bit a message, set while it is not acknowledged.
+"""The unacknowledged messages of a batch: one bit per message, set until it is acknowledged.
 
 The protocol has 64-bit words, lowest first, without zero words at the end; no words at all mean
-the whole entry. In memory a set is a Python integer, so that AND and OR are what they are.
+the whole entry. In memory a set is a Python integer, so that set operations are AND and OR.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def full_mask(batch_size: int) -> int:
-    """A batch of which nothing is acknowledged."""
+    """A batch without acknowledged messages."""
     return (1 << batch_size) - 1
 
 

@@ -13,7 +13,7 @@ The whole is compressed and encrypted as one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -21,6 +21,9 @@ from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.compression import compress, decompress
 from pulsark.wire.entry import build_entry, entry_payload, parse_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _size = struct.Struct(">I")
 

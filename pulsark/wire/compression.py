@@ -1,7 +1,7 @@
-"""Payloads, compressed and decompressed as clients do it.
+"""Compression and decompression of payloads, compatible with clients.
 
-How large a payload becomes is the sender's claim. It is compared with a limit before memory is
-taken for it, and more than the claim is never written.
+The sender claims the uncompressed size. The claim is checked against a limit before memory is
+allocated, and decompression never writes more than the claim.
 """
 
 from __future__ import annotations

@@ -55,11 +55,11 @@ class Chunk(NamedTuple):
 
 
 class EntryHeader(NamedTuple):
-    """What a broker has to know of an entry.
+    """What a broker needs to know of an entry.
 
     ``messages`` is at least 1; ``batched`` tells whether the payload is a batch, which may have
     one message only. ``publish_time`` is the producer's clock in milliseconds. A ``marker`` is
-    for brokers and delivered to nobody; a batch of which messages were erased is none. The payload
+    for brokers and never delivered; a batch with erased messages is none. The payload
     begins at ``payload_offset`` and goes to the end. Strings inside ``metadata`` may be ``bytes``,
     see ``text_fields``.
     """
@@ -122,7 +122,7 @@ def checked_counts(entry: bytes) -> Counts | None:
 
 
 def message_counts(entry: bytes) -> Counts:
-    """What the dispatcher has to know of an entry."""
+    """What the dispatcher needs to know of an entry."""
     start, payload_offset = _bounds(entry)
     return _counts(entry[start:payload_offset], len(entry) - payload_offset)
 
@@ -132,7 +132,7 @@ def _counts(head: bytes, payload_size: int) -> Counts:
         metadata = _parse(head)
     except DecodeError:
         raise ProtocolError("Message metadata that cannot be parsed") from None
-    # What is not its default is there: three looks at fields cost less than the proper question.
+    # A value that is not the default is set: three field reads cost less than ``HasField``.
     if not (metadata.sequence_id and metadata.publish_time and metadata.producer_name) and (
         not metadata.IsInitialized()
     ):

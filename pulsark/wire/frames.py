@@ -1,4 +1,4 @@
-"""The stream of a connection, cut into frames, and frames put together.
+"""Cuts a connection's byte stream into frames, and builds frames.
 
 All integers are unsigned and big-endian::
 
@@ -10,14 +10,14 @@ All integers are unsigned and big-endian::
 ``totalSize`` counts what follows it. The entry is the unit that is stored (see ``entry``); a
 MESSAGE may carry one more block, magic ``0x0e02``, in front of it.
 
-A peer's sizes are compared with the limits before anything is allocated, and what is kept of an
-unfinished frame is never more than what has arrived of it.
+A peer's sizes are checked against the limits before anything is allocated, and an unfinished frame
+never takes more memory than its bytes that have arrived.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -26,11 +26,14 @@ from pulsark.limits import COMMAND_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.text_fields import has_broken_text, text_plan
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
 RECEIVE_BYTES = 512 * 1024
 """Most that one read of a socket takes, large frames apart."""
 
 LARGE_REST_BYTES = 64 * 1024
-"""A frame of which so much is missing is received in place."""
+"""If at least this many bytes of a frame are missing, it is received in place."""
 
 _sizes = struct.Struct(">II")
 _block_head = struct.Struct(">HI")
@@ -81,11 +84,13 @@ class FrameDecoder:
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the transport puts what it reads next, for ``asyncio.BufferedProtocol``.
 
-        Mostly a buffer that all decoders of the process share: only for one event loop.
+        Mostly a buffer that all decoders of the process share: only for one event loop. With a
+        ``sizehint`` it is no larger than that, but for the rest of a large frame.
         """
         missing = self._wanted - len(self._partial)
         if missing < LARGE_REST_BYTES:
-            return _windows[self._halvings]
+            window = _windows[self._halvings]
+            return window if sizehint < 0 else window[:sizehint]
         if not self._room:
             chunks = self._chunks
             present = len(self._partial) + sum(map(len, chunks))
@@ -117,14 +122,17 @@ class FrameDecoder:
         self._room = self._room[nbytes:]
         if self._room or len(self._partial) + sum(map(len, self._chunks)) < self._wanted:
             return iter(())
-        return iter((self._large_frame(),))
+        return self._large_frame()
 
     def receive(self, data: bytes) -> list[tuple[pb.BaseCommand, bytes | None]]:
-        """The same for bytes that were read elsewhere, in any thread."""
+        """Decode bytes that were read elsewhere, in any thread."""
         return list(self._decode(memoryview(data)))
 
-    def _large_frame(self) -> tuple[pb.BaseCommand, bytes | None]:
-        """The frame that has just become complete; its entry is copied once."""
+    def _large_frame(self) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
+        """The frame that has just become complete; its entry is copied once.
+
+        A generator, so that what is wrong with it is raised where commands are carried out.
+        """
         first = memoryview(bytes(self._partial))
         chunks = self._chunks
         self._partial, self._chunks, self._room, self._wanted = bytearray(), [], None, 0
@@ -134,7 +142,7 @@ class FrameDecoder:
             first = memoryview(b"".join((first, *chunks)))
             chunks = []
         entry = b"".join((first[command_end:], *chunks))
-        return _parse(bytes(first[_HEAD_BYTES:command_end]), has_entry=bool(entry)), entry or None
+        yield _parse(bytes(first[_HEAD_BYTES:command_end]), has_entry=bool(entry)), entry or None
 
     def _decode(self, received: memoryview) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         partial = self._partial

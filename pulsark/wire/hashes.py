@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import google_crc32c
 import mmh3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _INT_MAX = 0x7FFFFFFF
 _WORD = 2**64 - 1
@@ -45,7 +48,7 @@ def topics_hash(topics: Iterable[str]) -> str:
 
 
 class TopicsHash:
-    """The same of very many topics, a part after the other."""
+    """The hash of very many topics, computed in parts."""
 
     def __init__(self) -> None:
         self._crc = 0

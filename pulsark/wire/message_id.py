@@ -1,19 +1,29 @@
-"""The identity of a message, as clients see it."""
+"""The identity of a message: in the protocol, in HTTP and as text."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.position import EARLIEST, LATEST, Position
 
-_UNSIGNED = 2**64 - 1
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pulsark.wire import pulsar_pb2 as pb
+
 _SIGNED_MAX = 2**63 - 1
+_INDEX_MAX = 2**31 - 1
+_number = r"(-?[0-9]{1,19})"
+_text = re.compile(rf"{_number}:{_number}(?::{_number})?(?::{_number})?")
 
 
 class MessageId(NamedTuple):
-    """Ordered by ledger, entry, partition, place in the batch; -1 where there is none.
+    """An entry's position, the topic partition, and the index in the batch; -1 where there is none.
 
-    ``str`` gives ``ledger:entry:partition:batch``.
+    Without an index it is the whole entry. As the last message read, ``entry_id`` -1 stands before
+    the first entry of the ledger, and -1:-1 before everything. Ids with an index compare correctly
+    only among themselves; use ``position`` and ``batch_index`` one after the other.
     """
 
     ledger_id: int
@@ -21,49 +31,73 @@ class MessageId(NamedTuple):
     partition: int = -1
     batch_index: int = -1
 
+    @property
+    def position(self) -> Position:
+        """The entry."""
+        return Position(self.ledger_id, self.entry_id)
+
+    def before(self) -> MessageId:
+        """The message before; in a ledger's first entry it is the one before the ledger."""
+        if self.batch_index > 0:
+            return self._replace(batch_index=self.batch_index - 1)
+        return self._replace(entry_id=max(self.entry_id - 1, -1), batch_index=-1)
+
     def __str__(self) -> str:
-        return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+        """The shortest text that ``parse`` turns back into this id."""
+        if self.partition >= 0:
+            return f"{self.position}:{self.partition}:{self.batch_index}"
+        return (
+            f"{self.position}:{self.batch_index}" if self.batch_index >= 0 else f"{self.position}"
+        )
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """Read two to four numbers with colons between; ``ValueError`` for anything else."""
-        parts = text.split(":")
-        if not 2 <= len(parts) <= 4:
-            raise ValueError(f"A message id looks like ledger:entry:partition:batch, not {text!r}")
-        numbers = [_number(part, text) for part in parts]
+        """Read ``ledger:entry``, ``ledger:entry:batch`` or the ``message_id`` column's
+        ``ledger:entry:partition:batch``; ``ValueError``."""
+        match = _text.fullmatch(text)
+        if match is None:
+            shown = text if len(text) <= 100 else f"{text[:100]}..."
+            raise ValueError(
+                f"'{shown}' is not a message id like ledger:entry or ledger:entry:batch"
+            )
+        ledger_id, entry_id, *rest = (int(part) for part in match.groups() if part is not None)
+        partition, batch_index = rest if len(rest) == 2 else (-1, *(rest or (-1,)))
         if (
-            min(numbers) < -1
-            or max(numbers[:2]) > _SIGNED_MAX
-            or max(numbers[2:], default=0) > 2**31 - 1
+            (ledger_id < 0 and (ledger_id, entry_id) != EARLIEST)
+            or min(entry_id, partition, batch_index) < -1
+            or max(ledger_id, entry_id) > _SIGNED_MAX
+            or max(partition, batch_index) > _INDEX_MAX
         ):
-            raise ValueError(f"A number of the message id {text!r} is out of range")
-        return cls(*numbers)
+            raise ValueError(f"'{text}' is out of range for a message id")
+        return cls(ledger_id, entry_id, partition, batch_index)
 
     @classmethod
-    def from_data(cls, data: pb.MessageIdData) -> MessageId:
-        """Read the protocol's form, where -1 is the largest unsigned number."""
-        return cls(_signed(data.ledgerId), _signed(data.entryId), data.partition, data.batch_index)
+    def from_json(cls, data: Mapping[str, Any]) -> MessageId:
+        """Read what a broker answers over HTTP."""
+        indexes = (data.get(key, -1) for key in ("partitionIndex", "batchIndex"))
+        return cls(data["ledgerId"], data["entryId"], *indexes)
 
-    def to_data(self) -> pb.MessageIdData:
-        """The protocol's form."""
-        return pb.MessageIdData(
-            ledgerId=self.ledger_id & _UNSIGNED,
-            entryId=self.entry_id & _UNSIGNED,
-            partition=self.partition,
-            batch_index=self.batch_index,
-        )
+    def to_json(self) -> dict[str, int]:
+        """The form of the admin API."""
+        return {
+            **self.position.to_json(),
+            "partitionIndex": self.partition,
+            "batchIndex": self.batch_index,
+        }
+
+    def fill(self, data: pb.MessageIdData) -> None:
+        """Write the protocol's form, where -1 is the largest unsigned number."""
+        data.ledgerId = self.ledger_id % 2**64
+        data.entryId = self.entry_id % 2**64
+        data.partition = self.partition
+        data.batch_index = self.batch_index
 
 
-EARLIEST = MessageId(-1, -1)
-LATEST = MessageId(_SIGNED_MAX, _SIGNED_MAX)
-
-
-def _signed(value: int) -> int:
-    return value if value <= _SIGNED_MAX else value - 2**64
-
-
-def _number(part: str, text: str) -> int:
-    digits = part.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-        raise ValueError(f"{part!r} in the message id {text!r} is not a number")
-    return int(part)
+def position_of(data: pb.MessageIdData) -> Position:
+    """The entry that a client names."""
+    ledger_id, entry_id = data.ledgerId, data.entryId
+    if ledger_id > _SIGNED_MAX:
+        return EARLIEST
+    if ledger_id == _SIGNED_MAX:
+        return LATEST
+    return Position(ledger_id, -1 if entry_id > _SIGNED_MAX else entry_id)

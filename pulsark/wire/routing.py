@@ -1,11 +1,13 @@
-"""Which partition a message goes to: as the clients choose it, so that a key has one place."""
+"""Which partition a message goes to, chosen as clients do, so that a key has one partition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pulsark.wire.hashes import boost_hash, java_string_hash, murmur3_32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 HASHING_SCHEMES: Final[Mapping[str, Callable[[str], int]]] = {
     "JavaStringHash": java_string_hash,

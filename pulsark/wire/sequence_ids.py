@@ -1,15 +1,18 @@
-"""The sequence ids in an entry, as far as its SEND does not tell them.
+"""The sequence ids in an entry that its SEND does not carry.
 
-A batch has the id of its first message in its SEND, or of its last one, or both: clients differ.
-All pieces of a chunked message have the same id.
+The SEND of a batch has the id of its first message, its last one, or both: clients differ. All
+chunks of a message have the same id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pulsark.wire.batch import read_messages
 from pulsark.wire.entry import MAGIC, entry_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CHUNK_TAG = b"\xe8\x01"  # chunk_id, where it is present
 
@@ -26,7 +29,7 @@ def completes_message(entry: bytes) -> bool:
 
 
 def sequence_ids(batch: bytes, limit: int) -> Iterator[int]:
-    """Those of the messages of a batch, as far as they tell theirs.
+    """The sequence ids that a batch's messages carry.
 
     Raises ``ProtocolError`` if they cannot be read: encrypted, damaged, or larger than ``limit``
     bytes together.

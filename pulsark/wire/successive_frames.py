@@ -1,8 +1,8 @@
-"""Frames that differ from the one before them by a number: receipts, and heads of messages.
+"""Frames that differ from the previous one in a number only: receipts, and heads of messages.
 
 A broker writes more of these two than of all other commands together, in runs whose ids rise by
-one. What protobuf would build anew for each is put together here from bytes that stay the same
-for 128 ids: a varint is the lowest seven bits and then the varint of the rest.
+one. Protobuf would build each anew; here they are assembled from bytes that stay the same for
+128 ids, because a varint is the lowest seven bits followed by the varint of the rest.
 """
 
 from __future__ import annotations

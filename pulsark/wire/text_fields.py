@@ -1,8 +1,8 @@
 """Text in received messages.
 
-Protobuf hands a proto2 string that is not UTF-8 out as ``bytes`` where ``str`` is declared. In
-a command that is an error of the peer. In metadata it is not: some clients allow any bytes as a
-key, and the entry is delivered as it came.
+Protobuf returns a proto2 string that is not UTF-8 as ``bytes``, though ``str`` is declared. In a
+command that is an error of the peer. In metadata it is not: some clients allow any bytes as a key,
+and the entry is delivered unchanged.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def has_broken_text(message: Any, plan: TextPlan) -> bool:
 
 def as_text(value: str) -> str:
     """A received string, with replacement characters where it is not UTF-8."""
-    return value if isinstance(value, str) else cast(bytes, value).decode("utf-8", "replace")
+    return value if isinstance(value, str) else cast("bytes", value).decode("utf-8", "replace")
 
 
 def as_bytes(value: str) -> bytes:
     """A received string, byte for byte."""
-    return value.encode() if isinstance(value, str) else cast(bytes, value)
+    return value.encode() if isinstance(value, str) else cast("bytes", value)

@@ -1,12 +1,15 @@
-"""Answers with very many topics: the field that holds them is made once for all who get it."""
+"""Answers with very many topics: the field that holds them is built once for all clients."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from pulsark.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _sizes = struct.Struct(">II")
 _LENGTH_DELIMITED = 2

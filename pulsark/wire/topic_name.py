@@ -9,11 +9,14 @@ ends in ``-partition-N`` is partition N of a partitioned topic.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import NAME_CHARS_MAX, TOPIC_NAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"

@@ -17,7 +17,7 @@ SETTINGS = ("--set", "isDelayedDeliveryDeliverAtTimeStrict=true")
 LATE_SECONDS = 15
 """So long a message may take on a busy machine; the broker's tick is a second."""
 MANY = 70_000
-"""More than the index keeps in memory alone (``dispatch.delayed.BUCKET_KEYS``)."""
+"""More than the index keeps in memory alone (``delayed_tracker.BUCKET_KEYS``)."""
 
 TYPES = [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared]
 

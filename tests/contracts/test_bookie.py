@@ -18,9 +18,9 @@ from pulsark.errors import (
     NoSuchLedgerError,
 )
 from pulsark.runtime import Runtime
-from pulsark.storage.bookie import Bookie, EntryRun, LedgerTail
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.bookie.bookie import Bookie, EntryRun, LedgerTail
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal_settings import JournalSettings
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 

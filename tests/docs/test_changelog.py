@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
-from pulsark.config import Settings
+from pulsark.config.settings import Settings
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pulsark.admin.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
+from pulsark.admin.pulsar.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
 from tests.docs.reader import ROOT
 
 BUILT, NOT_BUILT = (ROOT / "docs" / "policies.md").read_text().split("## Not implemented yet")

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from zlib import crc32
 
-from pulsark.cli.admin_client import AdminClient
+from pulsark.cli.admin.admin_client import AdminClient
 from tests.fuzz import aftermath
 from tests.fuzz.connection import HostileConnection, turn
 from tests.fuzz.flight_tickets import FlightFuzz
@@ -33,7 +32,13 @@ SETTINGS = (
     "acknowledgmentAtBatchIndexLevelEnabled=true",
     "brokerDeleteInactiveTopicsEnabled=false",
     "managedLedgerCacheSizeMB=16",
+    "sealFreshnessSeconds=10",
 )  # fmt: skip
+
+EAGER = {
+    "PULSARK_TEST_MAIN": "-m tests.fuzz.eager_collection",
+    "PYTHONPATH": str(Path(__file__).parents[2]),
+}
 
 
 @dataclass
@@ -75,7 +80,7 @@ class LiveFuzz:
         """Send so many frames, or for so long, whichever ends first."""
         found = self.findings
         settings = [word for item in SETTINGS for word in ("--set", item)]
-        with Standalone(self._folder / "data", *settings) as broker:
+        with Standalone(self._folder / "data", *settings, env=EAGER) as broker:
             admin = AdminClient(broker.web_url)
             self._prepare(admin)
             http = HttpFuzz(broker.web_url, self._rng)
@@ -128,7 +133,7 @@ class LiveFuzz:
             more, confirmed = turn(connections, 0.05)
             made += more
             for position, data in confirmed:
-                self._confirmed.setdefault(position, set()).add(crc32(data))
+                self._confirmed.setdefault(position, set()).add(aftermath.sum_of(data))
             while asked < made // FRAMES_A_REQUEST:
                 asked += 1
                 http.one()

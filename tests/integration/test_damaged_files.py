@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pulsark.cli.admin_client import AdminClient
-from pulsark.datasource.errors import UnavailableError
-from pulsark.datasource.layout import layout_of
-from pulsark.datasource.options import Options
-from pulsark.datasource.reader import PulsarkReader
+from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.datasource.options.errors import UnavailableError
+from pulsark.datasource.options.options import Options
+from pulsark.datasource.read.layout import layout_of
+from pulsark.datasource.read.reader import PulsarkReader
 from tests.support.seal_contract import BOOKIES, SETTINGS, publish
 from tests.support.standalone import Standalone
 

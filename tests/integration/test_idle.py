@@ -30,8 +30,8 @@ HEAVY = {
 SCRIPT = """
 import asyncio, json, sys
 import uvloop
-from pulsark.config import Settings
-from pulsark.dispatch.standalone import Standalone
+from pulsark.config.settings import Settings
+from pulsark.standalone import Standalone
 from pulsark.runtime import Runtime
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry

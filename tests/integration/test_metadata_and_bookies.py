@@ -41,6 +41,10 @@ def refusal(standalone: Standalone) -> str:
     return str(caught.value)
 
 
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 SECRETS = [f"secret {n}" for n in range(20)]
 
 
@@ -80,8 +84,12 @@ def test_an_older_metadata_store_is_refused_at_every_start(tmp_path: Path) -> No
         publish(standalone, "a", ["two"])
     remove_metadata(tmp_path / "data")
     shutil.copy(tmp_path / "older.db", tmp_path / "data" / "metadata.db")
+    before = contents(tmp_path / "data" / "bookies")
+    size = (tmp_path / "data" / "metadata.db").stat().st_size
     for _ in range(8):
         assert "went back" in refusal(standalone)
+    assert contents(tmp_path / "data" / "bookies") == before
+    assert (tmp_path / "data" / "metadata.db").stat().st_size == size
 
 
 def test_a_bit_in_the_log_of_the_metadata_store(tmp_path: Path) -> None:

@@ -17,16 +17,17 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.metadata.paths import table_path
 from pulsark.runtime import OsDisk, Runtime
-from pulsark.storage.table import checkpoint, delta_log
-from pulsark.storage.table.delta_log import DeltaLog
-from pulsark.storage.table.log_folding import forget, make_base
-from pulsark.storage.table.process import Entries
-from pulsark.storage.table.record import TableRecord, table_path
-from pulsark.storage.table.seal_range import SealRange
+from pulsark.storage.table.files.record import TableRecord
+from pulsark.storage.table.files.seal_range import SealRange
+from pulsark.storage.table.log import checkpoint, delta_log
+from pulsark.storage.table.log.delta_log import DeltaLog
+from pulsark.storage.table.log.folding import forget, make_base
+from pulsark.storage.table.process.process import Entries
 from pulsark.storage.table.table_repair import Repair
 from tests.support.inline_table import inline_tables
-from tests.support.tables import TOPIC, GrowingTable
+from tests.support.tables import TABLE_ID, TOPIC, GrowingTable
 
 WRITES: dict[str, Callable[[str], Any]] = {
     "optimize": lambda uri: DeltaTable(uri).optimize.compact(),
@@ -151,7 +152,7 @@ async def _repaired(table: GrowingTable) -> Repair:
     root, repair = str(Path(table.directory).parents[2]), Repair()
     store = MemoryMetadataStore(table._tree)
     tables = inline_tables([root], store, Runtime())
-    await tables.repair(TOPIC, entries_of, 1 << 20, repair, give_up=False)
+    await tables.repair(TOPIC, TABLE_ID, entries_of, 1 << 20, repair, give_up=False)
     await tables.close()
     return repair
 

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 import pulsark
-from pulsark.demo import flights as demo
+from examples.flights import flights as demo
 from tests.integration.test_sealing_live import (
     segments,
     tables,

@@ -13,7 +13,7 @@ import pulsar
 import pytest
 
 from pulsark.runtime import OsDisk
-from pulsark.storage.table.delta_log import DeltaLog
+from pulsark.storage.table.log.delta_log import DeltaLog
 from tests.support.python_client import connected
 from tests.support.seal_contract import admin, tables
 from tests.support.standalone import Standalone

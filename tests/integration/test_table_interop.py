@@ -14,11 +14,11 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from pulsark.rows import TABLE_SCHEMA
 from pulsark.runtime import OsDisk
 from pulsark.schemas.definition import SchemaData, SchemaType
-from pulsark.storage.rows import TABLE_SCHEMA
-from pulsark.storage.table import checkpoint
-from pulsark.storage.table.delta_log import COLUMN_TYPES
+from pulsark.storage.table.log import checkpoint
+from pulsark.storage.table.log.delta_log import COLUMN_TYPES
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from tests.support.tables import NOW, GrowingTable

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pulsark.errors import CorruptEntryError, StorageError
-from pulsark.storage.table.process import Entries, Priority, TableProcess
-from pulsark.storage.table.record import DataFile, SealedLedger
+from pulsark.storage.table.files.record import DataFile, SealedLedger
+from pulsark.storage.table.process.process import Entries, Priority, TableProcess
 from tests.support.client_view import client_view
 from tests.support.tables import entries
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,8 +46,12 @@ class Sent:
 class SimProducer:
     """Publishes with rising sequence ids; what has no receipt is sent again, in order."""
 
-    def __init__(self, name: str, history: History, topic: str = TOPIC) -> None:
+    def __init__(
+        self, name: str, history: History, topic: str = TOPIC, keys: Sequence[str] = KEYS
+    ) -> None:
         self.name = name
+        self.key_of: dict[Payload, str] = {}
+        self._keys = keys
         self._topic = topic
         self._history = history
         self._client: Client | None = None
@@ -80,9 +84,11 @@ class SimProducer:
     async def publish(self, broker: BrokerInMemory, rng: random.Random) -> None:
         """Publish one message or a batch."""
         await self.connect(broker)
-        sent = Sent(self._next, rng.choice([1, 1, 3]), rng.choice(KEYS))
+        sent = Sent(self._next, rng.choice([1, 1, 3]), rng.choice(self._keys))
         self._next += sent.count
-        self._history.sent.update((self.name, i) for i in range(sent.first, sent.last + 1))
+        payloads = [(self.name, i) for i in range(sent.first, sent.last + 1)]
+        self._history.sent.update(payloads)
+        self.key_of.update(dict.fromkeys(payloads, sent.key))
         self._pending.append(sent)
         self._send(sent)
 
@@ -296,12 +302,26 @@ class SimConsumer:
         """Acknowledge everything up to an entry."""
         if not self.connected or not self._held:
             return
-        place = rng.choice(sorted(self._held))
+        self._ack_through(rng.choice(sorted(self._held)))
+
+    def ack_all(self) -> None:
+        """Acknowledge everything that there is."""
+        if self.connected and self._held:
+            self._ack_through(max(self._held))
+
+    def _ack_through(self, place: tuple[int, int]) -> None:
         for earlier in sorted(self._held):
             if earlier <= place:
                 del self._held[earlier]
         ids = [id_ for id_ in self.deliveries.seen if id_[1:3] <= place]
         self._send_ack(place, ids, (), -1, cumulative=True)
+
+    def ack_unknown(self, rng: random.Random) -> None:
+        """Acknowledge what the topic never had, of which nothing follows: no message is named."""
+        if self.connected:
+            place = rng.choice([(2**63 - 1, 2**63 - 1), (2**40, 0)])
+            cumulative = self.deliveries.ordered and rng.random() < 0.5
+            self._send_ack(place, [], (), -1, cumulative=cumulative)
 
     def _send_ack(
         self,
@@ -350,11 +370,14 @@ class SimConsumer:
                 yield Id(-1, *place, index)
 
 
-async def read_topic(broker: BrokerInMemory, topic: str = TOPIC) -> list[tuple[Id, Payload]]:
-    """Every message of the topic, as a new reader gets it."""
+async def read_topic(
+    broker: BrokerInMemory, topic: str = TOPIC, *, compacted: bool = False
+) -> list[tuple[Id, Payload]]:
+    """Every message of the topic, or what compaction left of them, as a new reader gets it."""
     client = Client(broker)
     fields: dict[str, Any] = {"durable": False, "kind": pb.CommandSubscribe.Exclusive}
-    assert await client.subscribe(topic, "final", **fields) == 0
+    name = "compacted" if compacted else "final"
+    assert await client.subscribe(topic, name, read_compacted=compacted, **fields) == 0
     found: list[tuple[Id, Payload]] = []
     quiet = 0
     while quiet < 3:
@@ -364,7 +387,11 @@ async def read_topic(broker: BrokerInMemory, topic: str = TOPIC) -> list[tuple[I
         for message in messages:
             place = message.message.message_id
             batched = message.metadata.HasField("num_messages_in_batch")
-            for index, (_, data) in enumerate(read_messages(message.entry, 1 << 20)):
+            words = message.message.ack_set
+            left = mask_of_words(words) if words else -1
+            for index, (single, data) in enumerate(read_messages(message.entry, 1 << 20)):
+                if not left >> index & 1 or (single is not None and single.compacted_out):
+                    continue
                 name, number = data.decode().split()
                 id_ = Id(-1, place.ledgerId, place.entryId, index if batched else -1)
                 found.append((id_, (name, int(number))))

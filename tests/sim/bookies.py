@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from pulsark.storage.bookie import Bookie, EntryRun
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_format import segment_name
-from pulsark.storage.journal_settings import JournalSettings
+from pulsark.storage.bookie.bookie import Bookie, EntryRun
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal_format import segment_name
+from pulsark.storage.bookie.journal_settings import JournalSettings
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 

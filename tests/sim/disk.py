@@ -138,6 +138,10 @@ class SimDisk:
         self._name_changes: dict[str, list[_NameChange]] = {}
         self._dirs: set[str] = {"/"}
         self._durable_dirs: set[str] = {"/"}
+        self._new_dirs: dict[str, set[str]] = {}
+        """By directory: those in it that are not durable yet."""
+        self._listings: dict[str, set[str]] | None = None
+        """By directory: what is in it; made when one is listed first."""
 
     # The Disk protocol.
 
@@ -152,6 +156,8 @@ class SimDisk:
         for directory in reversed(missing):
             self._step("mkdir", directory)
             self._dirs.add(directory)
+            self._new_dirs.setdefault(os.path.dirname(directory), set()).add(directory)
+            self._list_anew(directory)
             self._sync_dir(os.path.dirname(directory))
 
     def sync_names(self, path: str) -> None:
@@ -180,10 +186,11 @@ class SimDisk:
 
     def list(self, path: str) -> list[str]:
         self._check_alive()
-        path = _absolute(path)
-        below = path.rstrip("/") + "/"
-        found = (p[len(below) :] for p in (*self._names, *self._dirs) if p.startswith(below))
-        return sorted(name for name in found if name and "/" not in name)
+        if self._listings is None:
+            self._listings = {}
+            for each in (*self._names, *self._dirs):
+                self._list_anew(each)
+        return sorted(self._listings.get(_absolute(path), ()))
 
     def size(self, path: str) -> int:
         self._check_alive()
@@ -270,6 +277,8 @@ class SimDisk:
         if path in self._dirs and not self.list(path):
             self._step("rmdir", path)
             self._dirs.discard(path)
+            self._new_dirs.get(os.path.dirname(path), set()).discard(path)
+            self._list_anew(path)
 
     def space(self, path: str) -> tuple[int, int]:
         self._check_alive()
@@ -303,6 +312,7 @@ class SimDisk:
                 for directory, changes in self._name_changes.items()
             }
             disk._dirs, disk._durable_dirs = set(self._dirs), set(self._durable_dirs)
+            disk._new_dirs = {directory: set(new) for directory, new in self._new_dirs.items()}
             return disk
         for changes in self._name_changes.values():
             for change in changes:
@@ -339,11 +349,14 @@ class SimDisk:
         inode = _Inode.of(content)
         self._names[path] = inode
         self._durable_names[path] = inode
+        self._list_anew(path)
 
     def discard(self, path: str) -> None:
         """Remove a file behind the program's back, durably."""
-        self._names.pop(_absolute(path))
-        self._durable_names.pop(_absolute(path), None)
+        path = _absolute(path)
+        self._names.pop(path)
+        self._durable_names.pop(path, None)
+        self._list_anew(path)
 
     # Steps and faults.
 
@@ -383,6 +396,8 @@ class SimDisk:
 
     def _change_names(self, change: _NameChange) -> None:
         _apply(self._names, change)
+        for path in change:
+            self._list_anew(path)
         directory = os.path.dirname(next(iter(change)))
         self._name_changes.setdefault(directory, []).append(change)
 
@@ -390,7 +405,18 @@ class SimDisk:
         self._step("syncdir", directory)
         for change in self._name_changes.pop(directory, []):
             _apply(self._durable_names, change)
-        self._durable_dirs.update(d for d in self._dirs if os.path.dirname(d) == directory)
+        self._durable_dirs.update(self._new_dirs.pop(directory, ()))
+
+    def _list_anew(self, path: str) -> None:
+        """A name has come or gone."""
+        if self._listings is None or path == "/":
+            return
+        directory, name = os.path.split(path)
+        listing = self._listings.setdefault(directory, set())
+        if path in self._names or path in self._dirs:
+            listing.add(name)
+        else:
+            listing.discard(name)
 
     def _write(self, path: str, inode: _Inode, buffers: Sequence[bytes]) -> None:
         self._step("write", path)

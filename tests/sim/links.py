@@ -17,7 +17,7 @@ from pulsark.errors import MetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Done
-from pulsark.storage.bookie import Bookie, EntryRun, LedgerTail
+from pulsark.storage.bookie.bookie import Bookie, EntryRun, LedgerTail
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pulsark.errors import MetadataError
@@ -115,33 +115,93 @@ class UnsureStore(MemoryMetadataStore):
         *,
         ephemeral: bool = False,
     ) -> int:
-        write = super().put(path, value, expected_version, ephemeral=ephemeral)
-        return await self._answered(path, write)
+        put = super().put
+        return await self._answered(
+            path, lambda: put(path, value, expected_version, ephemeral=ephemeral)
+        )
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        await self._answered(path, super().delete(path, expected_version))
+        delete = super().delete
+        await self._answered(path, lambda: delete(path, expected_version))
 
     async def next_id(self, path: str) -> int:
-        return await self._answered(path, super().next_id(path))
+        next_id = super().next_id
+        return await self._answered(path, lambda: next_id(path))
 
-    async def _answered(self, path: str, write: Coroutine[Any, Any, T]) -> T:
+    async def _answered(self, path: str, write: Callable[[], Awaitable[T]]) -> T:
         if not path.startswith(self._prefix) or self._rng.random() >= self.part:
-            return await write
+            return await write()
         self.unanswered += 1
         fate = self._rng.choice(["never", "done", "late"])
-        if fate == "never":
-            write.close()
-        elif fate == "done":
+        if fate == "done":
             with contextlib.suppress(MetadataError):
-                await write
-        else:
+                await write()
+        elif fate == "late":
             task = asyncio.ensure_future(self._do_late(write))
             self._late.add(task)
             task.add_done_callback(self._late.discard)
         raise MetadataError("the store did not answer")
 
-    async def _do_late(self, write: Coroutine[Any, Any, object]) -> None:
+    async def _do_late(self, write: Callable[[], Awaitable[object]]) -> None:
         for _ in range(self._rng.randint(1, 30)):
             await asyncio.sleep(0)
         with contextlib.suppress(MetadataError):
-            await write
+            await write()
+
+
+class AwayStore(MemoryMetadataStore):
+    """Goes away at its ``at``th write, and comes back some seconds later.
+
+    Nobody hears what became of that write: it was made or, unless ``made``, it was not.
+    """
+
+    def __init__(self, tree: MemoryTree, at: int, seconds: float, *, made: bool) -> None:
+        super().__init__(tree)
+        self.writes = 0
+        self._at = at
+        self._seconds = seconds
+        self._made = made
+        self._back_at = 0.0
+
+    async def get(self, path: str) -> Versioned | None:
+        self._check_there()
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        self._check_there()
+        return await super().children(path)
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        return await self._write(super().put(path, value, expected_version, ephemeral=ephemeral))
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        await self._write(super().delete(path, expected_version))
+
+    async def next_id(self, path: str) -> int:
+        return await self._write(super().next_id(path))
+
+    async def _write(self, write: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._check_there()
+            self.writes += 1
+            if self.writes != self._at:
+                return await write
+            if self._made:
+                with contextlib.suppress(MetadataError):
+                    await write
+            self._back_at = asyncio.get_running_loop().time() + self._seconds
+            self._check_there()
+            raise AssertionError("it is away")
+        finally:
+            write.close()
+
+    def _check_there(self) -> None:
+        if asyncio.get_running_loop().time() < self._back_at:
+            raise MetadataError("the store does not answer")

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from pulsark.errors import LedgerFencedError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.paths import table_path
 from pulsark.runtime import Runtime
 from pulsark.storage.table.attach import TableOwner
-from pulsark.storage.table.delta_log import DeltaLog
-from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord, table_path
-from pulsark.storage.table.root_log import RootLog
-from pulsark.storage.table.seal import seal
+from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
+from pulsark.storage.table.files.seal import seal
+from pulsark.storage.table.log.delta_log import DeltaLog
+from pulsark.storage.table.log.root_log import RootLog
+from pulsark.storage.table.owned_record import OwnedRecord
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
@@ -85,6 +89,8 @@ class Run:
             adds, removes = await self.files(owner, kind, ranges)
             number = await owner.attach(adds, removes)
             self.answered.append(number)
+            for root in ROOTS:
+                assert attached_files(self.runtime.disk, root)[0] >= number, f"{root} lacks it"
         return owner
 
     async def files(
@@ -108,6 +114,8 @@ class Run:
                 f"{self.nonce}{owner.record.attached}",
                 roots_needed=2,
             )
+        for root in ROOTS:
+            check_files(self.runtime.disk, root, adds)
         return adds, removes
 
 
@@ -363,6 +371,98 @@ async def away_files(
     return adds, removes
 
 
+class BadDisk(SimDisk):
+    """From its ``at``th change on, a root fails until it is healed, or takes one write wrongly."""
+
+    def __init__(self, root: str, at: int, *, flips: bool) -> None:
+        super().__init__()
+        self._root = f"{root}/"
+        self._at = at
+        self._flips = flips
+        self._changes = 0
+
+    def heal(self) -> None:
+        self.write_errno = self.sync_errno = self.name_errno = 0
+
+    def _step(self, what: str, path: str) -> None:
+        super()._step(what, path)
+        if path.startswith(self._root):
+            self._changes += 1
+            if self._changes == self._at and not self._flips:
+                self.faulty = self._root
+                self.write_errno = self.sync_errno = self.name_errno = errno.EIO
+
+    def _write(self, path: str, inode: Any, buffers: Sequence[bytes]) -> None:
+        start = len(inode.data)
+        super()._write(path, inode, buffers)
+        if self._flips and path.startswith(self._root) and self._changes >= self._at:
+            self._flips = False
+            inode.data[start] ^= 1
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("flips", [False, True])
+def test_a_root_that_goes_bad_at_any_change_has_what_was_answered(root: str, flips: bool) -> None:
+    errors = 0
+    for at in range(1, 70, 3):
+        disk, tree = BadDisk(root, at, flips=flips), MemoryTree()
+        with Simulation(SEED) as sim:
+            runtime = sim.runtime(disk)
+
+            async def main(
+                disk: BadDisk = disk, tree: MemoryTree = tree, runtime: Runtime = runtime
+            ) -> int:
+                attempts = 0
+                while True:
+                    run = Run(tree, runtime, MemoryMetadataStore(tree), nonce=f"a{attempts}")
+                    try:
+                        owner = await run.go_on()
+                        break
+                    except (OSError, StorageError):
+                        attempts += 1
+                        assert attempts < 3
+                        disk.heal()
+                table_after(disk, owner.record)
+                return attempts
+
+            errors += sim.run(main())
+    assert errors > 5
+
+
+def test_whatever_is_asked_for_a_table_has_each_ledger_from_its_first_entry_on() -> None:
+    refused = 0
+    for seed in range(SEED, SEED + 10):
+        rng = random.Random(seed)
+        with Simulation(seed) as sim:
+            run = Run(MemoryTree(), sim.runtime(SimDisk()), MemoryMetadataStore(MemoryTree()))
+            refused += sim.run(confused(run, rng))
+    assert refused > 20
+
+
+async def confused(run: Run, rng: random.Random) -> int:
+    """Somebody seals and removes at random; the number of refusals."""
+    owner = await run.open()
+    refused = 0
+    for number in range(8):
+        ledger_id = rng.choice(list(LEDGERS))
+        first = rng.choice([0, 0, 1, 2, 3])
+        last = rng.randrange(first, len(LEDGERS[ledger_id]))
+        run.nonce = f"c{number}x"
+        adds, _ = await run.files(owner, "add", ((ledger_id, first, last),))
+        sealed = await owner.sealed(ledger_id)
+        there = sealed.files if sealed is not None else ()
+        removes = rng.sample(there, rng.randint(0, len(there)))
+        try:
+            await owner.attach(adds if rng.random() < 0.9 or not removes else [], removes)
+        except StorageError:
+            refused += 1
+        for _, files in [attached_files(run.runtime.disk, root) for root in ROOTS]:
+            for of_ledger in LEDGERS:
+                ids = [i for f in files if f.ledger_id == of_ledger for i in _range(f)]
+                assert ids == list(range(len(ids))), f"ledger {of_ledger}: {ids}"
+    return refused
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b'{"commitInfo":{}}\n{"txn":{"app', b"\0" * 100],
@@ -387,15 +487,20 @@ def test_a_damaged_newest_commit_is_made_again(content: bytes, root: int) -> Non
 
 
 def commit_before_the_intent(patch: pytest.MonkeyPatch) -> None:
-    save = TableOwner._save
+    made, save = TableOwner.__init__, OwnedRecord.save
 
-    async def hasty(self: TableOwner, record: TableRecord) -> None:
-        if record.pending:
+    def linked(self: TableOwner, table: Any, *rest: Any) -> None:
+        made(self, table, *rest)
+        table.disk = self._disk
+
+    async def hasty(self: Any, record: TableRecord) -> None:
+        if record.pending and hasattr(self, "disk"):
             for root in record.roots:
-                RootLog(self._disk, root).commit(record)
+                RootLog(self.disk, root).commit(record)
         await save(self, record)
 
-    patch.setattr(TableOwner, "_save", hasty)
+    patch.setattr(TableOwner, "__init__", linked)
+    patch.setattr(OwnedRecord, "save", hasty)
 
 
 def no_sync_of_commits(patch: pytest.MonkeyPatch) -> None:
@@ -409,8 +514,8 @@ def done_before_the_commits(patch: pytest.MonkeyPatch) -> None:
     roll_forward = TableOwner._roll_forward
 
     async def lazy(self: TableOwner, clean: bool = False) -> None:
-        if self._record.pending:
-            await self._save(self._record.done())
+        if self.record.pending:
+            await self._table.save(self.record.done())
         await roll_forward(self, clean)
 
     patch.setattr(TableOwner, "_roll_forward", lazy)

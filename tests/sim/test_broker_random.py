@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.consumer import Consumer
-from pulsark.dispatch.deduplication import Deduplication
-from pulsark.dispatch.dispatcher import Dispatcher
-from pulsark.dispatch.entry import Entry
-from pulsark.dispatch.key_shared import KeyShared
-from pulsark.storage.cursor_state import CursorState
-from pulsark.storage.journal_format import GROUP_HEAD_SIZE
-from pulsark.storage.position import Position
-from pulsark.storage.segment_writer import SegmentWriter
+from pulsark.dispatch.model.consumer import Consumer
+from pulsark.dispatch.model.entry import Entry
+from pulsark.dispatch.producer.deduplication import Deduplication
+from pulsark.dispatch.subscription.dispatcher import Dispatcher
+from pulsark.dispatch.subscription.key_shared import KeyShared
+from pulsark.dispatch.topic.topic import Topic
+from pulsark.storage.bookie.journal_format import GROUP_HEAD_SIZE
+from pulsark.storage.bookie.segment_writer import SegmentWriter
+from pulsark.storage.cursor.state import CursorState
+from pulsark.wire.position import Position
 from tests.sim import __main__ as command
 from tests.sim.world import World
 from tests.support.deliveries import Broken
@@ -106,12 +107,19 @@ def deduplication_marks_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Deduplication, "admit", planted)
 
 
+def what_was_erased_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """The cache of a topic, and what its subscriptions have read ahead."""
+    patch.setattr(Topic, "erased", lambda self, acks: None)
+    patch.setattr(Topic, "forget_content", lambda self: None)
+
+
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     ack_before_fsync: "C1|C2|C4|C6|lost|moved",
-    read_position_is_mark_delete: "C1|C6",
+    read_position_is_mark_delete: "C1|C3|C6",
     ack_set_replaces: "C6",
     slots_do_not_drain: "C3: key-shared",
     deduplication_marks_before_it_is_stored: "C1|C5",
+    what_was_erased_stays_in_memory: "C11",
 }
 
 

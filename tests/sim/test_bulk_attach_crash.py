@@ -8,6 +8,7 @@ there; what was not can be published from the files that were staged, once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -16,26 +17,27 @@ from typing import Any
 
 import pytest
 
-from pulsark.errors import StorageError
+from pulsark.errors import MetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
-from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.ledger_record import ManagedLedgerRecord
-from pulsark.storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
-from pulsark.storage.position import Position
-from pulsark.storage.reservation import Reservation
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from pulsark.storage.managed_ledger.record import ManagedLedgerRecord
+from pulsark.storage.managed_ledger.reservation import Reservation
+from pulsark.storage.managed_ledger.states import State
 from pulsark.storage.table.attach import TableOwner
-from pulsark.storage.table.record import table_directory
-from pulsark.storage.table.staging import STAGING, StagedLedger
+from pulsark.storage.table.files.record import table_directory
+from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger
 from pulsark.storage.table.tables import Tables
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, entry_metadata
+from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
-from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.metadata import AwayStore, SteppingStore, copy_of
 from tests.sim.simulation import Simulation
 from tests.support.inline_table import inline_tables
 from tests.support.ledgers import Appends, read_all
@@ -305,6 +307,31 @@ def test_a_crash_before_any_step_leaves_a_publish_in_all_partitions_or_in_none()
     assert explore(SEED) > 300
 
 
+def without_the_store(at: int, seconds: float, made: bool) -> tuple[Moment, int]:
+    """What a script leaves whose metadata store goes away at a write; and its number of writes."""
+    disk, tree, told = SimDisk(), MemoryTree(), Told()
+    store = AwayStore(tree, at, seconds, made=made)
+    with Simulation(SEED) as sim:
+
+        async def main() -> None:
+            with contextlib.suppress(StorageError, MetadataError):
+                await Owner(sim.runtime(disk), store, told).script()
+            await asyncio.sleep(seconds + 60)
+
+        sim.run(main())
+    return Moment(f"write {at}", "all", disk, tree, told), store.writes
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_metadata_store_that_goes_away_at_any_write_leaves_no_publish_in_part(made: bool) -> None:
+    """It is back when those who asked what became of the write have given up."""
+    _, writes = without_the_store(0, 0, made)
+    assert writes > 30
+    for at in range(1, writes + 1):
+        moment, _ = without_the_store(at, 12, made)
+        recovered(SEED, moment)
+
+
 # -- planted bugs: each must be caught ---------------------------------------------------------
 
 
@@ -313,23 +340,23 @@ def no_pending(patch: pytest.MonkeyPatch) -> None:
 
 
 def listed_before_the_intent(patch: pytest.MonkeyPatch) -> None:
-    hold = Reservation.hold
+    close_ledger = Reservation.close_ledger
 
     async def hasty(self: Reservation) -> None:
-        await hold(self)
+        await close_ledger(self)
         assert self._record is not None
         exist = {info.ledger_id for info in self._record.pending}
         self._record = self._record.decided(exist)
-        await self._ledger._save(self._record, 0)
+        await self._stored.save(self._record)
 
-    patch.setattr(Reservation, "hold", hasty)
+    patch.setattr(Reservation, "close_ledger", hasty)
 
 
 def appends_go_on(patch: pytest.MonkeyPatch) -> None:
     async def never(self: Reservation) -> None:
-        return
+        self._last.life.state = State.RESERVED
 
-    patch.setattr(Reservation, "hold", never)
+    patch.setattr(Reservation, "close_ledger", never)
 
 
 def not_noted(patch: pytest.MonkeyPatch) -> None:

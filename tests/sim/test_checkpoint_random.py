@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from pulsark.storage import bookie_index_checkpointer, journal_recovery
-from pulsark.storage.bookie_index import BookieIndex
-from pulsark.storage.bookie_index_checkpoint import Checkpoint, CheckpointDraft, Place
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_recovery import RecoveredJournal, recover_journal
+from pulsark.storage.bookie import index_checkpoint, journal_recovery
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.index import BookieIndex
+from pulsark.storage.bookie.index_checkpoint import Checkpoint, CheckpointDraft, JournalOffset
+from pulsark.storage.bookie.journal_recovery import RecoveredJournal, recover_journal
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 from tests.sim.test_journal_crash import CHECKPOINT, SETTINGS, Promises, Script, check_counts
@@ -130,7 +130,7 @@ def the_place_is_noted_after_the_slices(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint claims to hold all that came while it was made."""
 
     class Late(CheckpointDraft):
-        def __init__(self, index: BookieIndex, place: Place, *rest: Any) -> None:
+        def __init__(self, index: BookieIndex, place: JournalOffset, *rest: Any) -> None:
             super().__init__(index, place, *rest)
             self._index = index
 
@@ -141,7 +141,7 @@ def the_place_is_noted_after_the_slices(patch: pytest.MonkeyPatch) -> None:
             self._head_fields = tuple(fields)  # type: ignore[assignment]
             return super().finish()
 
-    patch.setattr(bookie_index_checkpointer, "CheckpointDraft", Late)
+    patch.setattr(index_checkpoint, "CheckpointDraft", Late)
 
 
 @pytest.mark.parametrize(

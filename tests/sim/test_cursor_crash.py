@@ -3,7 +3,8 @@
 The cursors lie on a real embedded bookie over a simulated disk. After each crash a new owner
 opens them: each must be exactly as it was at some moment that is not before its last answered
 operation. So no answered acknowledgement is lost, no mark-delete position goes back behind an
-answer, and nothing that was not acknowledged is skipped.
+answer, and nothing that was not acknowledged is skipped. And what a cursor ever said may be trimmed
+is acknowledged after the crash, too: it may be gone.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ import pytest
 from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryTree
 from pulsark.runtime import Done
-from pulsark.storage import cursor_log_writer, cursor_records, cursor_table
-from pulsark.storage.cursor import Cursor
-from pulsark.storage.cursor_history import HistoryLimits
-from pulsark.storage.cursor_ledger import CursorLedger, Group
-from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
-from pulsark.storage.cursor_log_writer import CursorLogWriter
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
-from pulsark.storage.position import EARLIEST, Position
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.cursor import bundle_cursors
+from pulsark.storage.cursor import log_writer as cursor_log_writer
+from pulsark.storage.cursor import records as cursor_records
+from pulsark.storage.cursor.cursor import Cursor
+from pulsark.storage.cursor.history import HistoryLimits
+from pulsark.storage.cursor.log import CursorLog, CursorLogConfig
+from pulsark.storage.cursor.log_ledger import CursorLedger, Group
+from pulsark.storage.cursor.log_writer import CursorLogWriter
 from pulsark.wire.ack_set import words_of_mask
+from pulsark.wire.position import EARLIEST, Position
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.metadata import SteppingStore, copy_of
@@ -57,7 +60,7 @@ def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Some of them count as large at rest.
     """
-    monkeypatch.setattr(cursor_table, "LARGE", 3)
+    monkeypatch.setattr(bundle_cursors, "LARGE", 3)
     monkeypatch.setattr(cursor_records, "RECORD_BYTES", 1)
     monkeypatch.setattr(cursor_records, "BATCH_BYTES", 60)
 
@@ -74,6 +77,23 @@ class Life:
     """Index in ``history`` of the last operation that was answered."""
     delete_asked: bool = False
     deleted: bool = False
+    cursor: Cursor | None = None
+    """The object that stands for it now."""
+    trimmable: dict[int, Position] = field(default_factory=dict)
+    """By era, up to where it ever said that entries may be trimmed."""
+
+    def copy(self) -> Life:
+        return replace(self, cursor=None, trimmable=dict(self.trimmable))
+
+    def note_trimmable(self) -> None:
+        """Somebody who trims asks now."""
+        if self.cursor is not None:
+            era, position = self.cursor.state.era, self.cursor.trim_position
+            self.trimmable[era] = max(position, self.trimmable.get(era, EARLIEST))
+
+    def trimmed(self, era: int) -> Position:
+        """What may be gone, and was not asked for again by a seek up to ``era``."""
+        return max((p for e, p in self.trimmable.items() if e >= era), default=EARLIEST)
 
 
 @dataclass
@@ -83,7 +103,12 @@ class Promises:
     lives: dict[tuple[str, str, int], Life] = field(default_factory=dict)
 
     def copy(self) -> Promises:
-        return Promises({key: replace(life) for key, life in self.lives.items()})
+        return Promises({key: life.copy() for key, life in self.lives.items()})
+
+    def note_trimmable(self) -> None:
+        """Somebody who trims asks all cursors now."""
+        for life in self.lives.values():
+            life.note_trimmable()
 
 
 class Script:
@@ -109,6 +134,7 @@ class Script:
             key = (topic, name, cursor.identity.cursor_id)
             if key not in self.promises.lives:
                 self.promises.lives[key] = Life([contents(cursor.state)], created=True)
+            self.promises.lives[key].cursor = cursor
 
     async def step(self) -> None:
         key = self.rng.choice(NAMES)
@@ -138,10 +164,11 @@ class Script:
         self.cursors[topic, name] = cursor
         if key not in self.promises.lives:
             self.promises.lives[key] = Life([contents(cursor.state)], created=True)
+        self.promises.lives[key].cursor = cursor
 
     async def delete(self, topic: str, name: str, cursor: Cursor) -> None:
         life = self.life(cursor)
-        life.delete_asked = True
+        life.delete_asked, life.cursor = True, None
         del self.cursors[topic, name]
         try:
             await self.log.delete(topic, name)
@@ -206,6 +233,13 @@ def check(log: CursorLog, promises: Promises) -> None:
             f"{key} was answered at {life.answered}: {life.history[life.answered]}, "
             f"came to {life.history[life.length - 1]}, and is {found[key]}"
         )
+        era, mark_delete, *_ = found[key]
+        assert isinstance(era, int)
+        assert isinstance(mark_delete, Position)
+        trimmed = life.trimmed(era)
+        assert mark_delete >= trimmed, (
+            f"{key} said that entries up to {trimmed} may go, and is at {mark_delete} again"
+        )
 
 
 @dataclass(frozen=True)
@@ -226,6 +260,7 @@ def moments(seed: int) -> list[Moment]:
     found: list[Moment] = []
 
     def keep(step: str, survivals: tuple[Survival, ...]) -> None:
+        promises.note_trimmable()
         now = promises.copy()
         for survival in survivals:
             found.append(Moment(step, survival, disk.survivor(survival, rng), copy_of(tree), now))
@@ -333,7 +368,7 @@ def answer_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_at_the_first_ledger(patch: pytest.MonkeyPatch) -> None:
-    """Within a succession, one of the two ledgers is taken for enough."""
+    """Within a rollover, one of the two ledgers is taken for enough."""
     init = Group.__init__
 
     def impatient(self: Group, dones: Any, marks: Any, waits: int) -> None:
@@ -359,7 +394,7 @@ def enthrone_before_the_snapshot_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot_alone(patch: pytest.MonkeyPatch) -> None:
-    """Groups of the time of a succession go to the active ledger only."""
+    """Groups of the time of a rollover go to the active ledger only."""
     write = CursorLogWriter._write
 
     def only_active(self: CursorLogWriter, records: Any, group: Group) -> None:

@@ -18,17 +18,16 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.bulk_publishing import BulkPublishing
-from pulsark.dispatch.compactor import CompactedView
-from pulsark.dispatch.entry import Entry, stored_entry
-from pulsark.dispatch.topic import Topic
+from pulsark.dispatch.model.entry import Entry, stored_entry
+from pulsark.dispatch.topic.compactor import CompactedView
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import PulsarkError
-from pulsark.storage.ledger_record import managed_ledger_path
-from pulsark.storage.managed_ledger import read_ledgers
-from pulsark.storage.position import EARLIEST, Position
-from pulsark.storage.table.staging import STAGING
+from pulsark.metadata.paths import managed_ledger_path
+from pulsark.storage.managed_ledger.managed_ledger import read_ledgers
+from pulsark.storage.table.staging.staged_ledger import STAGING
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, parse_entry
+from pulsark.wire.position import EARLIEST, Position
 from tests.sim.metadata import UnsureStore
 from tests.sim.simulation import Simulation
 from tests.support.broker_clients import NAME, BrokerInMemory
@@ -86,7 +85,7 @@ class Life:
 
     async def topic(self) -> Topic:
         """The topic, of which only the compacted form is kept."""
-        topic = await self.broker.broker.topic(NAME, create=True)
+        topic = await self.broker.broker.topics.load(NAME, create=True)
         topic.policies = replace(
             topic.policies,
             retention_minutes=0,
@@ -108,16 +107,15 @@ class Life:
             topic.compactor.start()
         elif what < 0.65:
             sealing = self.broker.broker.sealing
-            assert sealing is not None
             self.start(sealing.seal(NAME, [topic], everything=self.rng.random() < 0.5))
         elif what < 0.72:
             self.start(self.publish())
         elif what < 0.82:
             with suppress(asyncio.CancelledError):
-                await topic.sync_cursors()
+                await topic.cursors.sync()
                 await topic.retention.trim()
         elif what < 0.9:
-            await self.broker.broker.unload_topic(NAME)
+            await self.broker.broker.topics.unload(NAME)
         elif self.works:
             self.rng.choice(self.works).cancel()
 
@@ -135,7 +133,7 @@ class Life:
         """Two messages with keys that nobody else has."""
         data = [self.entry(f"bulk{self.number}") for _ in range(2)]
         self.bulk |= dict.fromkeys(data, False)
-        number, publishing = self.number, BulkPublishing(self.broker.broker)
+        number, publishing = self.number, self.broker.broker.bulk_publishing
         staging = await publishing.staging(NAME)
         roots = [directory.removesuffix(f"/{STAGING}") for directory in staging.directories]
         staged = [stage(self.broker.broker.runtime.disk, roots, -1, data, f"n{number}")]
@@ -144,13 +142,13 @@ class Life:
 
     async def check(self) -> None:
         await asyncio.sleep(5)  # what stopped is unloaded
-        await self.broker.broker.unload_topic(NAME)
+        await self.broker.broker.topics.unload(NAME)
         topic = await self.topic()
         await asyncio.sleep(1)
         ledger = topic.ledger
         whole = await self.read(topic, compacted=False)
         for entry in self.sent:
-            if entry.position > ledger.trimmed and entry.position != EARLIEST:
+            if entry.position > ledger.record.trimmed and entry.position != EARLIEST:
                 assert whole.get(entry.position) == entry.data, entry.position
         left = await self.read(topic, compacted=True)
         known = {entry.data for entry in self.sent} | set(self.bulk)

@@ -15,11 +15,11 @@ import pytest
 
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
-from pulsark.storage.delayed_buckets import DelayedBuckets
-from pulsark.storage.delayed_segment import KEY, info_of, segments_of
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
-from pulsark.storage.ledger import LedgerConfig, LedgerManager
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.delayed.delayed_buckets import DelayedBuckets
+from pulsark.storage.delayed.delayed_segment import KEY, info_of, segments_of
+from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.metadata import SteppingStore, copy_of
@@ -101,7 +101,7 @@ async def check(buckets: DelayedBuckets, metadata: MemoryMetadataStore, promises
         assert header.segments == tuple(map(info_of, segments))
         assert len(header.positions) == sum(info.keys for info in header.segments)
     after = await buckets._list()
-    assert after is None or not after.doomed, "what is out of use was deleted"
+    assert after is None or not after.to_delete, "what is out of use was deleted"
     ledgers = {int(name) for name in await metadata.children("/ledgers") if name.isdigit()}
     unlisted = ledgers - loaded.keys()
     assert len(unlisted) <= 1, "one may have been created and not noted yet"

@@ -19,10 +19,11 @@ import pytest
 
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
-from pulsark.storage.erasure import ErasedIds, Indexes, without
+from pulsark.storage.managed_ledger.erasure import ErasedIds, Indexes, without
 from pulsark.storage.table.attach import TableOwner
-from pulsark.storage.table.process import Entries
-from pulsark.storage.table.seal_range import SealRange
+from pulsark.storage.table.files.seal_range import SealRange
+from pulsark.storage.table.process.process import Entries
+from pulsark.storage.table.table import Table
 from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
@@ -81,7 +82,7 @@ class Run:
         await self.erase("first", FIRST)
         await self.erase("second", SECOND)
         for ledger_id in LEDGERS:
-            await self.tables.vacuum(NAME, TABLE_ID, ledger_id, 1 << 62)
+            await (await self.tables.open(NAME, TABLE_ID)).vacuum(ledger_id, 1 << 62)
 
     async def seal(self, ledger_id: int) -> None:
         if await self.tables.sealed(NAME, ledger_id) is not None:
@@ -89,7 +90,7 @@ class Run:
         last = len(LEDGERS[ledger_id]) - 1
         middle = last // 2
         ranges = [SealRange(1, ledger_id, 0, middle), SealRange(1, ledger_id, middle + 1, last)]
-        await self.tables.seal(NAME, TABLE_ID, ranges, _originals, 1 << 20)
+        await (await self.tables.open(NAME, TABLE_ID)).seal(ranges, _originals, 1 << 20)
 
     async def erase(self, what: str, ids: ErasedIds) -> None:
         for ledger_id, wanted in ids.items():
@@ -101,7 +102,9 @@ class Run:
                 if any(file.first_entry_id <= i <= file.last_entry_id for i in wanted)
             ]
             entries_of = partial(self.erased_entries, wanted)
-            await self.tables.rewrite(NAME, TABLE_ID, sealed, files, entries_of, 1 << 20)
+            await (await self.tables.open(NAME, TABLE_ID)).rewrite(
+                sealed, files, entries_of, 1 << 20
+            )
             self.answered.append(f"{what} {ledger_id}")
 
     async def erased_entries(
@@ -251,14 +254,14 @@ def old_files_go_before_the_intent(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_file_at_a_time(patch: pytest.MonkeyPatch) -> None:
-    rewrite = Tables.rewrite
+    rewrite = Table.rewrite
 
-    async def piecemeal(self: Tables, *given: Any) -> None:
-        name, table_id, sealed, files, *rest = given
+    async def piecemeal(self: Table, *given: Any) -> None:
+        sealed, files, *rest = given
         for file in files:
-            await rewrite(self, name, table_id, sealed, [file], *rest)
+            await rewrite(self, sealed, [file], *rest)
 
-    patch.setattr(Tables, "rewrite", piecemeal)
+    patch.setattr(Table, "rewrite", piecemeal)
 
 
 @pytest.mark.parametrize("plant", [old_files_go_before_the_intent, one_file_at_a_time])

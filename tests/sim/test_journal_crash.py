@@ -25,13 +25,15 @@ from pulsark.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
     StorageError,
+    StorageFullError,
 )
-from pulsark.storage.bookie import EntryRun
-from pulsark.storage.bookie_index import BookieIndex
-from pulsark.storage.bookie_index_checkpoint import CHECKPOINT_NAME
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
-from pulsark.storage.segment_writer import SegmentWriter
+from pulsark.storage.bookie.bookie import EntryRun
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.index import BookieIndex
+from pulsark.storage.bookie.index_checkpoint import CHECKPOINT_NAME
+from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.bookie.segment_writer import SegmentWriter
+from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.simulation import Simulation
 
@@ -136,15 +138,17 @@ class Script:
     async def fence(self, bookie: EmbeddedBookie, ledger_id: int) -> None:
         if ledger_id in self.open and self.rng.random() < 0.5:
             self.open.remove(ledger_id)
-        await bookie.tail(ledger_id, fence=True)
-        self.promises.fenced.add(ledger_id)
+        with contextlib.suppress(StorageFullError):
+            await bookie.tail(ledger_id, fence=True)
+            self.promises.fenced.add(ledger_id)
 
     async def release(self, bookie: EmbeddedBookie, ledger_id: int) -> None:
         through = self.rng.randint(0, self.next_entry.get(ledger_id, 0))
         asked, given = self.promises.asked_release, self.promises.released
         asked[ledger_id] = max(through, asked.get(ledger_id, -1))
-        await bookie.release(ledger_id, through)
-        given[ledger_id] = max(through, given.get(ledger_id, -1))
+        with contextlib.suppress(StorageFullError):
+            await bookie.release(ledger_id, through)
+            given[ledger_id] = max(through, given.get(ledger_id, -1))
 
     async def delete(self, bookie: EmbeddedBookie, ledger_id: int) -> None:
         if self.rng.random() < 0.5:
@@ -153,8 +157,9 @@ class Script:
         if ledger_id in self.open:
             self.open.remove(ledger_id)
         self.promises.asked_delete.add(ledger_id)
-        await bookie.delete(ledger_id)
-        self.promises.deleted.add(ledger_id)
+        with contextlib.suppress(StorageFullError):
+            await bookie.delete(ledger_id)
+            self.promises.deleted.add(ledger_id)
 
     async def delete_half(self, bookie: EmbeddedBookie) -> None:
         """So many ledgers that segments go; the others must not go with them."""
@@ -250,12 +255,18 @@ class Moment:
     promises: Promises
 
 
-def moments(seed: int) -> list[Moment]:
-    """One run of the script (two lives of the bookie), with a crash at every step."""
+def moments(seed: int, others: Callable[[SimDisk], None] = lambda disk: None) -> list[Moment]:
+    """One run of the script (two lives of the bookie), with a crash at every step.
+
+    ``others``: what somebody else does to the disk before a step of the script.
+    """
     disk, promises, rng = SimDisk(), Promises(), random.Random(seed)
     found: list[Moment] = []
+    alone = True
 
     def keep() -> None:
+        if not alone:
+            others(disk)
         step = f"{disk.steps + 1} after {disk.trace[-1] if disk.trace else 'nothing'}"
         now = promises.copy()
         for survival in SURVIVALS:
@@ -266,8 +277,11 @@ def moments(seed: int) -> list[Moment]:
     with Simulation(seed, prompt=PROMPT) as sim:
 
         async def life(rounds: int) -> None:
+            nonlocal alone
             bookie = await open_bookie(sim, disk)
+            alone = False
             await script.run(bookie, rounds)
+            alone, disk.capacity = True, None
             await bookie.close()
 
         sim.run(life(ROUNDS))
@@ -311,6 +325,28 @@ def test_a_crash_before_any_step_loses_nothing(seed: int) -> None:
     steps = {word for moment in found for word in moment.step.split()}
     assert {"create", "write", "sync", "rename", "unlink", "mkdir"} <= steps
     assert len(found) > 600
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_while_the_disk_is_full_now_and_then_loses_nothing(seed: int) -> None:
+    """Somebody else takes the room in between two steps, and gives it back."""
+    rng = random.Random(seed)
+    full = 0
+
+    def others(disk: SimDisk) -> None:
+        nonlocal full
+        if rng.random() < 0.2:
+            disk.capacity = rng.choice((None, disk.used() + rng.randint(0, 1500)))
+            full += disk.capacity is not None
+
+    found = moments(seed, others)
+    assert full > 10
+
+    def started(number: int, moment: Moment) -> None:
+        moment.disk.capacity = None
+        recovered(number, moment.disk, moment.promises.copy())
+
+    recover_each(seed, found, started, every=3)
 
 
 def power_fails_after_a_kill_and_a_start(seed: int) -> int:

@@ -20,17 +20,20 @@ import pytest
 
 from pulsark.errors import LedgerFencedError, NoSuchEntryError, NoSuchLedgerError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.paths import ledger_path
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Done, Runtime
-from pulsark.storage import recovery
-from pulsark.storage.bookie import Bookie, EntryRun
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
-from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.ledger_metadata import decode_ledger_metadata, ledger_path
-from pulsark.storage.ledger_writer import LedgerWriter
-from pulsark.storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
-from pulsark.storage.position import EARLIEST, Position
+from pulsark.storage.bookie.bookie import Bookie, EntryRun
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.ledger import recovery
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.ledger.metadata import decode_ledger_metadata
+from pulsark.storage.ledger.writer import LedgerWriter
+from pulsark.storage.managed_ledger.last_ledger import LastLedger
+from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from pulsark.storage.managed_ledger.states import State
+from pulsark.wire.position import EARLIEST, Position
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.loop import SimulatedCrash
 from tests.sim.simulation import Simulation
@@ -348,12 +351,12 @@ def cut_at_the_last_known_lac(patch: pytest.MonkeyPatch) -> None:
 
 def close_with_an_ack_quorum(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not wait for the last copy of what it writes again."""
-    right = LedgerWriter.settled
+    right = LedgerWriter.drained
 
-    async def settled(self: LedgerWriter, *, everywhere: bool = False) -> None:
+    async def drained(self: LedgerWriter, *, everywhere: bool = False) -> None:
         await right(self)
 
-    patch.setattr(LedgerWriter, "settled", settled)
+    patch.setattr(LedgerWriter, "drained", drained)
 
 
 def confirm_one_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -365,18 +368,17 @@ def confirm_one_too_many(patch: pytest.MonkeyPatch) -> None:
 
 def use_ids_again(patch: pytest.MonkeyPatch) -> None:
     """The last ledger is written on after a restart, at the end that its bookies know."""
-    right = ManagedLedger._close_unclosed
+    right = LastLedger.recover_unclosed
 
-    async def reuse(self: ManagedLedger) -> None:
-        await right(self)
-        if not self._loaded and self._record.ledgers:
-            self._ledgers.grow(max(0, self._record.ledgers[-1].entries - 1))
-            self._record = self._record.with_ledger(
-                self._record.ledgers[-1]._replace(entries=self._record.ledgers[-1].entries - 1)
-            )
-            self._show_record()
+    async def reuse(self: LastLedger) -> list[tuple[int, int, int]]:
+        found, stored = await right(self), self._stored
+        if self.life.state is State.LOADING and stored.now.ledgers:
+            last = stored.now.ledgers[-1]
+            stored.now = stored.now.with_ledger(last._replace(entries=last.entries - 1))
+            stored.on_saved()
+        return found
 
-    patch.setattr(ManagedLedger, "_close_unclosed", reuse)
+    patch.setattr(LastLedger, "recover_unclosed", reuse)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ when. At the end everything heals, and one more owner opens the topic.
 * What anybody ever confirmed is there, under its id, and nothing that was not appended.
 * An owner that was replaced confirms nothing that its successor does not have.
 * What recovery found above the last confirmed entry is on every bookie of its ensemble.
+* No ledger is closed at an end behind which its writer may yet confirm something; none that is
+  closed changes (``ledger_ends``).
 * All copies of an entry are alike; whoever opens the topic sees the same.
 * Once all is well, the topic can be opened and appended to within half a minute.
 """
@@ -20,13 +22,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from pulsark.errors import MetadataError, StorageError
-from pulsark.metadata.memory import MemoryTree
+from pulsark.metadata.paths import ledger_path
 from pulsark.runtime import Runtime
-from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.ledger_metadata import LedgerMetadata, decode_ledger_metadata, ledger_path
-from pulsark.storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
-from pulsark.storage.position import Position
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.ledger.metadata import LedgerMetadata, decode_ledger_metadata
+from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from pulsark.wire.position import Position
 from tests.sim.disk import SimDisk
+from tests.sim.ledger_ends import WatchedTree
 from tests.sim.links import LinkedBookie, LinkedStore, Weather
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Appends, read_all
@@ -64,10 +67,10 @@ class World:
     def __init__(self, sim: Simulation, seed: int) -> None:
         self.rng = random.Random(f"ledgers/{seed}")
         self.runtime: Runtime = sim.runtime(SimDisk())
-        self.tree = MemoryTree()
         self.weather = Weather.drawn(self.rng)
         count = self.rng.choice((3, 3, 4, 5))
         self.bookies = {f"b{n}": MemoryBookie(f"b{n}") for n in range(1, count + 1)}
+        self.tree = WatchedTree(self.bookies)
         size = self.rng.choice((3, 3, count))
         self.config = ManagedLedgerConfig(
             size, self.rng.choice((2, 3)), 2, max_entries=self.rng.choice((5, 20)), min_age_ms=0
@@ -171,6 +174,7 @@ class World:
             while b"afterwards" not in last.appends.confirmed.values():
                 assert not last.appends.failed, last.appends.failed
                 await asyncio.sleep(0.01)
+        assert not self.tree.broken, self.tree.broken
         for owner in self.owners:
             for position, entry in owner.appends.confirmed.items():
                 if entry != b"afterwards":

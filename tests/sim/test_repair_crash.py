@@ -12,12 +12,13 @@ import pytest
 
 from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.paths import table_path
 from pulsark.runtime import Runtime
-from pulsark.storage.table.delta_log import DeltaLog
-from pulsark.storage.table.log_sum import log_sum
-from pulsark.storage.table.process import Entries
-from pulsark.storage.table.record import DataFile, table_directory, table_path
-from pulsark.storage.table.seal_range import SealRange
+from pulsark.storage.table.files.record import DataFile, table_directory
+from pulsark.storage.table.files.seal_range import SealRange
+from pulsark.storage.table.log.delta_log import DeltaLog
+from pulsark.storage.table.log.log_sum import log_sum
+from pulsark.storage.table.process.process import Entries
 from pulsark.storage.table.table_repair import Repair
 from pulsark.storage.table.tables import Tables
 from pulsark.wire.entry import parse_entry
@@ -48,6 +49,8 @@ class World:
     held: Collection[int] = ()
     """Ledgers that the bookies still have, from entry ``held_from`` on."""
     held_from: int = 0
+    unknown: Collection[tuple[int, int]] = ()
+    """Entries of which nobody can say whether a bookie has them."""
     tables: Tables = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +59,8 @@ class World:
     async def entries_of(self, wanted: SealRange) -> AsyncIterator[Entries]:
         first = wanted.first
         while first <= wanted.last:
+            if any((wanted.ledger_id, i) in self.unknown for i in range(first, wanted.last + 1)):
+                raise StorageError("b2 is not available")
             if wanted.ledger_id in self.held and first >= self.held_from:
                 found = [(i, LEDGERS[wanted.ledger_id][i]) for i in range(first, wanted.last + 1)]
             else:
@@ -68,13 +73,13 @@ class World:
             yield [(i, LEDGERS[wanted.ledger_id][i]) for i in range(wanted.first, wanted.last + 1)]
 
         for ledger_id, first, last in [(5, 0, 3), (5, 4, 7), (7, 0, 7), (5, 8, 11)]:
-            await self.tables.seal(
-                NAME, TABLE_ID, [SealRange(-1, ledger_id, first, last)], sent, 1 << 20
+            await (await self.tables.open(NAME, TABLE_ID)).seal(
+                [SealRange(-1, ledger_id, first, last)], sent, 1 << 20
             )
 
     async def repair(self, *, give_up: bool = False) -> Repair:
         repair = Repair()
-        await self.tables.repair(NAME, self.entries_of, 1 << 20, repair, give_up=give_up)
+        await self.tables.repair(NAME, TABLE_ID, self.entries_of, 1 << 20, repair, give_up=give_up)
         return repair
 
     async def files(self) -> list[DataFile]:
@@ -82,7 +87,7 @@ class World:
 
     async def check(self, given_up: Collection[tuple[int, int]] = ()) -> None:
         """Logs and files are what the metadata say, and consumers get everything."""
-        record = await self.tables.opened(NAME, TABLE_ID)
+        record = (await self.tables.open(NAME, TABLE_ID)).record
         assert not record.pending
         assert record.others == ()
         files = await self.files()
@@ -186,7 +191,7 @@ def test_a_log_that_was_folded_and_is_gone_begins_anew() -> None:
 
         async def main() -> None:
             world = World(sim.runtime(disk), MemoryMetadataStore(tree), held=LEDGERS)
-            owner = await world.tables._owners.of(NAME, TABLE_ID)
+            owner = (await world.tables.open(NAME, TABLE_ID)).owner
             await owner.begin_log_at(3)
             whole_directories_go(disk)
             await world.repair()
@@ -217,6 +222,27 @@ def test_what_nobody_has_is_lost_until_it_is_given_up(how: str) -> None:
         sim.run(main())
 
 
+@pytest.mark.parametrize("unknown", range(8))
+def test_what_a_bookie_that_is_away_may_have_is_not_given_up(unknown: int) -> None:
+    disk, tree = damaged("files are gone", MemoryMetadataStore)
+    with Simulation(SEED) as sim:
+
+        async def main() -> None:
+            world = World(sim.runtime(disk), MemoryMetadataStore(tree), held={7}, held_from=5)
+            world.unknown = {(7, i) for i in range(unknown, 8)}
+            repair = await world.repair(give_up=True)
+            assert repair.given_up == 0
+            ((file, reason),) = repair.lost
+            assert (file.ledger_id, file.first_entry_id, file.last_entry_id) == (7, 0, 7)
+            assert reason == "it cannot be given up now: b2 is not available"
+            world.unknown = ()
+            repair = await world.repair(give_up=True)
+            assert (repair.lost, repair.given_up) == ([], 5)
+            await world.check({(7, i) for i in range(5)})
+
+        sim.run(main())
+
+
 def test_an_attach_that_was_decided_and_cannot_be_done_is_part_of_the_repair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -234,7 +260,7 @@ def test_an_attach_that_was_decided_and_cannot_be_done_is_part_of_the_repair(
 
             async def seal(world: World, first: int, last: int) -> None:
                 wanted = SealRange(-1, 9, first, last)
-                await world.tables.seal(NAME, TABLE_ID, [wanted], sent, 1 << 20)
+                await (await world.tables.open(NAME, TABLE_ID)).seal([wanted], sent, 1 << 20)
 
             await world.sealed()
             with monkeypatch.context() as patch:
@@ -310,7 +336,7 @@ def test_a_repair_that_was_decided_is_finished_by_whoever_opens_the_table(how: s
                 found = await store.get(path)
                 assert found is not None
                 world = World(sim.runtime(moment.disk), store, held=LEDGERS)
-                record = await world.tables.opened(NAME, TABLE_ID)
+                record = (await world.tables.open(NAME, TABLE_ID)).record
                 assert not record.pending
                 if b'"repairs":true' in found.value:
                     assert record.others == ()

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,22 @@ def test_simulated_types_fit_the_protocols() -> None:
         worker: Worker = sim.runtime(SimDisk()).new_worker("w")
         assert disk is not None
         assert worker is not None
+
+
+def test_a_process_may_die_while_an_async_generator_is_being_closed() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(1)
+
+    async def main(sim: Simulation) -> None:
+        generator = numbers()
+        assert await anext(generator) == 1
+        closing = generator.aclose()  # type: ignore[attr-defined]
+        sim.loop.create_task(closing)
+        await asyncio.sleep(0.5)
+
+    with Simulation() as sim:
+        sim.run(main(sim))
+    assert sim.loop.is_closed()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 
-from pulsark.dispatch.turns import in_turns
+from pulsark.dispatch.loop.turns import in_turns
 from pulsark.limits import LEDGERS_PER_TURN_MAX
-from pulsark.storage import ledger_runs
-from pulsark.storage.ledger_list import LedgerInfo
-from pulsark.storage.managed_ledger import ManagedLedger, ManagedLedgerConfig
-from pulsark.storage.position import EARLIEST, Position
+from pulsark.metadata.paths import LEDGER_RUNS, ledger_runs_path
+from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
+from pulsark.wire.position import EARLIEST, Position
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Cluster, simulate, turns
 
@@ -35,8 +35,8 @@ async def age(managed: ManagedLedger, config: ManagedLedgerConfig) -> int:
             ledger_id += 3
             infos.append(LedgerInfo(ledger_id, 7, 700, now_ms))
         async with managed.reservation():
-            record = managed._record.with_pending(infos)
-            await managed._save(record.decided({info.ledger_id for info in infos}))
+            record = managed.record.with_pending(infos)
+            await managed._stored.save(record.decided({info.ledger_id for info in infos}))
         await turns(60)
         largest = max(largest, managed.record_bytes)
     return largest
@@ -51,8 +51,8 @@ def test_three_years_of_a_topic_that_forgets_nothing() -> None:
         assert 200_000 < count < 400_000
         assert largest < 64 << 10
         assert managed.entries == 7 * count
-        (parent,) = cluster.tree.children(ledger_runs.RUNS)
-        assert len(cluster.tree.children(f"{ledger_runs.RUNS}/{parent}")) < 110
+        (parent,) = cluster.tree.children(LEDGER_RUNS)
+        assert len(cluster.tree.children(ledger_runs_path(parent))) < 110
         await managed.close()
 
         started = time.process_time()

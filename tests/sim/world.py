@@ -20,25 +20,27 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from pulsark.config import Settings
+from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.subscription_type import SubType
 from pulsark.errors import PulsarkError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.storage.bookie_fleet import leave_when_failed
-from pulsark.storage.embedded_bookie import EmbeddedBookie
-from pulsark.storage.journal_settings import JournalSettings
-from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.position import Position
+from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.fleet import leave_when_failed
+from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
-from tests.sim.actors import TOPIC, Gone, SimConsumer, SimProducer, read_topic
+from tests.sim.actors import TOPIC, Gone
 from tests.sim.clock import SimClock
+from tests.sim.compacted import CompactedTopic
 from tests.sim.disk import SURVIVALS, SimDisk
+from tests.sim.erased import ErasedTopic
 from tests.sim.loop import SimulatedCrash
 from tests.sim.simulation import Simulation
+from tests.sim.topics import TopicWorld
 from tests.support.broker_clients import BrokerInMemory
-from tests.support.deliveries import Broken, Deliveries, Identities
-from tests.support.history import History, Id, Payload, violations
+from tests.support.deliveries import Broken
+from tests.support.inline_table import inline_tables
 
 LIVES = 4
 STEPS = 45
@@ -56,12 +58,6 @@ SETTINGS = {
     "brokerDeleteInactiveTopicsEnabled": False,
     "brokerDeduplicationEntriesInterval": 7,
 }
-SUBSCRIPTIONS = (
-    ("exclusive", SubType.Exclusive, 1),
-    ("failover", SubType.Failover, 2),
-    ("shared", SubType.Shared, 3),
-    ("key-shared", SubType.Key_Shared, 3),
-)
 
 
 @dataclass(frozen=True)
@@ -79,6 +75,11 @@ class Faults:
     """A second topic whose cursors are moved: by seeks, and because messages are too old."""
     deleted: bool
     """A third topic that is deleted now and then, and used again."""
+    compacted: bool
+    """A topic that is compacted, and trimmed of all that its subscription has acknowledged."""
+    sealed: bool
+    """Topics are sealed now and then: what is in a table leaves the journal. Of one more topic
+    messages are erased."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Faults:
@@ -92,88 +93,9 @@ class Faults:
             cancelled=rng.random() < 0.3,
             unruly=rng.random() < 0.3,
             deleted=rng.random() < 0.3,
+            compacted=rng.random() < 0.3,
+            sealed=rng.random() < 0.2,
         )
-
-
-class _Unruly(Deliveries):
-    """A subscription whose cursor is moved: messages come again, or not at all."""
-
-    def delivered(self, consumer: int, id_: Id, payload: Payload, key: str) -> None:
-        self.identities.check(id_, payload)
-        self.seen.add(id_)
-        self.held.setdefault(consumer, {})[id_] = key
-
-    def finish(self, log: dict[Id, Payload], drained: set[Id]) -> None:
-        phantoms = [id_ for id_ in self.seen if id_ not in log]
-        if phantoms:
-            raise Broken(f"C2: {self.name} delivered {phantoms[0]}, which the topic does not have")
-
-
-class TopicWorld:
-    """One topic: its clients, and all that was promised to them."""
-
-    def __init__(self, name: str, *, prefix: str = "", unruly: bool = False) -> None:
-        self.name = name
-        self.history = History()
-        identities = Identities(self.history.sent)
-        names = (f"{prefix}p", f"{prefix}q")
-        self.producers = [SimProducer(n, self.history, name) for n in names]
-        self.consumers: list[SimConsumer] = []
-        self.subscriptions: dict[int, Deliveries] = {}
-        kind_of = _Unruly if unruly else Deliveries
-        for subscription, kind, count in SUBSCRIPTIONS:
-            ordered = kind in (SubType.Exclusive, SubType.Failover)
-            deliveries = kind_of(subscription, ordered, kind == SubType.Key_Shared, identities)
-            self.subscriptions[kind] = deliveries
-            self.consumers += [SimConsumer(kind, deliveries, topic=name) for _ in range(count)]
-
-    @property
-    def clients(self) -> list[SimProducer | SimConsumer]:
-        return [*self.producers, *self.consumers]
-
-    def look(self) -> None:
-        """Take what the broker sent."""
-        for producer in self.producers:
-            producer.look()
-        # Those that were told to go first: what they had may be with others already.
-        for consumer in sorted(self.consumers, key=lambda c: c.connected):
-            consumer.look()
-
-    async def finish(self, broker: BrokerInMemory, *, deduplicates: bool) -> None:
-        """Everything heals: producers confirm all, subscriptions give what is left."""
-        for producer in self.producers:
-            for _ in range(10):
-                await producer.connect(broker)
-                await asyncio.sleep(0.1)
-                producer.look()
-            if producer.pending:
-                raise Broken(f"C1: {producer.name} gets no receipt")
-        self.history.log = await read_topic(broker, self.name)
-        for kind, deliveries in self.subscriptions.items():
-            await self._drain(broker, kind, deliveries)
-        found = violations(self.history)
-        if found:
-            raise Broken(found[0])
-        payloads = [payload for _, payload in self.history.log]
-        for producer in self.producers:
-            lost = producer.known_before - set(payloads)
-            if lost:
-                raise Broken(f"C1: {min(lost)} is not stored, and was taken for a duplicate")
-        if deduplicates and len(payloads) > len(set(payloads)):
-            raise Broken("C5: a message is stored twice")
-
-    async def _drain(self, broker: BrokerInMemory, kind: int, deliveries: Deliveries) -> None:
-        consumer = SimConsumer(kind, deliveries, permits=1000, topic=self.name)
-        consumer.drained = set()
-        await consumer.connect(broker)
-        quiet = 0
-        while quiet < 3:
-            before = len(consumer.drained)
-            await asyncio.sleep(1.1)
-            consumer.look()
-            quiet = quiet + 1 if len(consumer.drained) == before else 0
-        deliveries.finish(dict(self.history.log), consumer.drained)
-        consumer.leave()
 
 
 class World:
@@ -188,9 +110,17 @@ class World:
         self.session = MemoryMetadataStore(self.tree)
         self.deduplicates = seed % 2 == 0
         self.topics = [TopicWorld(TOPIC)]
+        self.unruly: TopicWorld | None = None
         if self.faults.unruly:
-            self.topics.append(TopicWorld(f"{TOPIC}-unruly", unruly=True))
+            self.unruly = TopicWorld(f"{TOPIC}-unruly", unruly=True)
+            self.topics.append(self.unruly)
         self.generation = 0
+        self.compacted = CompactedTopic() if self.faults.compacted else None
+        if self.compacted is not None:
+            self.topics.append(self.compacted)
+        self.erased = ErasedTopic() if self.faults.sealed else None
+        if self.erased is not None:
+            self.topics.append(self.erased)
         self.brief: TopicWorld | None = None
         """The topic that is deleted now and then; nothing while that is under way."""
         if self.faults.deleted:
@@ -299,15 +229,17 @@ class World:
         copies, needed = self.faults.bookies, self.faults.bookies // 2 + 1
         leave_when_failed(fleet, needed, _exit)
         made.metadata = self.session = MemoryMetadataStore(self.tree)
-        ledgers = LedgerManager(made.metadata, fleet, runtime)
+        tables = inline_tables(["/table"], made.metadata, runtime)
+        ledgers = LedgerManager(made.metadata, fleet, runtime, tables)
         settings = Settings(
             **SETTINGS,
             managedLedgerDefaultEnsembleSize=copies,
             managedLedgerDefaultWriteQuorum=copies,
             managedLedgerDefaultAckQuorum=needed,
             brokerDeduplicationEnabled=self.deduplicates,
+            sealEnabled=self.faults.sealed,
         )
-        made.broker = Broker(settings, runtime, made.metadata, ledgers)
+        made.broker = Broker(settings, runtime, made.metadata, ledgers, tables)
         await made.start()
         return made
 
@@ -323,7 +255,7 @@ class World:
         clock = SimClock(sim.loop)
         broker = await self._broker(sim, clock)
         for topic in self._all_topics():
-            if not topic.history.sent:
+            if not topic.history.sent and topic is not self.compacted:
                 for consumer in topic.consumers:
                     with contextlib.suppress(Gone, TimeoutError):
                         await consumer.connect(broker)
@@ -344,9 +276,20 @@ class World:
         if self.faults.deleted and (self.brief is None or rng.random() < 0.02):
             await self._delete(broker)
             return
-        topic = self.topics[0] if rng.random() < 0.6 else rng.choice(self._all_topics())
-        if self.faults.unruly and topic is self.topics[-1] and rng.random() < 0.15:
+        topic = rng.choice(self._all_topics()) if rng.random() < 0.4 else self.topics[0]
+        if self.compacted is not None and rng.random() < 0.4:
+            topic = self.compacted
+        if topic is self.erased and rng.random() < 0.3:
+            await topic.erase_some(broker, rng, self._perhaps_cancelled)
+            return
+        if topic is self.unruly and rng.random() < 0.15:
             await self._move_a_cursor(broker, topic)
+            return
+        if topic is self.compacted and (not topic.ready or rng.random() < 0.5):
+            await (topic.tidy(broker, rng) if topic.ready else topic.prepare(broker))
+            return
+        if self.faults.sealed and rng.random() < 0.08:
+            await self._seal(broker, TopicName.parse(topic.name))
             return
         choice = rng.random()
         producer, consumer = rng.choice(topic.producers), rng.choice(topic.consumers)
@@ -359,6 +302,8 @@ class World:
             await consumer.connect(broker)
         elif choice < 0.60:
             consumer.leave()
+        elif choice < 0.61:
+            consumer.ack_unknown(rng)
         elif choice < 0.85:
             if consumer.deliveries.ordered and rng.random() < 0.6:
                 consumer.ack_up_to(rng)
@@ -368,7 +313,7 @@ class World:
             await consumer.redeliver(rng)
         else:
             await self._perhaps_cancelled(
-                lambda: broker.broker.unload_topic(TopicName.parse(topic.name))
+                lambda: broker.broker.topics.unload(TopicName.parse(topic.name))
             )
 
     async def _perhaps_cancelled(self, call: Callable[[], Awaitable[object]]) -> None:
@@ -379,8 +324,15 @@ class World:
         with contextlib.suppress(StorageError, asyncio.CancelledError):
             await task
 
+    async def _seal(self, broker: BrokerInMemory, name: TopicName) -> None:
+        loaded, sealing = broker.broker.topics.get_loaded(name), broker.broker.sealing
+        if loaded is not None and self.faults.sealed:
+            await self._perhaps_cancelled(
+                lambda: sealing.seal(name.base, [loaded], everything=self.rng.random() < 0.7)
+            )
+
     async def _move_a_cursor(self, broker: BrokerInMemory, topic: TopicWorld) -> None:
-        loaded = broker.broker.loaded_topic(TopicName.parse(topic.name))
+        loaded = broker.broker.topics.get_loaded(TopicName.parse(topic.name))
         if loaded is None or not loaded.subscriptions:
             return
         subscription = self.rng.choice(list(loaded.subscriptions.values()))
@@ -399,9 +351,7 @@ class World:
             for client in name.clients:
                 client.leave()
         try:
-            await broker.broker.topic_admin.delete_topic(
-                TopicName.parse(f"{TOPIC}-brief"), force=True
-            )
+            await broker.broker.deletion.delete_topic(TopicName.parse(f"{TOPIC}-brief"), force=True)
         except StorageError:
             return
         except PulsarkError as error:

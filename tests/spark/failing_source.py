@@ -16,8 +16,8 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pulsark.datasource.sink import PulsarkStreamWriter, PulsarkWriter, Sink, sink_for
 from pulsark.datasource.source import PulsarkSource
+from pulsark.datasource.write.sink import PulsarkStreamWriter, PulsarkWriter, Sink, sink_for
 
 
 def kill_once(marker: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from pulsark.cli.errors import CommandError
-from pulsark.cli.topics import compact_topic
+from pulsark.cli.admin.topics import compact_topic
+from pulsark.cli.terminal.errors import CommandError
 from tests.support.few_keys import KEYS_MAX
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone

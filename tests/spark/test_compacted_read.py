@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 import pytest
 
-from pulsark.cli.admin_client import AdminClient
-from pulsark.cli.topics import compact_topic
+from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.cli.admin.topics import compact_topic
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:

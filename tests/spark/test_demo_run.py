@@ -10,7 +10,7 @@ from pathlib import Path
 
 def test_the_demo_matches_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pulsark.demo", "--flights", "4000"],
+        [sys.executable, "-m", "examples.flights", "--flights", "4000"],
         capture_output=True,
         text=True,
         check=False,

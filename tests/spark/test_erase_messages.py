@@ -12,8 +12,8 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from pulsark.cli.admin_client import AdminClient
-from pulsark.cli.topics import compact_topic
+from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.cli.admin.topics import compact_topic
 from pulsark.jobs.catalog import job
 from pulsark.jobs.erase_messages import JOB
 from pulsark.jobs.job import Context

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 import pulsark
-from pulsark.datasource.views import VIEWS
+from pulsark.datasource.read.views import VIEWS
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 

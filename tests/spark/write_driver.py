@@ -20,8 +20,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pulsark.datasource.sink import PulsarkStreamWriter, Sink, sink_for
 from pulsark.datasource.source import PulsarkSource
+from pulsark.datasource.write.sink import PulsarkStreamWriter, Sink, sink_for
 from tests.spark.driver_session import driver_session
 
 TASKS = 3

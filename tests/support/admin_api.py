@@ -6,25 +6,26 @@ import asyncio
 import json
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from pulsark.config import Settings
+from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.consumer import Consumer
-from pulsark.dispatch.entry import Entry
-from pulsark.dispatch.holdings import Holdings
-from pulsark.dispatch.producer import Producer
-from pulsark.dispatch.stats import Stats
-from pulsark.dispatch.topic import Topic
+from pulsark.dispatch.model.consumer import Consumer
+from pulsark.dispatch.model.entry import Entry
+from pulsark.dispatch.model.producer import Producer
+from pulsark.dispatch.stats.stats import Stats
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.runtime import Runtime
-from pulsark.storage.cursor import Ack
-from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.cursor.cursor import Ack
+from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, parse_entry
 from pulsark.wire.topic_name import TopicName
+from tests.sim.disk import SimDisk
+from tests.support.fake_client import FakeClient
+from tests.support.inline_table import inline_tables
 from tests.support.memory_bookie import MemoryBookie
 
 T = TypeVar("T")
@@ -70,18 +71,19 @@ class AdminApi:
         self.clock = SteppedClock()
         names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
         quorums = {f"managedLedgerDefault{name}": 1 for name in names}
-        settings = Settings(**{**quorums, **changed})
+        settings = Settings(**{**quorums, "sealEnabled": False, **changed})
         self.broker, self.stats, self._app = self.run(self._start(settings))
 
     async def _start(self, settings: Settings) -> tuple[Broker, Stats, Any]:
         from pulsark.admin.app import build_app
 
         metadata = MemoryMetadataStore()
-        runtime = Runtime(clock=self.clock)
-        ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime)
-        broker = Broker(settings, runtime, metadata, ledgers)
+        runtime = Runtime(clock=self.clock, disk=SimDisk())
+        tables = inline_tables(["/table"], metadata, runtime)
+        ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime, tables)
+        broker = Broker(settings, runtime, metadata, ledgers, tables)
         await broker.start("pulsar://broker:6650", "http://broker:8080", "grpc://broker:8815")
-        stats = Stats(broker)
+        stats = broker.stats
         return broker, stats, build_app(broker, stats)
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class AdminApi:
     # -- what clients would do -----------------------------------------------------------------
 
     def topic(self, name: str) -> Topic:
-        return self.run(self.broker.topic(TopicName.parse(name), create=True))
+        return self.run(self.broker.topics.load(TopicName.parse(name), create=True))
 
     def publish(self, name: str, *payloads: bytes, publish_time: int = 0, batch: int = 0) -> None:
         """Store one entry for each payload; with ``batch`` each counts as so many messages."""
@@ -177,7 +179,7 @@ class AdminApi:
         """Store entries."""
 
         async def publish() -> None:
-            topic = await self.broker.topic(TopicName.parse(name), create=True)
+            topic = await self.broker.topics.load(TopicName.parse(name), create=True)
             for data in entries:
                 head = parse_entry(data)
                 before = topic.entries_in
@@ -193,7 +195,7 @@ class AdminApi:
         topic = self.topic(name)
         producer = Producer(
             topic,
-            connection(),
+            FakeClient(),
             7,
             "producer-1",
             epoch=0,
@@ -216,7 +218,7 @@ class AdminApi:
             durable=True,
             initialPosition=pb.CommandSubscribe.Earliest,
         )
-        return self.run(self.broker.subscribing.subscribe(connection(), request))
+        return self.run(self.broker.subscribing.subscribe(FakeClient(), request))
 
     def ack(self, consumer: Consumer, *acks: Ack) -> None:
         """Acknowledge as a consumer does."""
@@ -225,34 +227,6 @@ class AdminApi:
             consumer.subscription.ack(consumer, acks, None, self.clock.now_ms())
 
         self.run(ack())
-
-
-def connection() -> Any:
-    """A client's connection that swallows what it is sent."""
-    found = SimpleNamespace(
-        address="/10.0.0.1:5000",
-        client_version="test-1.0",
-        writable=True,
-        is_open=True,
-        holdings=Holdings(Settings()),
-        closed=[],
-        received=[],
-    )
-
-    def close_consumer(consumer: Consumer) -> None:
-        found.closed.append(consumer)
-        consumer.subscription.remove_consumer(consumer)
-
-    def close_producer(producer: Producer) -> None:
-        found.closed.append(producer)
-        producer.topic.remove_producer(producer)
-
-    found.close_consumer = close_consumer
-    found.close_producer = close_producer
-    found.send_message = lambda *message: found.received.append(message)
-    found.send_active_change = lambda *_: None
-    found.send_end_of_topic = lambda *_: None
-    return found
 
 
 def subscription_path(topic: str, subscription: str) -> str:

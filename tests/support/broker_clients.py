@@ -9,19 +9,20 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, cast
 
-from pulsark.config import Settings
+from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.connection import Connection
+from pulsark.dispatch.connection.connection import Connection
+from pulsark.dispatch.connection.handlers import HANDLERS
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
-from pulsark.storage.table.tables import Tables
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.frames import FrameDecoder, encode_command, send_frame
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
+from tests.support.inline_table import inline_tables
 from tests.support.memory_bookie import MemoryBookie
 from tests.support.wire_frames import Received, publish, received, send_command
 
@@ -49,27 +50,21 @@ class BrokerInMemory:
     ) -> None:
         names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
         quorums = {f"managedLedgerDefault{name}": 1 for name in names}
-        settings = {**quorums, "activeConsumerFailoverDelayTimeMillis": 0, **changed}
+        quiet = {"activeConsumerFailoverDelayTimeMillis": 0, "sealEnabled": False}
+        settings = {**quorums, **quiet, **changed}
         runtime = sim.runtime(SimDisk())
         self.bookie = MemoryBookie()
         self._tree = MemoryTree()
         self.metadata = MemoryMetadataStore(self._tree)
         self._settings = Settings(**settings)
         self._runtime = runtime
-        self._has_tables = bool(settings.get("sealEnabled"))
         self._limits = limits
-        self._tables: Tables | None = None
         self.broker = self._new_broker()
 
     def _new_broker(self) -> Broker:
-        if self._has_tables:
-            from tests.support.inline_table import inline_tables
-
-            self._tables = inline_tables(
-                ["/table"], self.metadata, self._runtime, limits=self._limits
-            )
-        ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, self._runtime, self._tables)
-        return Broker(self._settings, self._runtime, self.metadata, ledgers, self._tables)
+        tables = inline_tables(["/table"], self.metadata, self._runtime, limits=self._limits)
+        ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, self._runtime, tables)
+        return Broker(self._settings, self._runtime, self.metadata, ledgers, tables)
 
     async def restart(self) -> None:
         """Stop the broker and start another one over the same storage. Connections are lost."""
@@ -178,7 +173,7 @@ class Client:
     """One connection, its handshake done. It answers pings unless ``mute``."""
 
     def __init__(self, broker: BrokerInMemory, *, handshake: bool = True) -> None:
-        self.connection = Connection(broker.broker)
+        self.connection = Connection(broker.broker, HANDLERS)
         self.transport = FakeTransport(self.connection)
         self.connection.connection_made(self.transport)
         self.mute = False

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Runtime
-from pulsark.storage.bookie import Bookie
-from pulsark.storage.cursor_log import CursorLog, CursorLogConfig
-from pulsark.storage.cursor_state import AckedSet
-from pulsark.storage.ledger import LedgerManager
-from pulsark.storage.ledger_list import LedgerInfo, LedgerList
-from pulsark.storage.position import Position
+from pulsark.storage.bookie.bookie import Bookie
+from pulsark.storage.cursor.log import CursorLog, CursorLogConfig
+from pulsark.storage.cursor.state import AckedSet
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.managed_ledger.ledger_list import LedgerInfo, LedgerList
+from pulsark.wire.position import Position
 
 BUNDLE = "public/default/0x00000000_0xffffffff"
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch import delayed_delivery
-from pulsark.dispatch.delayed import DelayedDeliveryTracker
-from pulsark.dispatch.stats import Stats
-from pulsark.dispatch.topic import Topic
+from pulsark.dispatch.subscription import delayed_delivery
+from pulsark.dispatch.subscription.delayed_tracker import DelayedDeliveryTracker
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.sim.clock import EPOCH_MS
@@ -27,13 +26,13 @@ def now_ms() -> int:
 
 
 def topic_of(broker: BrokerInMemory) -> Topic:
-    topic = broker.broker.loaded_topic(TopicName.parse(TOPIC))
+    topic = broker.broker.topics.get_loaded(TopicName.parse(TOPIC))
     assert topic is not None
     return topic
 
 
 def shown(broker: BrokerInMemory, subscription: str = "s") -> dict[str, Any]:
-    return Stats(broker.broker).topic(topic_of(broker))["subscriptions"][subscription]
+    return broker.broker.stats.topic(topic_of(broker))["subscriptions"][subscription]
 
 
 class Sender(Client):

@@ -52,6 +52,8 @@ class Deliveries:
     held: dict[int, dict[Id, str]] = field(default_factory=dict)
     """What each consumer has and did not acknowledge, with its key."""
     _last_of_key: dict[str, Id] = field(default_factory=dict)
+    _open_of_key: dict[str, set[Id]] = field(default_factory=dict)
+    """Seen, and not acknowledged by anybody."""
     _last_of_consumer: dict[int, Id] = field(default_factory=dict)
     _passed: list[tuple[Id | None, Id]] = field(default_factory=list)
     """Neighbours in the deliveries to one consumer: nothing unacknowledged is between them."""
@@ -91,12 +93,19 @@ class Deliveries:
             if last is not None and id_ < last:
                 raise Broken(f"C3: {self.name} first delivered {id_} of {key} after {last}")
             self._last_of_key[key] = id_
+        mine = self.held.get(consumer, {})
+        waiting = [i for i in self._open_of_key.get(key, ()) if i < id_ and i not in mine]
+        if waiting:
+            raise Broken(f"C3: {self.name} delivered {id_} of {key} while {min(waiting)} waits")
+        if id_ not in self.asked:
+            self._open_of_key.setdefault(key, set()).add(id_)
 
     def acked(self, consumer: int, ids: Iterable[Id]) -> None:
         """A consumer sent acknowledgements."""
         for id_ in ids:
             self.asked.add(id_)
-            self.held.get(consumer, {}).pop(id_, None)
+            key = self.held.get(consumer, {}).pop(id_, "")
+            self._open_of_key.get(key, set()).discard(id_)
 
     def ack_confirmed(self, ids: Iterable[Id]) -> None:
         """The broker answered them."""

@@ -13,17 +13,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from pulsark.dispatch.flight import FlightListener, TopicRange
-from pulsark.dispatch.query_claims import QueryClaims
+from pulsark.dispatch.spark.flight_listener import FlightListener, TopicRange
+from pulsark.dispatch.spark.query_claims import QueryClaims
 from pulsark.errors import ClientError, ServerError
 from pulsark.runtime import OsDisk, SystemClock
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.compacted_entry import pack, unpack
-from pulsark.storage.position import EARLIEST, Position
-from pulsark.storage.table.record import DataFile
-from pulsark.storage.table.seal import seal
+from pulsark.storage.table.files.record import DataFile
+from pulsark.storage.table.files.seal import seal
+from pulsark.wire.compacted_entry import pack, unpack
 from pulsark.wire.entry import message_counts, parse_entry
+from pulsark.wire.position import EARLIEST, Position
 from pulsark.wire.topic_name import TopicName
 
 

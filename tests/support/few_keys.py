@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsark.cli import main
-from pulsark.storage import compaction
+from pulsark.storage.managed_ledger import compaction
 
 KEYS_MAX = 100
 

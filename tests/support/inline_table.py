@@ -11,12 +11,12 @@ from typing import Any
 from pulsark.errors import StorageError
 from pulsark.metadata.store import MetadataStore
 from pulsark.runtime import Disk, Runtime
-from pulsark.storage.table import messages
-from pulsark.storage.table.process import Piece, Reply, TableProcess, encode_piece
-from pulsark.storage.table.roots import StorageRoots
-from pulsark.storage.table.table_limits import DEFAULT_LIMITS, TableLimits
+from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
+from pulsark.storage.table.process import pipe
+from pulsark.storage.table.process.process import Piece, Reply, TableProcess, encode_piece
+from pulsark.storage.table.process.worker import TableWorker
+from pulsark.storage.table.root_identity import StorageRoots
 from pulsark.storage.table.tables import Tables
-from pulsark.storage.table.worker import TableWorker
 
 
 class InlineTable(TableProcess):
@@ -34,7 +34,7 @@ class InlineTable(TableProcess):
         pieces = []
         if entries is not None:
             pieces = [encode_piece(piece) async for piece in entries]
-            pieces.append(messages.encode({"op": "end"}))
+            pieces.append(pipe.encode({"op": "end"}))
         await asyncio.sleep(0.001)
         self.requests.append(request)
         if self.failure is not None:
@@ -43,7 +43,7 @@ class InlineTable(TableProcess):
         stream = io.BytesIO(b"".join(pieces))
         reply = self._worker.answer(json.loads(json.dumps(request)), stream)
         assert not stream.read()
-        found = messages.read(io.BytesIO(messages.encode(*reply)))
+        found = pipe.read(io.BytesIO(pipe.encode(*reply)))
         assert found is not None
         return found
 

@@ -9,12 +9,17 @@ from typing import Any, TypeVar
 
 from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.paths import ledger_path
 from pulsark.runtime import Runtime
-from pulsark.storage.ledger import LedgerManager, LedgerMetadata
-from pulsark.storage.ledger_list import LedgerInfo
-from pulsark.storage.ledger_metadata import decode_ledger_metadata, ledger_path
-from pulsark.storage.managed_ledger import LedgerView, ManagedLedger, ManagedLedgerConfig
-from pulsark.storage.position import EARLIEST, Position
+from pulsark.storage.ledger.manager import LedgerManager, LedgerMetadata
+from pulsark.storage.ledger.metadata import decode_ledger_metadata
+from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+from pulsark.storage.managed_ledger.managed_ledger import (
+    LedgerView,
+    ManagedLedger,
+    ManagedLedgerConfig,
+)
+from pulsark.wire.position import EARLIEST, Position
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 from tests.support.memory_bookie import MemoryBookie

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pulsark.errors import MetadataError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.metadata.store import ANY_VERSION
+from pulsark.metadata.store import ANY_VERSION, Versioned
 
 
 class ForgetfulStore(MemoryMetadataStore):
@@ -32,3 +32,45 @@ class ForgetfulStore(MemoryMetadataStore):
         if self.done:
             await super().put(path, value, expected_version, ephemeral=ephemeral)
         raise MetadataError("the store did not answer")
+
+
+class MortalStore(MemoryMetadataStore):
+    """That of a process that is killed before the write number ``last`` + 1: nothing is done
+    from there on."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.writes = 0
+        self.last: int | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is."""
+        return self.last is not None and self.writes >= self.last
+
+    def _write(self) -> None:
+        self._check_alive()
+        self.writes += 1
+
+    def _check_alive(self) -> None:
+        if self.is_dead:
+            raise MetadataError("the process is dead")
+
+    async def get(self, path: str) -> Versioned | None:
+        self._check_alive()
+        return await super().get(path)
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        self._write()
+        return await super().put(path, value, expected_version, ephemeral=ephemeral)
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        self._write()
+        await super().delete(path, expected_version)

@@ -17,7 +17,7 @@ from pulsark.errors import (
     StorageFullError,
 )
 from pulsark.runtime import Done
-from pulsark.storage.bookie import EntryRun, LedgerTail
+from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
 
 
 @dataclass
@@ -28,6 +28,8 @@ class _Ledger:
     fenced: bool = False
     released: int = -1
     corrupt: set[int] = field(default_factory=set)
+    from_writer: set[int] = field(default_factory=set)
+    """Entries that its writer sent, not a recovery."""
 
     @property
     def last_entry_id(self) -> int:
@@ -153,6 +155,11 @@ class MemoryBookie:
     def is_fenced(self, ledger_id: int) -> bool:
         return self._ledgers.get(ledger_id, _Ledger()).fenced
 
+    def may_give(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether a writer that is not a recovery has its receipt for an entry, or may get it."""
+        ledger = self._ledgers.get(ledger_id, _Ledger())
+        return entry_id in ledger.from_writer or not (ledger.fenced or ledger_id in self._deleted)
+
     def corrupt(self, ledger_id: int, entry_id: int) -> None:
         """The checksum of this entry fails from now on."""
         self._ledgers[ledger_id].corrupt.add(entry_id)
@@ -198,6 +205,8 @@ class MemoryBookie:
                 assert ledger.entries.get(entry_id, payload) == payload, "two payloads of one id"
                 ledger.entries[entry_id] = payload
                 ledger.corrupt.discard(entry_id)
+            if not recovery:
+                ledger.from_writer.add(entry_id)
         if run.last_confirmed > ledger.last_confirmed:
             ledger.last_confirmed = run.last_confirmed
             ledger.confirmed_bytes = run.confirmed_bytes if self._keeps_length else -1

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pulsark.runtime import Disk
-from pulsark.storage.table.seal import read_whole, seal
-from pulsark.storage.table.staging import STAGING, StagedLedger, staged_name
+from pulsark.storage.table.files.seal import read_whole, seal
+from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger, staged_name
 from tests.sim.disk import SimDisk
 
 TIME = 1_700_000_000_000

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from typing import Any
 
-from pulsark.config import Settings
-from pulsark.dispatch.broker_unacked import BrokerUnacked
-from pulsark.dispatch.cache import CacheBudget, TopicCache
-from pulsark.dispatch.consumer import Consumer
-from pulsark.dispatch.delayed_delivery import DelayedDelivery
-from pulsark.dispatch.entry import Entry
-from pulsark.dispatch.holdings import Holdings
-from pulsark.dispatch.policies import effective
-from pulsark.dispatch.run_queue import RunQueue
-from pulsark.dispatch.subscription import Subscription
-from pulsark.dispatch.subscription_type import SubType, TypeSpec
-from pulsark.storage.cursor import Cursor
-from pulsark.storage.position import EARLIEST, Position
+from pulsark.config.settings import Settings
+from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.dispatch.model.consumer import Consumer
+from pulsark.dispatch.model.entry import Entry
+from pulsark.dispatch.model.subscription_type import SubType, TypeSpec
+from pulsark.dispatch.policies.policies import effective
+from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
+from pulsark.dispatch.subscription.delayed_delivery import DelayedDelivery
+from pulsark.dispatch.subscription.subscription import Subscription
+from pulsark.dispatch.topic.cache import CacheBudget, TopicCache
+from pulsark.storage.cursor.cursor import Cursor
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry
+from pulsark.wire.position import EARLIEST, Position
 from pulsark.wire.topic_name import TopicName
+from tests.support.fake_client import FakeClient
 
 LEDGER = 7
 """The first ledger of a topic."""
@@ -132,27 +131,6 @@ class FakeTopic:
     def subscription_idle(self, subscription: Subscription) -> None: ...
 
 
-class FakeConnection:
-    """Notes what is sent; ``on_message`` hears of each delivery at once."""
-
-    def __init__(self) -> None:
-        self.writable = self.is_open = True
-        self.holdings = Holdings(Settings())
-        self.sent: list[tuple[str, int, int]] = []
-        self.actives: list[tuple[str, bool]] = []
-        self.on_message: Callable[[Consumer, Entry, int, list[int] | None], None] | None = None
-
-    def send_message(
-        self, consumer: Consumer, entry: Entry, redeliveries: int, ack_set: list[int] | None
-    ) -> None:
-        self.sent.append((consumer.name, entry.entry_id, redeliveries))
-        if self.on_message is not None:
-            self.on_message(consumer, entry, redeliveries, ack_set)
-
-    def send_active_change(self, consumer: Consumer, is_active: bool) -> None:
-        self.actives.append((consumer.name, is_active))
-
-
 class Bench:
     """A subscription with its consumers; ``taken`` are deliveries since the last call."""
 
@@ -163,7 +141,7 @@ class Bench:
         if durable:
             cursor.identity = cursor.identity._replace(cursor_id=1)
         self.subscription = Subscription(self.topic, "s", cursor)
-        self.connection = FakeConnection()
+        self.connection = FakeClient()
         self.consumers: dict[str, Consumer] = {}
 
     def connect(
@@ -171,7 +149,7 @@ class Bench:
         name: str,
         priority: int = 0,
         key_ranges: tuple[tuple[int, int], ...] = (),
-        connection: FakeConnection | None = None,
+        connection: FakeClient | None = None,
     ) -> Consumer:
         consumer = Consumer(
             self.subscription,
@@ -211,5 +189,5 @@ class Bench:
 
     def taken(self) -> list[tuple[str, int, int]]:
         """Consumer, entry id and redelivery count of what was sent."""
-        sent, self.connection.sent = self.connection.sent, []
-        return sent
+        received, self.connection.received = self.connection.received, []
+        return [(consumer.name, entry.entry_id, times) for consumer, entry, times, _ in received]

@@ -10,16 +10,17 @@ from pathlib import Path
 import google_crc32c
 
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.paths import table_path
 from pulsark.runtime import Disk, OsDisk, Runtime
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.attach import TableOwner
-from pulsark.storage.table.checkpoint import files_at
-from pulsark.storage.table.delta_log import DeltaLog, attach_number, files_of
-from pulsark.storage.table.log_folding import forget, make_base
-from pulsark.storage.table.reader import TableReader
-from pulsark.storage.table.record import DataFile, SealedLedger, table_directory, table_path
-from pulsark.storage.table.seal import read_whole, seal
+from pulsark.storage.table.files.record import DataFile, SealedLedger, table_directory
+from pulsark.storage.table.files.seal import read_whole, seal
+from pulsark.storage.table.log.checkpoint import files_at
+from pulsark.storage.table.log.delta_log import DeltaLog, attach_number, files_of
+from pulsark.storage.table.log.folding import forget, make_base
+from pulsark.storage.table.process.reader import TableReader
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.entry import build_entry

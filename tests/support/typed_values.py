@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from pulsark.storage.rows.values import ValueColumn
+from pulsark.rows.values import ValueColumn
 
 V0, V1 = (bytes(7) + bytes([n]) for n in range(2))
 """Versions of a schema, as messages carry them."""

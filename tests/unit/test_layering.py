@@ -1,109 +1,217 @@
-"""Imports go in one direction, and the broker stays light."""
+"""Rooms are in one order, imports go down only, and the broker stays light."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2] / "pulsark"
-BASE = {"runtime", "errors", "limits", "config"}
-ALLOWED = {
-    "wire": BASE,
-    "metadata": BASE | {"wire"},
-    "storage": BASE | {"wire", "metadata", "schemas"},
-    "schemas": BASE,
-    "dispatch": BASE | {"wire", "metadata", "storage", "schemas"},
-    "admin": BASE | {"wire", "metadata", "storage", "schemas", "dispatch"},
-    "datasource": BASE | {"wire", "storage", "schemas"},
-    "jobs": BASE | {"wire", "storage", "schemas", "datasource"},
+BASE = ("errors", "limits", "runtime", "log_format", "config")
+"""What everything may import."""
+ROOMS = (
+    # What is spoken and what is kept, without sockets and disks.
+    "wire",
+    "schemas",
+    "rows.arrow",
+    "rows.values",
+    "rows",
+    "metadata",
+    # Storage, from one disk to a topic's table.
+    "storage.proto",
+    "storage",
+    "storage.bookie",
+    "storage.ledger",
+    "storage.cursor",
+    "storage.managed_ledger",
+    "storage.delayed",
+    "storage.table.files",
+    "storage.table.log",
+    "storage.table.process",
+    "storage.table.staging",
+    "storage.table",
+    "storage.backup",
+    # The broker.
+    "dispatch.loop",
+    "dispatch.policies",
+    "dispatch.model",
+    "dispatch.producer",
+    "dispatch.subscription",
+    "dispatch.topic",
+    "dispatch.topics",
+    "dispatch.tables",
+    "dispatch.upkeep",
+    "dispatch.stats",
+    "dispatch.spark",
+    "dispatch",
+    "dispatch.connection",
+    "admin.http",
+    "admin.pulsar",
+    "admin.spark",
+    "admin",
+    # Spark's side.
+    "datasource.options",
+    "datasource.plan",
+    "datasource.read",
+    "datasource.write",
+    "datasource",
+    "jobs",
+    "notebook",
+    # What people start.
+    "standalone",
+    "cli.terminal",
+    "cli.admin",
+    "cli.doctor",
+    "cli",
+    "__main__",
+)
+"""Bottom up: a room imports rooms above it in this list, never those below."""
+
+APART = {
+    "datasource": ("wire", "schemas", "rows", "storage.table.staging"),
+    "jobs": ("wire", "schemas", "rows", "storage.table", "datasource"),
+    "storage": ("wire", "schemas", "rows", "metadata"),
+    "dispatch": ("wire", "schemas", "metadata", "storage"),
 }
-COMPOSITION = {"dispatch/standalone.py"}
-"""Files that wire the parts of a process together and may see all of them."""
+"""Of these folders each room imports only what is named here, and its own folder."""
 
-
-OF_DATASOURCE = (
-    "pulsark.storage.rows",
-    "pulsark.storage.compacted_entry",
-    "pulsark.storage.position",
-    "pulsark.storage.table.bulk_writer",
-    "pulsark.storage.table.staging",
+HEAVY = {"pyspark", "pyarrow", "fastapi", "uvicorn", "deltalake", "numpy", "pandas", "rich"}
+LAZY = (
+    "admin",
+    "datasource",
+    "rows",
+    "storage.table.files.seal",
+    "storage.table.process.reader",
+    "storage.table.staging.bulk_writer",
+    "dispatch.spark.flight_server",
 )
-"""What the data source may use of the storage."""
-
-ARROW = (
-    "storage/rows/",
-    "storage/table/seal.py",
-    "storage/table/reader.py",
-    "storage/table/bulk_writer.py",
-)
-"""Modules that are for Arrow, and are themselves imported at first use."""
+"""Modules that are themselves imported at first use."""
 
 
-def imported(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return {n for n in names if n.startswith("pulsark.")}
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported_at_top(path: Path) -> set[str]:
-    names = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-    return names
+@cache
+def modules() -> dict[str, Path]:
+    return {name_of(p): p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"}
 
 
-@pytest.mark.parametrize("layer", sorted(ALLOWED))
-def test_a_layer_imports_only_what_is_below_it(layer: str) -> None:
-    wrong = []
-    for path in sorted((ROOT / layer).rglob("*.py")):
-        where = path.relative_to(ROOT).as_posix()
-        if where in COMPOSITION:
+def room_of(module: str) -> str:
+    """The folder of a module; a module at the top, and a package's own ``__init__``, is a room."""
+    if modules()[module].name == "__init__.py":
+        return module
+    return module.rpartition(".")[0] or module
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+@cache
+def imported(module: str, *, for_types: bool = False) -> frozenset[str]:
+    """Modules of the project that a module imports, anywhere in it; those for types if asked."""
+    return frozenset(_imported(module, for_types=for_types))
+
+
+def _imported(module: str, *, for_types: bool) -> Iterator[str]:
+    tree = ast.parse(modules()[module].read_text())
+    typing: set[ast.AST] = set()
+    if not for_types:
+        typing = {n for top in ast.walk(tree) if is_type_checking(top) for n in ast.walk(top)}
+    for node in ast.walk(tree):
+        if node in typing:
             continue
-        for name in imported(path):
-            target = name.split(".")[1]
-            is_module = (ROOT / target).is_dir() or (ROOT / f"{target}.py").exists()
-            if is_module and target != layer and target not in ALLOWED[layer]:
-                wrong.append(f"{where} imports {name}")
-            if (
-                layer == "datasource"
-                and target == "storage"
-                and not name.startswith(OF_DATASOURCE)
-                and name != "pulsark.storage"
-            ):
-                wrong.append(f"{where} imports {name}")
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [n if n.removeprefix("pulsark.") in modules() else node.module for n in whole]
+        else:
+            continue
+        for name in names:
+            target = name.removeprefix("pulsark.")
+            if name.startswith("pulsark.") and target in modules() and target != module:
+                yield target
+
+
+def is_within(room: str, folders: tuple[str, ...]) -> bool:
+    return room.startswith(tuple(f"{folder}." for folder in folders)) or room in folders
+
+
+def test_every_room_has_a_place_in_the_order() -> None:
+    rooms = {room_of(module) for module in modules()} - {""}
+    assert rooms - set(ROOMS) - {r for r in rooms if is_within(r, BASE)} == set()
+    assert set(ROOMS) - rooms == set()
+
+
+def test_rooms_import_only_what_is_below_them() -> None:
+    """Also for types: a room names nothing above it."""
+    wrong = []
+    for module in modules():
+        room = room_of(module)
+        if not room:
+            continue
+        for target in imported(module, for_types=True):
+            theirs = room_of(target)
+            if theirs == room or is_within(theirs, BASE):
+                continue
+            if is_within(room, BASE) or ROOMS.index(theirs) > ROOMS.index(room):
+                wrong.append(f"{module} imports {target}")
+    assert wrong == []
+
+
+def test_files_of_a_room_that_know_each_other_are_few() -> None:
+    """Also where one knows another only by its type; eight is a sentence, more is a knot."""
+    assert [circle for circle in circles() if len(circle) > 8] == []
+
+
+def circles() -> list[set[str]]:
+    """Modules that reach each other by imports, together."""
+    reached = {module: reach(module) for module in modules()}
+    found = {frozenset(m for m in reached[each] if each in reached[m]) for each in reached}
+    return [set(circle) for circle in found if len(circle) > 1]
+
+
+def reach(module: str) -> set[str]:
+    seen, new = set[str](), [module]
+    while new:
+        fresh = set(imported(new.pop())) - seen
+        seen |= fresh
+        new += fresh
+    return seen
+
+
+def test_folders_that_stand_apart_import_only_what_is_named() -> None:
+    wrong = []
+    for module in modules():
+        room = room_of(module)
+        folder = room.partition(".")[0]
+        for target in imported(module) if folder in APART else ():
+            theirs = room_of(target)
+            if not is_within(theirs, (*BASE, folder, *APART[folder])):
+                wrong.append(f"{module} imports {target}")
     assert wrong == []
 
 
 def test_heavy_modules_are_never_imported_at_the_top_of_broker_modules() -> None:
-    heavy = {"pyspark", "pyarrow", "fastapi", "uvicorn", "deltalake", "numpy", "pandas", "rich"}
-    lazy = {"admin", "datasource", "demo"}
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path in sorted(ROOT.rglob("*.py"))
-        if path.relative_to(ROOT).parts[0] not in lazy
-        and not path.relative_to(ROOT).as_posix().startswith(ARROW)
-        and not path.name.startswith("flight_server")
-        for name in imported_at_top(path)
-        if name.split(".")[0] in heavy
-    ]
+    wrong = []
+    for module, path in modules().items():
+        if is_within(module, LAZY):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            wrong += [f"{module} imports {n}" for n in names if n.split(".")[0] in HEAVY]
     assert wrong == []
 
 
-def test_each_public_module_says_what_it_is() -> None:
-    missing = [
-        str(path.relative_to(ROOT))
-        for path in sorted(ROOT.rglob("*.py"))
+def test_each_module_says_what_it_is() -> None:
+    assert [
+        module
+        for module, path in modules().items()
         if not path.name.endswith("_pb2.py")
         and ast.get_docstring(ast.parse(path.read_text())) is None
-    ]
-    assert missing == []
+    ] == []

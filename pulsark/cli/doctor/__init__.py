@@ -1,1 +1,1 @@
-"""``pulsark doctor``: what is missing or damaged, and what to do about it."""
+"""``pulsark doctor``: finds missing or damaged parts and says what to do about them."""

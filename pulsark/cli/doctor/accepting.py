@@ -1,6 +1,6 @@
-"""``pulsark doctor --data-dir D --accept-loss WHAT``: go on without something that is damaged.
+"""``pulsark doctor --data-dir D --accept-loss WHAT``: give up a damaged part.
 
-What is lost is named by the operator, one thing a command, and is kept beside the data as it is.
+The operator names one part per command; it is kept, unchanged, beside the data.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from pulsark.cli.doctor.stopped import Stopped
-from pulsark.cli.errors import CommandError
+from pulsark.cli.terminal.errors import CommandError
 from pulsark.metadata.sqlite_mending import take_damaged_value
 from pulsark.runtime import OsDisk, SystemClock
-from pulsark.storage import accepted_loss as segments
-from pulsark.storage.accepted_loss import AcceptedLoss, lost_path
-from pulsark.storage.journal_format import segment_id_of
+from pulsark.storage.bookie import accepted_loss as segments
+from pulsark.storage.bookie.accepted_loss import AcceptedLoss, lost_path
+from pulsark.storage.bookie.journal_format import segment_id_of
 
 LOST_NAME = "lost"
 """Directory below the data directory for what was accepted as lost."""

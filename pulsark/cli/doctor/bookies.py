@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, ways_out
 from pulsark.cli.doctor.stopped import Stopped, StoppedBookie
+from pulsark.metadata.paths import LEDGER_ID_COUNTER, bookie_path
 from pulsark.metadata.sqlite_reading import StoreReading
-from pulsark.storage.bookie_claims import Seen, foreign, older
-from pulsark.storage.bookie_records import PLACES
-from pulsark.storage.ledger_metadata import ID_COUNTER
+from pulsark.storage.bookie.claims import Seen, foreign, older
 
 
 def check(stopped: Stopped) -> Iterator[Finding]:
@@ -24,7 +23,7 @@ def _identity(bookie: StoppedBookie, store: StoreReading, data: str) -> Finding:
     check = bookie.place
     if bookie.trouble:
         return Finding(check, FAILURE, "; ".join(bookie.trouble))
-    value = store.get(f"{PLACES}/{bookie.place}")
+    value = store.get(bookie_path(bookie.place))
     record = json.loads(value) if value is not None else None
     identity = bookie.in_ledgers
     if identity is None:
@@ -53,7 +52,7 @@ def _identity(bookie: StoppedBookie, store: StoreReading, data: str) -> Finding:
 
 
 def _age(stopped: Stopped) -> Iterator[Finding]:
-    value = stopped.store.get(ID_COUNTER)
+    value = stopped.store.get(LEDGER_ID_COUNTER)
     next_ledger_id = 0 if value is None else int(value)
     seen = [
         Seen(b.in_ledgers.bookie_id, b.journal.index.mark, b.journal.index.max_ledger_id)

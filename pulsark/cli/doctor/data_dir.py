@@ -13,9 +13,9 @@ from pulsark.cli.doctor import bookies, journal, metadata, roots, tables
 from pulsark.cli.doctor.accepting import accept_loss
 from pulsark.cli.doctor.finding import FAILURE, Finding, print_findings
 from pulsark.cli.doctor.stopped import Stopped
-from pulsark.cli.errors import CommandError
-from pulsark.config_sources import load_settings
-from pulsark.storage.data_dir import locked
+from pulsark.cli.terminal.errors import CommandError
+from pulsark.config.sources import load_settings
+from pulsark.storage.backup.data_dir import locked
 
 CHECKS: Sequence[Callable[[Stopped], Iterable[Finding]]] = (
     metadata.check,
@@ -53,6 +53,6 @@ def examine(stopped: Stopped) -> Iterator[Finding]:
     for check in CHECKS:
         try:
             yield from check(stopped)
-        except Exception as e:  # what is damaged may be damaged in ways that nobody thought of
+        except Exception as e:  # noqa: BLE001 - damage may take any form
             name = check.__module__.rsplit(".", 1)[1]
             yield Finding(name, FAILURE, f"this check failed: {type(e).__name__}: {e}")

@@ -1,4 +1,4 @@
-"""What a check says, in a form for people at 80 columns and in one for programs."""
+"""The result of a check, as text of 80 columns and as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pulsark.cli.output import print_json
+from pulsark.cli.terminal.output import print_json
 
 COLUMNS = 80
 

@@ -1,4 +1,4 @@
-"""What the bookies' journals say of themselves."""
+"""Are the bookies' journals sound?"""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding
 from pulsark.cli.doctor.stopped import Stopped, StoppedBookie
-from pulsark.storage.journal_format import segment_name
-from pulsark.storage.journal_recovery import RecoveryReport
+from pulsark.storage.bookie.journal_format import segment_name
+from pulsark.storage.bookie.journal_recovery import RecoveryReport
 
 ENTRIES_SHOWN = 5
 
@@ -44,11 +44,12 @@ def _damage(
         more = "" if len(entries) <= ENTRIES_SHOWN else ", ..."
         shown = ", ".join(entries[:ENTRIES_SHOWN]) + more
         parts.append(f"{what}: {len(entries)} entries fail their checksum: {shown}")
+    copies = "with copies on other bookies nothing need be done: those are read\n"
+    accepting = f"pulsark doctor --data-dir {stopped.data.path} --accept-loss {what} "
     return Finding(
         "journal",
         FAILURE,
         "; ".join(parts),
-        "with copies on other bookies nothing need be done: those are read\n"
-        f"pulsark doctor --data-dir {stopped.data.path} --accept-loss {what} "
+        f"{copies if len(stopped.bookies) > 1 else ''}{accepting}"
         "(what was there is absent then; topics that cannot be loaded can be)",
     )

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from pulsark.cli.doctor.finding import FAILURE, OK, Finding
 from pulsark.cli.doctor.stopped import Stopped
-from pulsark.storage.table.roots import ROOTS_PATH, RefusedRootError, check_root, known_ids
+from pulsark.metadata.paths import STORAGE_ROOTS
+from pulsark.storage.table.root_identity import RefusedRootError, check_root, known_ids
 
 
 def check(stopped: Stopped) -> Iterator[Finding]:
     """One finding for each storage root."""
-    known = known_ids(stopped.store.below(ROOTS_PATH))
+    known = known_ids(stopped.store.below(STORAGE_ROOTS))
     for root in stopped.data.storage_roots:
         try:
             check_root(stopped.disk, root, known)

@@ -80,7 +80,7 @@ def python() -> Finding:
 
 
 def _directory(program: str) -> Path:
-    """Of an environment: its programs may all be links to the same interpreter."""
+    """The directory of an environment, whose programs may all link to one interpreter."""
     return Path(program).absolute().parent.resolve()
 
 
@@ -162,7 +162,7 @@ def libraries() -> Finding:
 
 
 def connect() -> Finding:
-    """Whether a session of Spark Connect is possible; nobody needs one."""
+    """Whether a session of Spark Connect is possible; it is optional."""
     from pulsark.datasource.session import missing_for_connect
 
     missing = missing_for_connect()
@@ -174,7 +174,7 @@ def connect() -> Finding:
 
 
 def settings() -> Finding:
-    """What spark-submit takes by itself from a file that somebody left there."""
+    """What spark-submit reads from a file that happens to be there."""
     from pulsark.datasource.spark_defaults import delta_package
 
     path = _defaults_file()
@@ -314,8 +314,8 @@ def sockets() -> Finding:
 
 def broker(admin_url: str, service_url: str) -> Finding:
     """Whether a broker answers on the ports that a read needs."""
-    from pulsark.cli.admin_client import AdminClient
-    from pulsark.cli.errors import CommandError
+    from pulsark.cli.admin.admin_client import AdminClient
+    from pulsark.cli.terminal.errors import CommandError
 
     todo = "start one with `pulsark standalone`, or give --admin-url and --service-url"
     address = urlsplit(service_url)

@@ -11,16 +11,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import PulsarkError
+from pulsark.metadata.paths import BOOKIES
 from pulsark.metadata.sqlite_reading import StoreReading, read_store
 from pulsark.runtime import Disk, OsDisk
-from pulsark.storage.bookie_fleet import BookieHome
-from pulsark.storage.data_dir import DataDir
-from pulsark.storage.embedded_bookie_identity import Identity, load_identity
-from pulsark.storage.journal_recovery import RecoveredJournal, recover_journal
-from pulsark.storage.segment_scan import UnknownVersionError
+from pulsark.storage.backup.data_dir import DataDir
+from pulsark.storage.bookie.fleet import BookieHome
+from pulsark.storage.bookie.identity import Identity, load_identity
+from pulsark.storage.bookie.journal_recovery import RecoveredJournal, recover_journal
+from pulsark.storage.bookie.segment_scan import UnknownVersionError
 
 if TYPE_CHECKING:
-    from pulsark.config import Settings
+    from pulsark.config.settings import Settings
 
 
 class UnchangingDisk(OsDisk):
@@ -74,7 +75,7 @@ class Stopped:
         self.disk = disk or UnchangingDisk()
         self.store: StoreReading = read_store(DataDir.of(settings).metadata_path)
         """The metadata store, with what is wrong with it."""
-        self.data = DataDir.found(settings, self.disk, len(self.store.below("/bookies")))
+        self.data = DataDir.found(settings, self.disk, len(self.store.below(BOOKIES)))
 
     @cached_property
     def bookies(self) -> list[StoppedBookie]:

@@ -10,7 +10,7 @@ from pulsark.cli.doctor.finding import FAILURE, OK, Finding, restoring
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.errors import PulsarkError
 from pulsark.storage.backup.table_files import KnownTable, known_tables
-from pulsark.storage.table.delta_log import DeltaLog
+from pulsark.storage.table.log.delta_log import DeltaLog
 
 FILES_SHOWN = 3
 

@@ -1,13 +1,17 @@
-"""Copying files with their checksums, each of them durable before it counts."""
+"""Copies files and computes their checksums; a file counts once it is durable."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from pulsark.runtime import Disk
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pulsark.runtime import Disk
 
 CHUNK_BYTES = 1 << 20
 
@@ -41,11 +45,13 @@ class Copier:
             try:
                 crc, at = 0, 0
                 while at < size and (data := file.read(at, min(CHUNK_BYTES, size - at))):
-                    out.writev([data])
+                    with _naming(self.path(name)):
+                        out.writev([data])
                     crc = google_crc32c.extend(crc, data)
                     at += len(data)
                     self._copied(len(data))
-                out.sync()
+                with _naming(self.path(name)):
+                    out.sync()
             finally:
                 out.close()
         finally:
@@ -65,8 +71,18 @@ class Copier:
         self._disk.remove(self.path(name))
 
     def note(self, name: str) -> None:
-        """Count a file of the target that somebody else wrote."""
+        """Count a file of the target that this did not write."""
         self.files[name] = checksum_of(self._disk, self.path(name))
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the file in an error of the disk, because a failed write does not."""
+    try:
+        yield
+    except OSError as e:
+        e.filename = e.filename or path
+        raise
 
 
 def checksum_of(disk: Disk, path: str) -> tuple[int, int]:

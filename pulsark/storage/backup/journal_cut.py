@@ -1,20 +1,18 @@
-"""Where a copied journal must end so that it is of the same moment as the metadata.
+"""Where to cut a copied journal so that it matches the metadata of one moment.
 
-A record of the metadata store's mark goes ahead of everything that a bookie writes after a change.
-So what is in front of the first mark that a snapshot of the store does not have yet was written
-before any later change: no ledger in it is unknown to the snapshot, and nothing that the snapshot
-needs was released, deleted or removed in it. What was acknowledged before the snapshot was taken is
-in front of it, too.
+After a change of the metadata, a bookie writes a record of the store's mark before anything else.
+So all that precedes the first mark unknown to a snapshot of the store was written before any later
+change: the snapshot knows each ledger in it, and nothing that the snapshot needs was released,
+deleted or removed in it. Everything confirmed before the snapshot precedes that mark, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pulsark.runtime import Disk
-from pulsark.storage.bookie_index import MARK_LEDGER
-from pulsark.storage.journal_format import (
+from pulsark.storage.bookie.index import MARK_LEDGER
+from pulsark.storage.bookie.journal_format import (
     GROUP_HEAD_SIZE,
     Kind,
     Snapshot,
@@ -23,7 +21,12 @@ from pulsark.storage.journal_format import (
     segment_id_of,
     segment_name,
 )
-from pulsark.storage.segment_scan import ScannedRecord, SegmentScan
+from pulsark.storage.bookie.segment_scan import ScannedRecord, SegmentScan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pulsark.runtime import Disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,17 @@
 """Making a backup of a data directory, whether its standalone runs or not.
 
-The running process is not asked and not held up. Files only grow or are never changed, and are
-removed some time after nothing needs them; so
+The running process is not involved. Files only grow or never change, and are removed some time
+after they are unused; so
 
-1. what will not change any more is copied, for as long as it takes;
+1. files that no longer change are copied, which may take long;
 2. the metadata store is copied as it is at one moment;
-3. what has come since is copied, which is little;
-4. each journal is cut where the first change that the copied store does not have was noted
-   (``journal_cut``), and each table's log is cut at the attach that it has (``table_files``);
-5. if something that belongs to it was removed in between, all but the first is done again;
+3. what was written since then is copied, which is little;
+4. each journal is cut before the first change that the copied store lacks (``journal_cut``), and
+   each table's log after the last attach in the store (``table_files``);
+5. if a needed file was removed meanwhile, all steps but the first are repeated;
 6. the manifest is written.
 
-What comes out is what a crash at the moment of 2 would have left.
+The result is what a crash at the moment of step 2 would have left.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
+from pulsark.metadata.paths import BOOKIES
 from pulsark.metadata.sqlite_file import WHAT_TO_DO
 from pulsark.metadata.sqlite_reading import StoreReading, read_store
-from pulsark.runtime import Clock, Disk
 from pulsark.storage.backup.copier import Copier
 from pulsark.storage.backup.journal_cut import cut_at, newest_mark, segments_in
 from pulsark.storage.backup.manifest import MANIFEST_NAME, METADATA_NAME, BackupError, Manifest
 from pulsark.storage.backup.table_files import KnownTable, data_files, known_tables, log_files
 from pulsark.storage.backup.table_files import markers as root_markers
-from pulsark.storage.bookie_fleet import BookieHome
-from pulsark.storage.bookie_records import PLACES
-from pulsark.storage.data_dir import DataDir
-from pulsark.storage.embedded_bookie_identity import IDENTITY_NAME, load_identity
-from pulsark.storage.journal_format import segment_name
+from pulsark.storage.bookie.identity import IDENTITY_NAME, load_identity
+from pulsark.storage.bookie.journal_format import segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pulsark.runtime import Clock, Disk
+    from pulsark.storage.backup.data_dir import DataDir
+    from pulsark.storage.bookie.fleet import BookieHome
 
 ATTEMPTS = 5
 """Times that the metadata store is copied until nothing was removed in between."""
@@ -75,7 +79,7 @@ class Backup:
             missing = [*self._cut_journals(store), *self._missing_of_tables(store)]
             if not missing:
                 break
-        missing += [place for place in store.below(PLACES) if place not in self._places]
+        missing += [place for place in store.below(BOOKIES) if place not in self._places]
         self._copier.note(METADATA_NAME)
         manifest = Manifest(
             store.identity,
@@ -101,7 +105,7 @@ class Backup:
 
     def _check_age(self, store: StoreReading) -> None:
         """Raise ``BackupError`` if store and bookies do not belong together."""
-        known = [place for place in store.below(PLACES) if place not in self._places]
+        known = [place for place in store.below(BOOKIES) if place not in self._places]
         if not self._places:
             raise BackupError(
                 f"{self._data.path}: no bookie is where the settings say; give those of its "
@@ -126,7 +130,7 @@ class Backup:
             )
 
     def size(self, store: StoreReading) -> int:
-        """About how many bytes there are to copy."""
+        """The approximate number of bytes to copy."""
         paths = [self._data.metadata_path]
         for home in self._places.values():
             numbers = segments_in(self._disk, home.journal_dir)
@@ -220,7 +224,7 @@ class Backup:
         return missing
 
     def _missing_of_tables(self, store: StoreReading) -> list[str]:
-        """Files of tables of which there is no copy."""
+        """Files of tables that were not copied."""
         prefixes = [prefix for _, prefix in self._roots()]
         return [
             f"{table.place}/{name}"

@@ -1,15 +1,18 @@
-"""What a backup consists of: a document that is written last, so that half a backup has none."""
+"""The list of a backup's files. It is written last, so that an incomplete backup has none."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import google_crc32c
 
 from pulsark.errors import PulsarkError
-from pulsark.runtime import Disk
+
+if TYPE_CHECKING:
+    from pulsark.runtime import Disk
 
 MANIFEST_NAME = "backup.json"
 METADATA_NAME = "metadata.db"
@@ -28,10 +31,10 @@ class Manifest:
 
     store_id: str
     mark: int
-    """Of the metadata store: the moment that the backup is of."""
+    """The metadata store's mark: the moment of the backup."""
     created_ms: int
     places: tuple[str, ...]
-    """Of the bookies; each is a directory with ``journal`` and ``ledgers``."""
+    """The bookies' places; each is a directory with ``journal`` and ``ledgers``."""
     files: dict[str, tuple[int, int]]
     missing: tuple[str, ...] = ()
     """Files that were not there although they should have been: the original lacks them."""
@@ -58,7 +61,7 @@ class Manifest:
 
 
 def _number_of(name: str) -> int:
-    """Of the bookie that a name in a backup is of; 0 if it is of none."""
+    """The number of the bookie that a name in a backup belongs to; 0 if to none."""
     match = _place.match(name)
     return int(match[1]) if match else 0
 

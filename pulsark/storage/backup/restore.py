@@ -1,21 +1,25 @@
-"""Making a data directory of a backup."""
+"""Makes a data directory from a backup."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from pulsark.runtime import LOCK_NAME, Disk
 from pulsark.storage.backup.copier import Copier
 from pulsark.storage.backup.manifest import METADATA_NAME, BackupError, Manifest
-from pulsark.storage.data_dir import DataDir
-from pulsark.storage.embedded_bookie_identity import IDENTITY_NAME
+from pulsark.storage.bookie.identity import IDENTITY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pulsark.storage.backup.data_dir import DataDir
 
 
 def check_empty(data: DataDir, disk: Disk) -> None:
     """Raise ``BackupError`` if something of a standalone is in the directories.
 
-    What is there may be newer than the backup, and both together would be neither.
+    Existing files may be newer than the backup, and a mix would be consistent with neither.
     """
     bookies = [path for home in data.homes for path in (home.journal_dir, home.ledger_dir)]
     for path in (data.metadata_path, *bookies):
@@ -36,7 +40,7 @@ def restore(
 ) -> None:
     """Copy a backup into empty directories; raises ``BackupError`` if it is damaged.
 
-    The metadata store comes last: as long as it is not there, a standalone refuses the bookies.
+    The metadata store comes last: without it, a standalone refuses the bookies.
     """
     if len(data.homes) < manifest.highest_place:
         raise BackupError(

@@ -1,8 +1,8 @@
 """Which files of the tables belong to a snapshot of the metadata.
 
-The files of a table are never changed, and are removed long after they have left it; commits of its
-log are numbered. So all files can be copied at any time, and of the log what is not later than the
-table's record.
+Files of a table never change, and are removed long after they left it; commits of its log are
+numbered. So all files can be copied at any time, and of the log all commits up to the table's
+record.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pulsark.runtime import Disk
-from pulsark.storage.table.delta_log import CorruptCommitError, DeltaLog, attach_number
-from pulsark.storage.table.record import TABLES_PATH, TableRecord, topic_at
-from pulsark.storage.table.roots import MARKER, storage_root_of
+from pulsark.metadata.paths import TABLES, topic_at
+from pulsark.storage.table.files.record import TableRecord
+from pulsark.storage.table.log.delta_log import CorruptCommitError, DeltaLog, attach_number
+from pulsark.storage.table.root_identity import MARKER, storage_root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pulsark.runtime import Disk
 
 _LOG = "_delta_log"
 _NOT_COPIED = {_LOG, "_staged"}
 _LAST_CHECKPOINT = "_last_checkpoint"
-_TOPIC_DEPTH = TABLES_PATH.count("/") + 4
+_TOPIC_DEPTH = TABLES.count("/") + 4
 _numbered = re.compile(r"(\d{20})\..+")
 
 
@@ -45,7 +49,7 @@ def known_tables(nodes: Mapping[str, bytes]) -> list[KnownTable]:
     records: dict[str, TableRecord] = {}
     documents: dict[str, list[Any]] = {}
     for path, value in nodes.items():
-        if not path.startswith(f"{TABLES_PATH}/"):
+        if not path.startswith(f"{TABLES}/"):
             continue
         topic = "/".join(path.split("/")[: _TOPIC_DEPTH + 1])
         with suppress(ValueError):
@@ -58,7 +62,7 @@ def known_tables(nodes: Mapping[str, bytes]) -> list[KnownTable]:
         for place in dict.fromkeys(
             directory[len(storage_root_of(directory)) + 1 :] for directory in record.roots
         ):
-            tables.append(KnownTable(place, record.attached, files, topic_at(topic)))
+            tables.append(KnownTable(place, record.attached, files, topic_at(TABLES, topic)))
     return tables
 
 

@@ -1,1 +1,1 @@
-"""Compiled schemas of what the storage writes."""
+"""Compiled protobuf schemas of stored records."""

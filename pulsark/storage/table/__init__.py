@@ -1,6 +1,14 @@
-"""A topic's table: sealed entries as rows in Parquet files, and the Delta log that lists them.
+"""A topic's table: sealed entries as rows in Parquet files, on one or more storage roots.
 
-``record`` is what the metadata store knows, ``delta_log`` a root's log, ``attach`` the protocol
-that makes files part of the topic, ``seal`` writes them and ``reader`` reads entries back. The
-last two need pyarrow and run in a process of their own. ``docs/formats/table.md`` has the format.
+Read ``attach`` first: the protocol that makes files part of a topic, once, on all roots. Rooms
+below: ``files`` (the record in the metadata store, and writing the files of a root), ``log`` (the
+Delta log of a root), ``process`` (processes that read and write Parquet), ``staging`` (files that
+Spark prepares). Modules here: ``tables`` (all tables of a broker), ``open_tables``, ``table`` (one
+table, with ``attach``, ``owned_record`` and ``table_logs``), ``bulk_publish`` with ``publishing``
+and ``publishes``, ``roots`` with ``root_identity``, ``repair`` (fills a root from another one),
+``table_repair`` (after another engine wrote to the table), ``tables_to_delete`` and
+``unnamed_files`` (what can be deleted).
+
+The record decides, the logs follow: the record gives each commit its version. Tidying never deletes
+a file that a commit names.
 """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from pulsark.storage.table.record import SealedLedger
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pulsark.storage.table.files.record import SealedLedger
 
 LEDGERS_KNOWN_MAX = 4096
 

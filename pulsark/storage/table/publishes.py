@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import BadVersionError, MetadataError, StorageError
+from pulsark.metadata.documents import check_version
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.storage.ledger_metadata import check_version
-from pulsark.storage.table.record import Published, TableRecord
-from pulsark.storage.table.table_limits import TableLimits
+from pulsark.storage.table.files.record import Published, TableRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from pulsark.storage.table.files.table_limits import TableLimits
 
 FORMAT_VERSION: Final = 1
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final, NamedTuple
 
 from pulsark.errors import PulsarkError
-from pulsark.storage.table.blocks import Blocks, Entries
+from pulsark.storage.table.process.block_cache import Blocks, Entries
 
 BLOCK_BYTES: Final = 4 << 20
 """Entries that are asked for at a time."""

@@ -9,23 +9,26 @@ A root that is lost for good leaves its tables: another one of the broker's take
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import google_crc32c
 
 from pulsark.errors import CorruptEntryError, StorageError
-from pulsark.runtime import Disk
-from pulsark.storage.table.delta_log import (
+from pulsark.storage.table.log.delta_log import (
     LAST_CHECKPOINT,
     CorruptCommitError,
     DeltaLog,
     checkpoint_name,
     commit_name,
 )
-from pulsark.storage.table.record import DataFile, TableRecord
-from pulsark.storage.table.root_log import RootLog
-from pulsark.storage.table.roots import storage_root_of
+from pulsark.storage.table.log.root_log import RootLog
+from pulsark.storage.table.root_identity import storage_root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from pulsark.runtime import Disk
+    from pulsark.storage.table.files.record import DataFile, TableRecord
 
 log = logging.getLogger(__name__)
 

@@ -1,208 +1,192 @@
-"""Who a storage root is: a root that comes back empty must not pass for one that has its files.
-
-A root has a random id, in a file on it and in the metadata store. Where both do not agree the root
-is refused: nothing is written to it, and it counts for no copy, until a job has filled it again
-and it gets its file back. Reads fall back to other roots by themselves.
-
-The id also tells a root that was moved: under its new path it is what it was under the old one.
-"""
+"""On which storage roots tables are, and what there is of a table on each of them."""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
-from urllib.parse import quote, unquote
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from pulsark.errors import MetadataError, StorageError
-from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.runtime import Disk, Runtime
-from pulsark.storage.bookie_fleet import leave_out_ledger_ids
-from pulsark.storage.ledger_metadata import check_version
+from pulsark.errors import StorageError, StorageFullError
+from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.storage.table.files.disk_reserve import room
+from pulsark.storage.table.files.record import DataFile, TableRecord, table_directory
+from pulsark.storage.table.repair import (
+    Copy,
+    LogState,
+    catch_up,
+    copy_state,
+    log_state,
+    placed,
+)
+from pulsark.storage.table.root_identity import StorageRoots, put_in_service, storage_root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION: Final = 1
-MARKER: Final = "STORAGE_ROOT"
-"""The file on a root that has its id."""
-
-ROOTS_PATH: Final = "/storage-roots"
-
-Ids = Mapping[str, str]
-"""By storage root: the id that it must have."""
+T = TypeVar("T")
 
 
-class RefusedRootError(StorageError):
-    """A storage root is not the one that is known under its path."""
+class TableRoots:
+    """The storage roots of a process, for its tables.
 
-
-@dataclass(frozen=True, slots=True)
-class StorageRoots:
-    """Those of a process: where they are, who they are, and where they were."""
-
-    paths: tuple[str, ...]
-    ids: Ids = field(default_factory=dict)
-    moved: Mapping[str, str] = field(default_factory=dict)
-    """By a former path of a root: its path now."""
-
-    def where(self, directory: str) -> str:
-        """Where a table's directory is now that was at this path once."""
-        root = storage_root_of(directory)
-        return self.moved.get(root, root) + directory[len(root) :]
-
-    def check(self, disk: Disk, root: str) -> None:
-        """Raise ``RefusedRootError`` unless a root is one of them, and still itself. Blocks."""
-        if root not in self.paths:
-            raise RefusedRootError(
-                f"storage root {root} is none of this broker's any more. Bring it back "
-                "(ledgerDirectories), or let the job replicate_ledgers give its tables another one"
-            )
-        check_root(disk, root, self.ids)
-
-
-def highest_ledger_id(disk: Disk, roots: Iterable[str]) -> int:
-    """The highest id of a ledger that has a directory in a table, or -1. Blocks, and for long."""
-    highest = -1
-    for root in roots:
-        below = [root]
-        for _ in range(4):  # tenant, namespace, table, partition
-            below = [f"{path}/{name}" for path in below for name in disk.list(path)]
-        for path in below:
-            for name in disk.list(path):
-                key, _, number = name.partition("=")
-                if key == "ledger_id" and number.isdecimal():
-                    highest = max(highest, int(number))
-    return highest
-
-
-def storage_root_of(directory: str) -> str:
-    """The storage root of a table's directory (``record.table_directory``)."""
-    return directory.rsplit("/", 3)[0]
-
-
-async def commission(
-    roots: Sequence[str], metadata: MetadataStore, runtime: Runtime, *, adopt: bool = False
-) -> StorageRoots:
-    """The storage roots of a process; one that was never known gets an id, and its file.
-
-    A root that is refused or away is logged; what uses it finds out by itself. One with a file that
-    this metadata store does not know is refused, too: it is another store's, or the store went
-    back. With ``adopt`` it is taken, and no ledger of its tables has an id that is given again.
+    A table is on ``copies`` of them, as far as there are so many; a file is part of it once it is
+    on ``copies_needed``. What blocks is done by ``thread``.
     """
-    known = await _known(metadata)
-    here = {known[root] for root in roots if root in known}
-    away = set(known.values()) - here
-    ids = {}
-    for root in roots:
-        path = _path(root)
-        found = await metadata.get(path)
-        record = _decoded(path, found.value) if found is not None else {}
-        on_disk = _id_on(runtime.disk, root)
-        # What was refused here before is looked at anew: it is in service only once it is taken.
-        is_new = not record.get("inService")
-        is_stranger = is_new and on_disk is not None and on_disk not in away | here
-        has_moved = is_new and (on_disk in away or (is_stranger and adopt))
-        root_id = on_disk if has_moved else record.get("rootId")
-        root_id = root_id or f"{runtime.rng.getrandbits(128):032x}"
-        version = found.version if found is not None else ABSENT
-        if found is None or has_moved:
-            # The id is settled first: a crash behind it finds it again.
-            version = await metadata.put(path, _encoded(root_id, in_service=has_moved), version)
-        ids[root] = root_id
+
+    def __init__(
+        self,
+        roots: StorageRoots,
+        disk: Disk,
+        thread: Callable[[], Worker],
+        *,
+        copies: int,
+        copies_needed: int,
+    ) -> None:
+        self.paths = roots.paths
+        self.where = roots.where
+        self._roots = roots
+        self._disk = disk
+        self._thread = thread
+        self._copies = min(copies, len(roots.paths))
+        self.copies_needed = min(copies_needed, self._copies)
+        self._cramped = False
+        """Whether there was less room than wanted when something was sealed last."""
+
+    def choose(self, table_id: str) -> list[str]:
+        """The roots of a new table, the primary first."""
+        start = int(table_id[:8], 16) % len(self.paths)
+        return [*self.paths[start:], *self.paths[:start]][: self._copies]
+
+    def directories(self, name: TopicName, table_id: str) -> list[str]:
+        """Those of a new table, the primary first."""
+        return [table_directory(root, name, table_id) for root in self.choose(table_id)]
+
+    async def having(self, name: TopicName, table_id: str) -> list[str]:
+        """The directories with a log of a table, the one that would be its primary first."""
+
+        def has_log(directory: str) -> bool:
+            try:
+                self.check(directory)
+                return bool(self._disk.list(f"{directory}/_delta_log"))
+            except (OSError, StorageError):
+                return False
+
+        first = self.choose(table_id)
+        roots = [*first, *(root for root in self.paths if root not in first)]
+        found = [table_directory(root, name, table_id) for root in roots]
+        return [
+            directory for directory in found if await self._blocking(partial(has_log, directory))
+        ]
+
+    def needed(self, record: TableRecord) -> int:
+        """Storage roots that a file must be on before it is attached to a table."""
+        return min(self.copies_needed, len(record.roots))
+
+    def check(self, directory: str) -> None:
+        """Raise ``RefusedRootError`` if a table's directory is on no root that counts. Blocks."""
+        self._roots.check(self._disk, storage_root_of(directory))
+
+    async def problem(self, root: str) -> str:
+        """Why a storage root is refused now; empty if it is not."""
         try:
-            # What is a copy of another root stays as it is, and is refused.
-            if is_new and (on_disk is None or on_disk == root_id) and not has_moved:
-                put_in_service(runtime.disk, root, root_id)
-                await metadata.put(path, _encoded(root_id, in_service=True), version)
-            check_root(runtime.disk, root, ids)
-        except (OSError, StorageError) as e:
-            log.error("%s: %s", root, e)
-    if adopt:
-        await leave_out_ledger_ids(metadata, highest_ledger_id(runtime.disk, roots))
-    now = {root_id: root for root, root_id in ids.items()}
-    moved = {p: now[i] for p, i in known.items() if p not in roots and i in now}
-    for before, root in moved.items():
-        log.info("storage root %s was %s before", root, before)
-    return StorageRoots(tuple(roots), ids, moved)
+            await self._blocking(partial(self._roots.check, self._disk, root))
+        except StorageError as e:
+            return str(e)
+        return ""
 
+    async def put_in_service(self, root: str) -> None:
+        """A storage root has all its files again: it counts from now on."""
+        root_id = self._roots.ids.get(root)
+        if root_id is not None:
+            await self._blocking(partial(put_in_service, self._disk, root, root_id))
 
-async def _known(metadata: MetadataStore) -> dict[str, str]:
-    """The ids of all roots that ever were, by their paths."""
-    found = {}
-    for child in await metadata.children(ROOTS_PATH):
-        value = await metadata.get(f"{ROOTS_PATH}/{child}")
-        if value is not None:
-            found[unquote(child)] = _decoded(child, value.value).get("rootId", "")
-    return found
+    async def wanted(self, record: TableRecord) -> list[str]:
+        """Where a table should be: a root that this process does not have any more is replaced."""
+        in_service = [root for root in self.paths if not await self.problem(root)]
+        return placed(record.roots, self.paths, in_service, self._copies)
 
+    async def away(self, record: TableRecord) -> tuple[str, ...]:
+        """The storage roots of a table that are refused, or whose log cannot be read, now."""
 
-def known_ids(records: Mapping[str, bytes]) -> dict[str, str]:
-    """The ids of roots in service, by path, from the values below ``ROOTS_PATH``."""
-    decoded = {name: _decoded(name, value) for name, value in records.items()}
-    return {
-        unquote(name): record.get("rootId", "")
-        for name, record in decoded.items()
-        if record.get("inService")
-    }
+        def is_away(directory: str) -> bool:
+            try:
+                self.check(directory)
+                return not self._disk.list(f"{directory}/_delta_log")
+            except (OSError, StorageError):
+                return True
 
-
-def _id_on(disk: Disk, root: str) -> str | None:
-    try:
-        return _read_id(disk, root)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _read_id(disk: Disk, root: str) -> str:
-    file = disk.open(f"{root}/{MARKER}")
-    try:
-        return str(json.loads(file.read(0, 4096))["rootId"])
-    finally:
-        file.close()
-
-
-def check_root(disk: Disk, root: str, ids: Ids) -> None:
-    """Raise ``RefusedRootError`` unless a root is the one it should be. Blocks."""
-    wanted = ids.get(root)
-    if wanted is None:
-        return
-    try:
-        found = _read_id(disk, root)
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        what = "is not there" if isinstance(e, FileNotFoundError) else f"cannot be read ({e})"
-        raise RefusedRootError(
-            f"storage root {root} is refused: its file {MARKER} {what}. Mount the right directory, "
-            "or let the job replicate_ledgers fill it again"
-        ) from None
-    if found != wanted:
-        raise RefusedRootError(
-            f"storage root {root} is refused: it is {found}, and {wanted} belongs there. Mount the "
-            "right directory"
+        return tuple(
+            [storage_root_of(d) for d in record.roots if await self._blocking(partial(is_away, d))]
         )
 
+    async def copies(
+        self, directories: Sequence[str], files: Sequence[DataFile]
+    ) -> dict[str, list[Copy]]:
+        """By directory: how it has each of some files, by their sizes."""
 
-def put_in_service(disk: Disk, root: str, root_id: str) -> None:
-    """Give a root its file: from now on it counts. Blocks."""
-    disk.make_dirs(root)
-    document = {"version": FORMAT_VERSION, "rootId": root_id}
-    disk.write_atomic(f"{root}/{MARKER}", json.dumps(document).encode())
+        def look(directory: str) -> list[Copy]:
+            try:
+                self.check(directory)
+                return [copy_state(self._disk, directory, file) for file in files]
+            except (OSError, StorageError):
+                return ["missing"] * len(files)
 
+        return {d: await self._blocking(partial(look, d)) for d in directories}
 
-def _path(root: str) -> str:
-    return f"{ROOTS_PATH}/{quote(root, safe='')}"
+    async def logs(self, record: TableRecord) -> dict[str, LogState]:
+        """By directory of a table: how it has the table's log."""
 
+        def look(directory: str) -> LogState:
+            try:
+                self.check(directory)
+                return log_state(self._disk, record, directory)
+            except (OSError, StorageError):
+                return "missing"
 
-def _encoded(root_id: str, *, in_service: bool) -> bytes:
-    document = {"version": FORMAT_VERSION, "rootId": root_id, "inService": in_service}
-    return json.dumps(document).encode()
+        return {d: await self._blocking(partial(look, d)) for d in record.roots}
 
+    async def catch_up(
+        self, record: TableRecord, directory: str, files: Sequence[DataFile]
+    ) -> None:
+        """Make the log of a table whole in a directory that has all its files; ``StorageError``."""
+        await self._blocking(partial(catch_up, self._disk, record, directory, files))
 
-def _decoded(path: str, value: bytes) -> dict[str, str]:
-    try:
-        document: dict[str, str] = json.loads(value)
-        check_version(document, FORMAT_VERSION)
-    except (KeyError, TypeError, ValueError) as e:
-        raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
-    return document
+    async def with_room(self, record: TableRecord, size: int) -> tuple[list[str], int]:
+        """Directories of a table to write up to ``size`` bytes to, and how many there is room for
+        in each of them. ``StorageError`` if they are too few."""
+        found: dict[str, int] = {}
+        for directory in record.roots:
+            try:
+                found[directory] = await self._blocking(partial(self._room, directory))
+            except (OSError, StorageError) as e:
+                log.warning("%s: left out of sealing: %s", directory, e)
+        needed = self.needed(record)
+        best = sorted(found.values(), reverse=True)[:needed]
+        if len(best) < needed:
+            raise StorageError(f"{len(best)} storage roots of {needed} can be reached")
+        if best[-1] <= 0:
+            raise StorageFullError(
+                f"there is no room to seal on {', '.join(record.roots)}; "
+                "publishing goes on while the journal has some"
+            )
+        if best[-1] < size and not self._cramped:
+            log.warning(
+                "there is room to seal for %d bytes on %s: it goes on in small batches, and "
+                "publishing in what is left of the disk",
+                best[-1],
+                ", ".join(record.roots),
+            )
+        self._cramped = best[-1] < size
+        size = min(size, best[-1])
+        return [directory for directory, free in found.items() if free >= size], size
+
+    def _room(self, directory: str) -> int:
+        self.check(directory)
+        return room(self._disk, directory)
+
+    async def _blocking(self, action: Callable[[], T]) -> T:
+        return await run_in_worker(self._thread(), action)

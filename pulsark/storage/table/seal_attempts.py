@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from pulsark.errors import ProcessEndedError, StorageError, UnsealableError
-from pulsark.storage.table.record import DataFile
-from pulsark.storage.table.seal_range import SealRange
+from pulsark.storage.table.files.record import DataFile
+from pulsark.storage.table.files.seal_range import SealRange
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class SealAttempts:
             left = replace(part, last=middle, size=size)
             return [replace(part, first=middle + 1, size=size), left]
         where = f"entry {part.ledger_id}:{part.first}"
-        log.warning("%s is kept as it was sent: sealing fails at it: %s", where, error)
+        log.warning("%s cannot be decoded, so it is sealed as it was sent: %s", where, error)
         error_again = await self._try(part, as_sent=True)
         if error_again is not None:
             raise UnsealableError(

@@ -1,6 +1,7 @@
 """Making a table whole again that somebody else has written to, or of which files are gone.
 
-The metadata store says what a table has. So, in an order in which each step may be the last one:
+The metadata store says what a table has; what only a log knows is taken up first (``taking_up``).
+So, in an order in which each step may be the last one:
 
 1. Files that some root has, and others lack, are copied.
 2. The log of each root gets one commit after which it says what the metadata store says, of the
@@ -9,28 +10,31 @@ The metadata store says what a table has. So, in an order in which each step may
    memory. If that cannot be done they are *lost*, and consumers that come to them fail, until
    somebody gives them up: then entries that nobody has any more are markers, which are delivered to
    nobody, and all that is behind them is read again.
+4. Entries that a bookie has released, and that are in no file, are lost likewise.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pulsark.errors import StorageError
 from pulsark.runtime import Disk, Worker, run_in_worker
-from pulsark.storage.erasure import nothing
-from pulsark.storage.table.process import Entries
-from pulsark.storage.table.record import DataFile, SealedLedger, TableRecord
-from pulsark.storage.table.root_files import ensure_file
-from pulsark.storage.table.seal_processes import EntriesOf
-from pulsark.storage.table.seal_range import SealRange
-from pulsark.wire.topic_name import TopicName
+from pulsark.storage.ledger.manager import is_absent
+from pulsark.storage.managed_ledger.erasure import nothing
+from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
+from pulsark.storage.table.files.root_files import ensure_file
+from pulsark.storage.table.files.seal_range import SealRange
 
 if TYPE_CHECKING:
+    from pulsark.storage.table.process.process import Entries
+    from pulsark.storage.table.process.table_processes import EntriesOf
     from pulsark.storage.table.tables import Tables
+    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +55,22 @@ class LostFile(NamedTuple):
     reason: str
 
 
+class LostEntries(NamedTuple):
+    """Entries that a topic lists, and that are neither on bookies nor in its table."""
+
+    wanted: SealRange
+    reason: str
+
+    @property
+    def entries(self) -> int:
+        """How many."""
+        return self.wanted.last - self.wanted.first + 1
+
+
+Listed = Callable[[], AsyncIterator[tuple[int, LedgerInfo]]]
+"""Gives the ledgers that a topic lists, with their partitions. ``StorageError``: not now."""
+
+
 @dataclass
 class Repair:
     """What was found and done so far."""
@@ -65,17 +85,33 @@ class Repair:
     given_up: int = 0
     """Entries that are gone for good, and marked so."""
     lost: list[LostFile] = field(default_factory=list)
+    taken_up: int = 0
+    """Files that a log had, and the metadata store did not know."""
+    lost_entries: list[LostEntries] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """As the admin API answers."""
         return {
             "step": self.step,
             "files": self.files,
+            "takenUp": self.taken_up,
             "copied": self.copied,
             "madeAgain": self.made_again,
             "entriesGivenUp": self.given_up,
             "filesLost": len(self.lost),
+            "entriesLost": sum(lost.entries for lost in self.lost_entries),
             "lost": [
+                {
+                    "path": "",
+                    "partition": wanted.partition,
+                    "ledgerId": wanted.ledger_id,
+                    "entries": [wanted.first, wanted.last],
+                    "rows": None,
+                    "reason": reason,
+                }
+                for wanted, reason in self.lost_entries[:LOST_SHOWN_MAX]
+            ]
+            + [
                 {
                     "path": file.path,
                     "partition": file.partition,
@@ -101,8 +137,10 @@ class TableRepair:
         entries_of: EntriesOf,
         target_bytes: int,
         repair: Repair,
+        listed: Listed | None = None,
     ) -> None:
         """``repair`` says how far it is."""
+        self._listed = listed
         self._tables = tables
         self._name = name
         self._disk = disk
@@ -130,6 +168,10 @@ class TableRepair:
         self.repair.step = "making files again"
         for file in gone:
             await self._make_again(record, file, give_up=give_up)
+        self.repair.step = "looking for entries"
+        if self._listed is not None:
+            async for partition, info in self._listed():
+                await self._look_behind(record, partition, info, give_up=give_up)
         self.repair.step = "done"
 
     async def _files(self, record: TableRecord) -> AsyncIterator[DataFile]:
@@ -167,31 +209,87 @@ class TableRepair:
 
     async def _make_again(self, record: TableRecord, file: DataFile, *, give_up: bool) -> None:
         sealed = SealedLedger(file.ledger_id, file.partition)
-        rewrite = partial(
-            self._tables.rewrite, self._name, record.table_id, sealed, [file],
-            target_bytes=self._target_bytes,
-        )  # fmt: skip
+
+        async def rewrite(entries_of: EntriesOf) -> None:
+            table = await self._tables.open(self._name, record.table_id)
+            await table.rewrite(sealed, [file], entries_of, self._target_bytes)
+
         try:
-            await rewrite(entries_of=self._entries_of)
+            await rewrite(self._entries_of)
         except StorageError as e:
             if not give_up:
-                log.error("%s: %s is lost: %s", self._name, file.path, e)
-                self.repair.lost.append(LostFile(file, str(e)))
+                self._lost(file, str(e))
                 return
         else:
             self.repair.made_again += 1
             return
         wanted = SealRange(file.partition, file.ledger_id, file.first_entry_id, file.last_entry_id)
-        first = await self._first_that_is_left(wanted)
+        try:
+            first = await self._first_that_is_left(wanted)
+            await rewrite(partial(self._entries_with_markers, first, record.created_ms))
+        except StorageError as e:
+            self._lost(file, f"it cannot be given up now: {e}")
+            return
         log.error(
             "%s: the entries %d:%d to %d are given up, as it was asked for",
             self._name, file.ledger_id, wanted.first, first - 1,
         )  # fmt: skip
-        await rewrite(entries_of=partial(self._entries_with_markers, first, record.created_ms))
         self.repair.given_up += first - wanted.first
 
+    def _lost(self, file: DataFile, reason: str) -> None:
+        log.error("%s: %s is lost: %s", self._name, file.path, reason)
+        self.repair.lost.append(LostFile(file, reason))
+
+    async def _look_behind(
+        self, record: TableRecord, partition: int, info: LedgerInfo, *, give_up: bool
+    ) -> None:
+        """What is behind the files of a ledger is on bookies, or lost."""
+        sealed = await self._tables.sealed(self._name, info.ledger_id)
+        first = sealed.through + 1 if sealed is not None else 0
+        if first >= info.entries:
+            return
+        rest = SealRange(partition, info.ledger_id, first, info.entries - 1)
+        reason = await self._why_gone(rest, first)
+        if not reason:
+            return
+        lost = replace(rest, last=rest.first)
+        try:
+            lost = replace(rest, last=await self._first_that_is_left(rest) - 1)
+            if not give_up:
+                self.repair.lost_entries.append(LostEntries(lost, reason))
+                return
+            markers = partial(self._entries_with_markers, lost.last + 1, record.created_ms)
+            table = await self._tables.open(self._name, record.table_id)
+            await table.seal([lost], markers, self._target_bytes)
+        except StorageError as e:
+            reason = f"it cannot be said or given up now how much is lost: {e}"
+            self.repair.lost_entries.append(LostEntries(lost, reason))
+            return
+        log.error(
+            "%s: the entries %d:%d to %d are given up, as it was asked for",
+            self._name, lost.ledger_id, lost.first, lost.last,
+        )  # fmt: skip
+        self.repair.given_up += lost.last - lost.first + 1
+
+    async def _why_gone(self, wanted: SealRange, entry_id: int) -> str:
+        """Why nobody has an entry any more; empty if somebody has it, or that is not known."""
+        one = replace(wanted, first=entry_id, last=entry_id)
+        try:
+            async for _ in self._entries_of(one):
+                pass
+        except StorageError as e:
+            if is_absent(e):
+                return str(e)
+            log.warning(
+                "%s: %d:%d cannot be read now: %s", self._name, wanted.ledger_id, entry_id, e
+            )
+        return ""
+
     async def _first_that_is_left(self, wanted: SealRange) -> int:
-        """Bookies still have the end of what is sealed, if anything: they release it in order."""
+        """Bookies still have the end of what is sealed, if anything: they release it in order.
+
+        ``StorageError`` if one does not say whether it has an entry.
+        """
         low, high = wanted.first, wanted.last + 1
         while low < high:
             middle = (low + high) // 2
@@ -205,8 +303,10 @@ class TableRepair:
         one = SealRange(wanted.partition, wanted.ledger_id, entry_id, entry_id)
         try:
             return bool([piece async for piece in self._entries_of(one)])
-        except StorageError:
-            return False
+        except StorageError as e:
+            if is_absent(e):
+                return False
+            raise
 
     async def _entries_with_markers(
         self, first_left: int, time_ms: int, wanted: SealRange

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.runtime import Disk, Worker, run_in_worker
-from pulsark.storage.table.delta_log import DeltaLog
-from pulsark.storage.table.root_files import remove_files
-from pulsark.storage.table.staged import ledger_directories, ledger_of, old_files
-from pulsark.storage.table.table_limits import TableLimits
+from pulsark.storage.table.files.orphans import ledger_directories, ledger_of, old_files
+from pulsark.storage.table.files.root_files import remove_files
+from pulsark.storage.table.log.delta_log import DeltaLog
+
+if TYPE_CHECKING:
+    from pulsark.storage.table.files.table_limits import TableLimits
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ def _in_base(table_log: DeltaLog) -> set[str]:
     first = table_log.first()
     if not first:
         return set()
-    from pulsark.storage.table.checkpoint import files_at
+    from pulsark.storage.table.log.checkpoint import files_at
 
     return {file.path for file in files_at(table_log.disk, table_log.directory, first)}
 

@@ -4,10 +4,10 @@ They stand in the TOML files beside this module, one table a bug::
 
     [ack_before_fsync]
     breaks = "an entry is acknowledged before it is on disk"
-    file = "pulsark/storage/journal.py"
+    file = "pulsark/storage/bookie/journal.py"
     old = '''...'''            # occurs exactly once in the file
     new = '''...'''
-    strong = ["tests/sim/..."]  # simulation and contract suites that ought to see it
+    strong = ["tests/sim/..."]  # simulations, contracts and scripts that ought to see it
     other = ["tests/unit/..."]  # asked when those do not
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[2]
-STRONG_PLACES = ("tests/sim/", "tests/contracts/")
+STRONG_PLACES = ("tests/sim/", "tests/contracts/", "tests/scripts")
 
 
 @dataclass(frozen=True, slots=True)

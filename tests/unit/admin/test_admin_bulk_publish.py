@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.storage.table.table_limits import FILES_PER_PUBLISH_MAX
+from pulsark.storage.table.files.table_limits import FILES_PER_PUBLISH_MAX
 from tests.support.admin_api import NAMESPACE, AdminApi
 
 PATH = f"{NAMESPACE}/t/bulkPublish"
@@ -58,5 +58,7 @@ def test_ids_and_numbers_are_checked(api: AdminApi) -> None:
     assert api.get(f"{PATH}/q/x").status == 404
 
 
-def test_a_broker_without_tables_and_a_topic_that_is_missing_say_so(api: AdminApi) -> None:
-    assert "storage roots" in api.get(PATH).reason
+def test_a_topic_that_is_missing_is_named(api: AdminApi) -> None:
+    answer = api.get(PATH)
+    assert answer.status == 404
+    assert "persistent://public/default/t does not exist" in answer.reason

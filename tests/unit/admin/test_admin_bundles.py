@@ -38,13 +38,13 @@ def busy(api: AdminApi) -> AdminApi:
 
 
 def loaded(api: AdminApi) -> set[str]:
-    return {topic.name.local for topic in api.broker.loaded_topics()}
+    return {topic.name.local for topic in api.broker.topics.loaded()}
 
 
 def test_the_backlog_of_a_namespace_is_cleared(busy: AdminApi) -> None:
     before = loaded(busy)
     assert busy.post(f"{NS}/clearBacklog").status == 204
-    assert loaded(busy) == before, "topics that nobody uses are at rest again"
+    assert loaded(busy) == before, "topics that nobody uses are unloaded again"
     assert backlogs(busy) == backlogs(busy, "r/x") == dict.fromkeys(TOPICS, 0)
 
 

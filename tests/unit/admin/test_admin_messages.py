@@ -8,11 +8,11 @@ import json
 import pytest
 
 from pulsark.limits import SHOWN_PAYLOAD_BYTES_MAX
-from pulsark.storage.position import Position
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, decode_batch
 from pulsark.wire.compression import compress
 from pulsark.wire.entry import build_entry
+from pulsark.wire.position import Position
 from tests.support.admin_api import NAMESPACE, AdminApi, Answer, subscription_path
 from tests.support.wire_frames import entry_of
 
@@ -223,7 +223,7 @@ def test_analyze_a_backlog() -> None:
 def test_the_analysis_of_a_long_backlog_ends(
     subscribed: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsark.admin.messages.ANALYZED_ENTRIES_MAX", 2)
+    monkeypatch.setattr("pulsark.admin.pulsar.messages.ANALYZED_ENTRIES_MAX", 2)
     assert not subscribed.post(f"{SUBSCRIPTION}/analyzeBacklog").json["aborted"]
     subscribed.publish("t", b"a", b"b")
     assert not subscribed.post(f"{SUBSCRIPTION}/analyzeBacklog").json["aborted"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pulsark.dispatch.entry import Entry
-from pulsark.dispatch.producer import Producer
+from pulsark.dispatch.model.entry import Entry
+from pulsark.dispatch.model.producer import Producer
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
-from tests.support.admin_api import AdminApi, connection
+from tests.support.admin_api import AdminApi
+from tests.support.fake_client import FakeClient
 from tests.support.wire_frames import entry_of
 
 MEMORY = "/admin/v2/non-persistent/public/default"
@@ -17,14 +18,10 @@ NAME = TopicName.parse(TOPIC)
 
 
 def connect_producer(api: AdminApi, name: str = TOPIC) -> Producer:
-    topic = api.run(api.broker.any_topic(TopicName.parse(name), create=True))
-    client = connection()
-    client.non_persistent_in_flight = 0
-    client.send_receipts = lambda *_: None
-    client.flush = lambda: None
+    topic = api.run(api.broker.topics.open(TopicName.parse(name), create=True))
     producer = Producer(
         topic,
-        client,
+        FakeClient(),
         7,
         "producer-1",
         epoch=0,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.admin.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
+from pulsark.admin.pulsar.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
 from tests.support.admin_api import AdminApi, Answer
 
 ODD: dict[str, tuple[bytes, str]] = {

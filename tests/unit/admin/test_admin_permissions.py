@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsark.admin import permissions
+from pulsark.admin.pulsar import permissions
 from tests.support.admin_api import NAMESPACE, AdminApi
 
 NAMESPACES = "/admin/v2/namespaces"

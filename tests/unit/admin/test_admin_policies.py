@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.admin.policy_table import NAMESPACE_POLICIES, NO_DISPATCH_RATE, TOPIC_POLICIES
+from pulsark.admin.pulsar.policy_table import NAMESPACE_POLICIES, NO_DISPATCH_RATE, TOPIC_POLICIES
 from pulsark.errors import ClientError, ServerError
 from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi
@@ -74,7 +74,7 @@ def no_policies(api: AdminApi) -> None:
     """Not even those with which the default namespace is made."""
     namespaces = api.broker.resources.namespaces
     api.run(namespaces.update("public/default", lambda old: replace(old, policies={})))
-    api.run(api.broker.policy_source.refresh_namespace("public/default"))
+    api.run(api.broker.policy_updates.refresh_namespace("public/default"))
 
 
 @pytest.mark.feature("F27", "F80")
@@ -512,7 +512,7 @@ def test_a_namespace_has_no_more_topics_than_it_may(api: AdminApi, domain: str) 
     assert api.put(f"{topics}/__system").status == 204
     name = TopicName.parse(f"{domain}://public/default/u")
     with pytest.raises(ClientError) as refused:
-        api.run(api.broker.topic_for_clients(name))
+        api.run(api.broker.creation.topic_for_clients(name))
     assert refused.value.code is ServerError.NotAllowedError
     assert api.delete(f"{topics}/t").status == 204
     assert api.put(f"{topics}/u").status == 204

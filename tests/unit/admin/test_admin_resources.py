@@ -134,7 +134,7 @@ def test_a_topic_that_appears_while_its_namespace_is_deleted(
     begin = api.broker.resources.namespaces.begin_delete
 
     async def begin_late(name: str) -> None:
-        await api.broker.topic(TopicName.parse("late"), create=True)
+        await api.broker.topics.load(TopicName.parse("late"), create=True)
         await begin(name)
 
     monkeypatch.setattr(api.broker.resources.namespaces, "begin_delete", begin_late)

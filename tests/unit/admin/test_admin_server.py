@@ -13,12 +13,14 @@ import pytest
 
 from pulsark.admin import server as server_module
 from pulsark.admin.server import AdminServer
-from pulsark.config import Settings
+from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.errors import ConfigError
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.runtime import Runtime
-from pulsark.storage.ledger import LedgerManager
+from pulsark.storage.ledger.manager import LedgerManager
+from tests.sim.disk import SimDisk
+from tests.support.inline_table import inline_tables
 from tests.support.memory_bookie import MemoryBookie
 
 GET = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -26,10 +28,11 @@ GET = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 def on_port(test: Callable[[int, AdminServer], Awaitable[None]], **changed: Any) -> None:
     async def run() -> None:
-        runtime = Runtime()
+        runtime = Runtime(disk=SimDisk())
         metadata = MemoryMetadataStore()
-        ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime)
-        broker = Broker(Settings(**changed), runtime, metadata, ledgers)
+        tables = inline_tables(["/table"], metadata, runtime)
+        ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime, tables)
+        broker = Broker(Settings(**changed), runtime, metadata, ledgers, tables)
         await broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
         server = AdminServer(broker)
         port = await server.listen(["127.0.0.1"], 0)

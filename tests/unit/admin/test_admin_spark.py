@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pulsark.limits import COUNTED_ENTRIES_MAX, QUERY_CLAIM_SECONDS
-from pulsark.storage.position import Position
+from pulsark.wire.position import Position
 from tests.support.admin_api import NAMESPACE, AdminApi
 from tests.support.wire_frames import entry_of
 
@@ -114,8 +114,8 @@ def test_messages_are_counted_across_ledgers_and_batches(api: AdminApi, cached: 
 def test_one_request_counts_a_bounded_number_of_entries(
     api: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsark.dispatch.message_count.COUNTED_ENTRIES_MAX", 2)
-    monkeypatch.setattr("pulsark.dispatch.message_count._CHUNK_ENTRIES", 1)
+    monkeypatch.setattr("pulsark.dispatch.topic.message_count.COUNTED_ENTRIES_MAX", 2)
+    monkeypatch.setattr("pulsark.dispatch.topic.message_count._CHUNK_ENTRIES", 1)
     assert COUNTED_ENTRIES_MAX > 2
     for i in range(5):
         api.publish("t", b"%d" % i)
@@ -183,7 +183,7 @@ def test_bad_claims(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
     assert api.put(f"{QUERIES}/a", {"client": "c", "subscription": "s", "topics": 1}).status == 400
     assert api.put(f"{QUERIES}/a", {"client": "c" * 300, "subscription": "s"}).status == 412
     assert claim(api, "a", "no/topic").status == 412
-    monkeypatch.setattr("pulsark.dispatch.query_claims.QUERY_TOPICS_MAX", 1)
+    monkeypatch.setattr("pulsark.dispatch.spark.query_claims.QUERY_TOPICS_MAX", 1)
     assert claim(api, "a", "t", "u").status == 429
     assert api.get(QUERIES).json == []
     assert claim(api, "a", "t").status == 204

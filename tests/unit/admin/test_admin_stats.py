@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.stats import merge
-from pulsark.storage.position import EARLIEST
+from pulsark.dispatch.stats.stats import merge
+from pulsark.wire.position import EARLIEST
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 DOUBLE, LONG, BOOL, TEXT, LIST, MAP = float, int, bool, str, list, dict
@@ -411,6 +411,8 @@ def test_metrics(busy: AdminApi) -> None:
         f'pulsar_out_messages_total{{{topic},subscription="s"}} 7',
         'pulsar_broker_topics_count{cluster="standalone"} 1',
         'pulsar_broker_msg_backlog{cluster="standalone"} 4',
+        'pulsar_broker_throttled_connections_global_limit{cluster="standalone"} 0',
+        'pulsark_pending_publish_bytes{cluster="standalone"} 0',
     ):
         assert line in lines
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)

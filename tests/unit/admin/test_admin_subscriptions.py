@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pulsark.storage.position import Position
 from pulsark.wire import pulsar_pb2 as pb
-from tests.support.admin_api import NAMESPACE, AdminApi, connection, subscription_path
+from pulsark.wire.position import Position
+from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
+from tests.support.fake_client import FakeClient
 
 EARLIEST = {"ledgerId": -1, "entryId": -1}
 
@@ -66,7 +67,7 @@ def test_a_consumer_turns_the_replicated_flag_on_and_never_off(api: AdminApi) ->
         )
         request.request_id = 1
         request.replicate_subscription_state = asked
-        consumer = api.run(api.broker.subscribing.subscribe(connection(), request))
+        consumer = api.run(api.broker.subscribing.subscribe(FakeClient(), request))
         consumer.subscription.remove_consumer(consumer)
         assert stats(api)["isReplicated"] is shown
 

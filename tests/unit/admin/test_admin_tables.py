@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.admin.works import KEPT, Works
+from pulsark.admin.spark.background_work import KEPT, Works
 from pulsark.errors import StorageError
 from tests.support.admin_api import NAMESPACE, AdminApi
 
@@ -31,16 +31,6 @@ def test_work_is_done_once_under_one_id(api: AdminApi) -> None:
     assert api.get(f"{TOPIC}/table/work/two").status == 404
 
 
-def test_a_broker_without_tables_erases_nothing_and_says_so(api: AdminApi) -> None:
-    api.put(TOPIC)
-    for body in ({"do": "erase", "ids": [[1, [[0, None]]]]}, {"do": "finishErasure"}):
-        found = worked(api, body["do"], body)
-        assert found["status"] == "ERROR"
-        assert "no tables" in found["error"]
-    missing = api.post(f"{TOPIC}/table/retention?dryRun=true").json
-    assert missing == {"ledgers": 0, "rows": 0, "deletedFiles": 0, "keptFiles": 0}
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -54,7 +44,7 @@ def test_a_broker_without_tables_erases_nothing_and_says_so(api: AdminApi) -> No
         ({"do": "erase", "ids": [[1, [[0, [True]]]]]}, 400),
         ({"do": "erase", "ids": [[-1, [[0, None]]]]}, 412),
         ({"do": "erase", "ids": [[1, [[0, [-2]]]]]}, 412),
-        ({"do": "repair"}, 405),
+        ({"do": "repair"}, 404),
         ({"do": "repair", "giveUp": 1}, 400),
         ({"do": "finishErasure", "vacuumHours": "soon"}, 400),
         ({"do": "finishErasure", "vacuumHours": True}, 400),

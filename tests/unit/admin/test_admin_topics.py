@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.storage.position import Position
+from pulsark.wire.position import Position
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 PARTITIONED = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
@@ -108,10 +108,10 @@ def test_unload_a_namespace_and_its_bundles(api: AdminApi) -> None:
     namespace = "/admin/v2/namespaces/public/default"
     bundle = api.get("/lookup/v2/topic/persistent/public/default/t/bundle").body.decode()
     assert api.put(f"{namespace}/{bundle}/unload").status == 204
-    assert api.broker.loaded_topics() == []
+    assert api.broker.topics.loaded() == []
     api.topic("t")
     assert api.put(f"{namespace}/unload").status == 204
-    assert api.broker.loaded_topics() == []
+    assert api.broker.topics.loaded() == []
 
 
 def test_terminate(api: AdminApi) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pulsark.admin import metrics
-from pulsark.dispatch.topic import Topic
+from pulsark.admin.pulsar import metrics
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import METRICS_PER_TURN_MAX, TOPICS_PER_TURN_MAX
 from tests.support.admin_api import AdminApi, Answer
 
@@ -83,21 +83,23 @@ def test_a_policy_of_the_namespace(crowded: AdminApi, monkeypatch: pytest.Monkey
     assert answer.status == 204
     assert len(told) >= TOPICS
     assert most <= 2 * TOPICS_PER_TURN_MAX  # the request, and who watches the store
-    assert {t.policies.max_consumers for t in crowded.broker.loaded_topics()} == {7}
+    assert {t.policies.max_consumers for t in crowded.broker.topics.loaded()} == {7}
 
 
 def test_of_two_changes_of_a_policy_the_later_one_holds(crowded: AdminApi) -> None:
     async def change() -> None:
         broker = crowded.broker
+        changes = []
         for value in range(1, 5):
             path = "/admin/v2/namespaces/public/default/maxConsumersPerTopic"
             sent = {"content-type": "application/json"}
-            changes = asyncio.create_task(crowded._call("POST", path, b"%d" % value, sent))
+            request = crowded._call("POST", path, b"%d" % value, sent)
+            changes.append(asyncio.create_task(request))
             for _ in range(3):
                 await asyncio.sleep(0)
-        await changes
+        await asyncio.gather(*changes)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert {t.policies.max_consumers for t in broker.loaded_topics()} == {4}
+        assert {t.policies.max_consumers for t in broker.topics.loaded()} == {4}
 
     crowded.run(change())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.datasource.views import VIEWS
+from pulsark.datasource.read.views import VIEWS
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 T = "persistent://public/default/t"
@@ -87,7 +87,7 @@ def test_the_unacknowledged_set(api: AdminApi) -> None:
 
 
 def test_too_many_ranges_are_refused(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsark.admin.views.UNACKED_RANGES_MAX", 0)
+    monkeypatch.setattr("pulsark.admin.spark.views.UNACKED_RANGES_MAX", 0)
     subscribe(api)
     assert view(api, "cursors")[0]["unacked"] == []
     api.publish("t", b"a")
@@ -211,7 +211,7 @@ def test_acknowledging_one_by_one_is_checked(
     ledger_id = api.topic("t").ledger.first_position().ledger_id
     assert ack_ids(api, {"ledgerId": ledger_id, "entryId": 0, "batchIndex": 5}) == 404
     assert ack_ids(api, {"entryId": 0}) == 400
-    monkeypatch.setattr("pulsark.admin.subscriptions.ADMIN_ACKS_MAX", 1)
+    monkeypatch.setattr("pulsark.admin.pulsar.subscriptions.ADMIN_ACKS_MAX", 1)
     assert ack_ids(api, *[{"ledgerId": ledger_id, "entryId": 0}] * 2) == 413
     api.connect_consumer("t", "s")
     assert ack_ids(api, {"ledgerId": ledger_id, "entryId": 0}) == 412

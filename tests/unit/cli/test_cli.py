@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from pulsark import __version__
-from pulsark.cli import main, plain_standalone
-from pulsark.cli.admin_client import AdminClient
-from pulsark.cli.errors import CommandError
-from pulsark.cli.messages import Output, run_produce
-from pulsark.cli.output import human_rate, human_size, print_table
+from pulsark.cli import main
+from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.cli.admin.messages import Output, run_produce
 from pulsark.cli.settings import markdown_page, properties_file
-from pulsark.config import keys
-from pulsark.config_sources import load_settings, parse_properties
+from pulsark.cli.standalone import OPTIONS
+from pulsark.cli.terminal.errors import CommandError
+from pulsark.cli.terminal.output import human_rate, human_size, print_table
+from pulsark.config.keys import keys
+from pulsark.config.sources import load_settings, parse_properties
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,56 +60,32 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.feature("F90")
-def test_the_plain_form_of_standalone() -> None:
-    arguments = "standalone --data-dir d --conf=f --bookies 3 --broker-port 0 --set a=b=c --json"
-    assert plain_standalone(arguments.split()) == (
-        "f",
-        {"dataDir": "d", "bookies": "3", "brokerServicePort": "0", "a": "b=c"},
-        True,
-    )
-    assert plain_standalone(["standalone"]) == (None, {}, False)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "",
-        "version",
-        "standalone --help",
-        "standalone -h",
-        "standalone --wibble 1",
-        "standalone --broker-port x",
-        "standalone --broker-port",
-        "standalone --data-dir --json",
-        "standalone --set novalue",
-        "standalone extra",
-        "standalone --data-dir=",
-    ],
-)
-def test_what_is_left_to_the_full_command_line(arguments: str) -> None:
-    assert plain_standalone(arguments.split()) is None
-
-
-def test_both_forms_of_standalone_have_the_same_options(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_options_of_standalone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the short parser reads, the full one reads to the same settings."""
     seen: list[Any] = []
     monkeypatch.setattr(
         "pulsark.cli.standalone.run_standalone",
-        lambda conf, flags, *, as_json, adopt: seen.append(
-            (conf, {key: str(item) for key, item in flags.items()}, as_json)
-        ),
+        lambda conf, flags, *, as_json, adopt: seen.append((conf, flags, as_json, adopt)),
     )
-    from pulsark.cli.app import app
+    run(monkeypatch, capsys, "standalone")
+    words = "--data-dir d --conf=f --bookies 3 --broker-port 0 --set a=b=c --set d= --json --adopt"
+    run(monkeypatch, capsys, "standalone", *words.split())
+    given = {"dataDir": "d", "bookies": "3", "brokerServicePort": "0", "a": "b=c", "d": ""}
+    assert seen == [(None, {}, False, False), ("f", given, True, True)]
 
-    text = (
-        "standalone --data-dir d --conf f --bookies 3 --broker-port 1 --web-port 2 "
-        "--flight-port 3 --set a=b --set c=d --json"
-    )
-    arguments = text.split()
-    app(arguments, standalone_mode=False)
-    assert seen == [plain_standalone(arguments)]
+
+def test_the_settings_that_are_options_of_standalone_exist() -> None:
+    assert {key for _, key, *_ in OPTIONS} <= {key.name for key in keys()}
+
+
+@pytest.mark.parametrize("words", ["standalone --help", "standalone -h", "--help"])
+def test_help_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    ended = run(monkeypatch, capsys, *words.split())
+    assert ended.code == 0
+    assert "Run a broker with its storage in one process, until Ctrl-C." in ended.out
 
 
 # -- commands ------------------------------------------------------------------------------------
@@ -152,8 +129,10 @@ def test_config_warns_of_unknown_keys(
     [
         ("", 2, "Usage"),
         ("wibble", 2, "No such command"),
-        ("standalone --wibble", 2, "No such option"),
-        ("standalone --bookies x", 2, "--bookies"),
+        ("standalone --wibble", 2, "unrecognized arguments: --wibble"),
+        ("standalone extra", 2, "unrecognized arguments: extra"),
+        ("standalone --broker-port", 2, "--broker-port: expected one argument"),
+        ("standalone --bookies x", 1, "pulsark: bookies=x: a whole number"),
         ("standalone --set x", 2, "KEY=VALUE"),
         ("produce", 2, "Missing argument"),
         ("produce t -m x -p novalue", 2, "NAME=VALUE"),
@@ -306,7 +285,7 @@ def test_produce_says_what_was_not_stored(
         PulsarException=RuntimeError,
     )
     monkeypatch.setitem(sys.modules, "pulsar", fake)
-    monkeypatch.setattr("pulsark.cli.messages._check_reachable", lambda url: None)
+    monkeypatch.setattr("pulsark.cli.admin.messages._check_reachable", lambda url: None)
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\nthree\n"))
     with pytest.raises(CommandError, match="1 of 2 messages were not stored: Timeout"):
         run_produce("pulsar://x", "t", [], None, {}, 1, Output(False))

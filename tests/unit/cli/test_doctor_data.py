@@ -17,18 +17,19 @@ from pulsark.cli.app import app
 from pulsark.cli.doctor.data_dir import examine, run_data_doctor
 from pulsark.cli.doctor.finding import FAILURE, OK, Finding, shown
 from pulsark.cli.doctor.stopped import Stopped
-from pulsark.cli.errors import CommandError
-from pulsark.config import Settings
-from pulsark.config_sources import load_settings
+from pulsark.cli.terminal.errors import CommandError
+from pulsark.config.settings import Settings
+from pulsark.config.sources import load_settings
+from pulsark.metadata.paths import table_path
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.runtime import OsDisk, Runtime
-from pulsark.storage.bookie import EntryRun
-from pulsark.storage.bookie_fleet import open_fleet
-from pulsark.storage.data_dir import DataDir
-from pulsark.storage.journal_settings import JournalSettings
-from pulsark.storage.table.delta_log import DeltaLog, commit_of
-from pulsark.storage.table.record import DataFile, TableRecord, table_directory, table_path
-from pulsark.storage.table.roots import commission
+from pulsark.storage.backup.data_dir import DataDir
+from pulsark.storage.bookie.bookie import EntryRun
+from pulsark.storage.bookie.fleet import open_fleet
+from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.table.files.record import DataFile, TableRecord, table_directory
+from pulsark.storage.table.log.delta_log import DeltaLog, commit_of
+from pulsark.storage.table.root_identity import commission
 from pulsark.wire.topic_name import TopicName
 
 
@@ -178,6 +179,16 @@ def test_a_command_to_copy_is_not_broken_in_the_middle_of_a_word() -> None:
     assert any(line.endswith(path) for line in lines)
 
 
+def test_of_one_bookie_no_copies_on_others_are_spoken_of(tmp_path: Path) -> None:
+    asyncio.run(use(DataDir.of(settings(tmp_path / "data"))))
+    (segment,) = (tmp_path / "data/bookies/bookie-1/journal").glob("*.journal")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"entry")] ^= 1
+    segment.write_bytes(bytes(data))
+    (found,) = (e for e in examine(Stopped(settings(tmp_path / "data"))) if e.status == FAILURE)
+    assert found.todo.startswith("pulsark doctor --data-dir")
+
+
 def test_a_damaged_segment_and_the_way_out(used: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (segment,) = (used / "bookies/bookie-1/journal").glob("*.journal")
     data = bytearray(segment.read_bytes())
@@ -188,6 +199,7 @@ def test_a_damaged_segment_and_the_way_out(used: Path, capsys: pytest.CaptureFix
     assert len(found) == 1
     what = f"bookie-1/{segment.name}"
     assert "1 entries fail their checksum: 0:0" in found[0].found
+    assert "with copies on other bookies" in found[0].todo
     assert f"--accept-loss {what}" in found[0].todo
     assert run_data_doctor(str(used), None, what, as_json=False)
     assert "are given up" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsark.config_sources import parse_properties
+from pulsark.config.sources import parse_properties
 
 
 @pytest.mark.parametrize(

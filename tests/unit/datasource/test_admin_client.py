@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pulsark.admin.requests import subscription_name
-from pulsark.datasource.admin_client import AdminClient
-from pulsark.datasource.cursor_changes import SubscriptionChange
+from pulsark.admin.http.requests import subscription_name
+from pulsark.datasource.plan.admin_client import AdminClient
+from pulsark.datasource.plan.cursor_changes import SubscriptionChange
 
 
 @pytest.mark.parametrize("name", ["s", "a/b", "a b", "a+b", "100%", "%41", "ü", "a%2Bb"])

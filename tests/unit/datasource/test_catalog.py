@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from pulsark.datasource.catalog import register_topics
-from pulsark.datasource.errors import OptionError
+from pulsark.datasource.options.errors import OptionError
 
 
 def test_views_do_not_keep_the_filters_of_their_first_query() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pulsark.datasource.cursor_changes import ACKS_A_REQUEST, changes, check_columns
-from pulsark.datasource.errors import OptionError
+from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.plan.cursor_changes import ACKS_A_REQUEST, changes, check_columns
 
 T = "persistent://public/default/t"
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -75,8 +75,8 @@ def test_the_option_names_the_topic_of_rows_without_one() -> None:
     [
         (row("reset"), "column 'action' is 'reset'; it is one of seek, ack"),
         (row("seek"), "column 'message_id' or timestamp is empty"),
-        (row("ack", message_id="earliest"), "'earliest' is not ledger:entry"),
-        (row("ack", message_id="3"), "'3' is not ledger:entry"),
+        (row("ack", message_id="earliest"), "'earliest' is not a message id like ledger:entry"),
+        (row("ack", message_id="3"), "'3' is not a message id like ledger:entry"),
         (row("restore", message_id="3:4"), "column 'timestamp' is empty"),
         (row("restore", timestamp="noon"), "neither milliseconds"),
         (row("delete", subscription=None), "column 'subscription' is empty"),

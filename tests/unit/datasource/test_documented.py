@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pulsark.datasource.columns import COLUMNS, Column
-from pulsark.datasource.option_docs import OPTIONS, OptionDoc
-from pulsark.datasource.options import VIEWS as VIEW_NAMES
-from pulsark.datasource.views import VIEWS
-from pulsark.datasource.write_options import WRITE_OPTIONS
+from pulsark.datasource.options.columns import COLUMNS, Column
+from pulsark.datasource.options.option_docs import OPTIONS, OptionDoc
+from pulsark.datasource.options.options import VIEWS as VIEW_NAMES
+from pulsark.datasource.read.views import VIEWS
+from pulsark.datasource.write.write_options import WRITE_OPTIONS
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs/spark.md").read_text()

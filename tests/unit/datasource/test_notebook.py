@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.datasource.errors import OptionError, TopicNotFoundError
+from pulsark.datasource.options.errors import OptionError, TopicNotFoundError
 from pulsark.notebook import BARS_MAX, Table, bars, lag, preview, tail, watch
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch

@@ -8,42 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsark.datasource.errors import DataSourceError, OptionError
-from pulsark.datasource.offsets import (
+from pulsark.datasource.options.errors import DataSourceError, OptionError
+from pulsark.datasource.options.offsets import (
     NOTHING,
     PartitionOffset,
-    Place,
     StreamOffset,
     parse_point,
 )
+from pulsark.wire.message_id import MessageId
 
 ids = st.integers(0, 2**63 - 1)
 places = st.one_of(
-    st.just(NOTHING), st.builds(Place, ids, st.one_of(st.just(-1), ids), st.just(-1)),
-    st.builds(Place, ids, ids, st.integers(0, 10_000)),
+    st.just(NOTHING), st.builds(MessageId, ids, st.just(-1) | ids, st.just(-1), st.just(-1)),
+    st.builds(MessageId, ids, ids, st.just(-1), st.integers(0, 10_000)),
 )  # fmt: skip
-
-
-@given(places)
-def test_a_place_survives_its_text(place: Place) -> None:
-    assert Place.parse(str(place)) == place
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "1", "1:2:3:4:5", "a:b", "1:-2", "-1:3", "9223372036854775808:0", "1:2:3:-5", "1.2"],
-)
-def test_what_is_no_place_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        Place.parse(text)
-
-
-def test_the_place_before_a_message() -> None:
-    assert Place(5, 3).before() == Place(5, 2)
-    assert Place(5, 0).before() == Place(5, -1)
-    assert Place(5, 3, 0).before() == Place(5, 2)
-    assert Place(5, 3, 4).before() == Place(5, 3, 3)
-    assert NOTHING.before() == NOTHING
 
 
 @given(
@@ -61,7 +39,7 @@ def test_offsets_survive_a_checkpoint(partitions: dict[str, PartitionOffset]) ->
 
 
 def test_the_text_does_not_depend_on_the_order() -> None:
-    offset = PartitionOffset("id", Place(1, 2))
+    offset = PartitionOffset("id", MessageId(1, 2))
     one = StreamOffset({"a": offset, "b": offset}).to_json()
     two = StreamOffset({"b": offset, "a": offset}).to_json()
     assert json.dumps(one) == json.dumps(two)

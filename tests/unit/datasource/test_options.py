@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pulsark.datasource.errors import OptionError
-from pulsark.datasource.offsets import Edge, Moment, Place
-from pulsark.datasource.option_docs import OPTIONS
-from pulsark.datasource.options import Options
+from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.options.offsets import Edge, Moment
+from pulsark.datasource.options.option_docs import OPTIONS
+from pulsark.datasource.options.options import Options
+from pulsark.wire.message_id import MessageId
 
 
 def parse(streaming: bool | None = None, **raw: str) -> Options:
@@ -240,8 +241,12 @@ def test_a_view_is_of_named_topics_or_of_a_namespace() -> None:
 
 def test_offsets_in_json() -> None:
     options = parse(startingOffsets='{"t": {"0": "5:6", "1": "5:6:7", "2": "latest"}}')
-    assert options.starting == {"t": {0: Place(5, 6), 1: Place(5, 6, 7), 2: Edge.LATEST}}
-    assert parse(startingOffsets='{"t": "5:6:-1:3"}').starting == {"t": {-1: Place(5, 6, 3)}}
+    assert options.starting == {
+        "t": {0: MessageId(5, 6), 1: MessageId(5, 6, batch_index=7), 2: Edge.LATEST}
+    }
+    assert parse(startingOffsets='{"t": "5:6:-1:3"}').starting == {
+        "t": {-1: MessageId(5, 6, batch_index=3)}
+    }
 
 
 @pytest.mark.parametrize(

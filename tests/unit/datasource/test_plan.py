@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsark.datasource.errors import DataLossError
-from pulsark.datasource.offsets import NOTHING, Place
-from pulsark.datasource.plan import (
+from pulsark.datasource.options.errors import DataLossError
+from pulsark.datasource.options.offsets import NOTHING
+from pulsark.datasource.plan.plan import (
     LARGE_BYTES,
     SMALL_BYTES,
     Ledger,
@@ -24,14 +24,15 @@ from pulsark.datasource.plan import (
     range_of,
     within_bytes,
 )
+from pulsark.wire.message_id import MessageId
 
 
 def state(*ledgers: tuple[int, int, int], name: str = "t") -> PartitionState:
     """A partition from (ledger, entries, bytes per entry)."""
     held = tuple(Ledger(ledger, entries, entries * size) for ledger, entries, size in ledgers)
     full = [ledger for ledger in held if ledger.entries]
-    last = Place(full[-1].ledger_id, full[-1].entries - 1) if full else NOTHING
-    first = Place(held[0].ledger_id, 0) if held else NOTHING
+    last = MessageId(full[-1].ledger_id, full[-1].entries - 1) if full else NOTHING
+    first = MessageId(held[0].ledger_id, 0) if held else NOTHING
     return PartitionState(name, name, -1, "id", "grpc://h", first, last, held)
 
 
@@ -53,7 +54,7 @@ ledger_lists = st.lists(
 @given(ledger_lists, st.data())
 def test_a_range_is_what_lies_between_its_ends(ledgers: Any, data: st.DataObject) -> None:
     held = state(*ledgers)
-    ends = [NOTHING, held.earliest(), *(Place(*at) for at in everything(held))]
+    ends = [NOTHING, held.earliest(), *(MessageId(*at) for at in everything(held))]
     after, through = sorted([data.draw(st.sampled_from(ends)), data.draw(st.sampled_from(ends))])
     wanted = [at for at in everything(held) if after.position < at <= through.position]
     assert entries_of(range_of(held, after, through)) == wanted
@@ -79,7 +80,7 @@ def test_cutting_loses_and_repeats_nothing(lists: Any, wanted: int, at_least: bo
 
 def test_batch_indexes_go_to_the_outer_splits_only() -> None:
     held = state((1, 8, SMALL_BYTES))
-    item = range_of(held, Place(1, 2, 5), Place(1, 6, 3))
+    item = range_of(held, MessageId(1, 2, batch_index=5), MessageId(1, 6, batch_index=3))
     assert item is not None
     first, *_, last = cut([item], 4)
     assert entries_of(item) == [(1, 2), (1, 3), (1, 4), (1, 5), (1, 6)]
@@ -113,36 +114,36 @@ def test_one_partition_gives_as_many_splits_as_wanted() -> None:
 @pytest.mark.parametrize(
     ("place", "other", "after"),
     [
-        (Place(1, 2), Place(1, 1), True),
-        (Place(1, 2), Place(1, 2), False),
-        (Place(1, 2, 3), Place(1, 2), False),
-        (Place(1, 2), Place(1, 2, 3), True),
-        (Place(1, 2, 3), Place(1, 2, 3), False),
-        (Place(1, 2, 4), Place(1, 2, 3), True),
-        (Place(1, 2, 2), Place(1, 2, 3), False),
-        (Place(2, -1), Place(1, 9), True),
+        (MessageId(1, 2), MessageId(1, 1), True),
+        (MessageId(1, 2), MessageId(1, 2), False),
+        (MessageId(1, 2, batch_index=3), MessageId(1, 2), False),
+        (MessageId(1, 2), MessageId(1, 2, batch_index=3), True),
+        (MessageId(1, 2, batch_index=3), MessageId(1, 2, batch_index=3), False),
+        (MessageId(1, 2, batch_index=4), MessageId(1, 2, batch_index=3), True),
+        (MessageId(1, 2, batch_index=2), MessageId(1, 2, batch_index=3), False),
+        (MessageId(2, -1), MessageId(1, 9), True),
     ],
 )
-def test_which_place_reads_more(place: Place, other: Place, after: bool) -> None:
+def test_which_place_reads_more(place: MessageId, other: MessageId, after: bool) -> None:
     assert comes_after(place, other) is after
 
 
 def test_messages_that_are_gone_are_noticed() -> None:
     held = state((5, 10, 1), (6, 10, 1))
-    check_available(held, NOTHING, Place(6, 3))
-    check_available(held, Place(5, 9), Place(6, 3))
-    check_available(held, Place(4, 7), Place(6, 3))  # so ledger 4 has ended there
-    held = replace(held, trimmed=Place(4, 8))
+    check_available(held, NOTHING, MessageId(6, 3))
+    check_available(held, MessageId(5, 9), MessageId(6, 3))
+    check_available(held, MessageId(4, 7), MessageId(6, 3))  # so ledger 4 has ended there
+    held = replace(held, trimmed=MessageId(4, 8))
     with pytest.raises(DataLossError, match=r"after 4:7 were deleted, up to 4:8; .* 5:0"):
-        check_available(held, Place(4, 7), Place(6, 3))
-    check_available(held, Place(4, 8), Place(6, 3))
+        check_available(held, MessageId(4, 7), MessageId(6, 3))
+    check_available(held, MessageId(4, 8), MessageId(6, 3))
     with pytest.raises(DataLossError, match="after 4:8:1 were deleted"):
-        check_available(held, Place(4, 8, 1), Place(6, 3))
+        check_available(held, MessageId(4, 8, batch_index=1), MessageId(6, 3))
     with pytest.raises(DataLossError, match="after -1:-1 were deleted"):
-        check_available(held, NOTHING, Place(6, 3))
-    check_available(held, Place(4, 7), Place(4, 7))
+        check_available(held, NOTHING, MessageId(6, 3))
+    check_available(held, MessageId(4, 7), MessageId(4, 7))
     with pytest.raises(DataLossError, match="up to 7:0 are gone, the last one is 6:9"):
-        check_available(held, Place(6, 9), Place(7, 0))
+        check_available(held, MessageId(6, 9), MessageId(7, 0))
 
 
 @given(ledger_lists, st.integers(1, 400), st.data())
@@ -150,7 +151,7 @@ def test_a_byte_limit_moves_on_and_stays_inside(
     ledgers: Any, budget: int, data: st.DataObject
 ) -> None:
     held = state(*ledgers)
-    ends = [held.earliest(), *(Place(*at) for at in everything(held))]
+    ends = [held.earliest(), *(MessageId(*at) for at in everything(held))]
     after = data.draw(st.sampled_from(ends))
     reached = within_bytes(held, after, held.latest(), budget)
     assert reached <= held.latest()
@@ -164,5 +165,5 @@ def test_a_byte_limit_moves_on_and_stays_inside(
 
 def test_the_ends_of_an_empty_topic() -> None:
     assert state().earliest() == state().latest() == NOTHING
-    assert state((7, 0, 0)).latest() == Place(7, -1)
-    assert range_of(state((7, 0, 0)), NOTHING, Place(7, -1)) is None
+    assert state((7, 0, 0)).latest() == MessageId(7, -1)
+    assert range_of(state((7, 0, 0)), NOTHING, MessageId(7, -1)) is None

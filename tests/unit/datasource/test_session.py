@@ -118,7 +118,7 @@ def test_a_spark_before_4_1_does_not_know_the_format() -> None:
 
 def test_planning_does_not_import_pyarrow() -> None:
     code = (
-        "import sys; import pyspark_pulsark; from pulsark.datasource import stream_reader; "
+        "import sys; import pyspark_pulsark; from pulsark.datasource.read import stream_reader; "
         "sys.exit(any(m in sys.modules for m in ('pyarrow', 'numpy', 'pandas')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsark.datasource.workers import settle
+from pulsark.datasource.plan.workers import settle
 
 
 class Node:

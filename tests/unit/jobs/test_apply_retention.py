@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.datasource.errors import DataSourceError
+from pulsark.datasource.options.errors import DataSourceError
 from pulsark.jobs.apply_retention import JOB
 from pulsark.jobs.job import AtBroker, Context
 from pulsark.jobs.runner import run_program

@@ -30,7 +30,7 @@ def test_flags() -> None:
     found = parse(Wanted, words)
     assert found == Wanted(topic="a", count=7, tags=("x", "y=z"), dry_run=True, limit=1.0)
     assert parse(Wanted, ["--topic", "a", "--no-dry-run"]) == Wanted(topic="a")
-    assert parse(Wanted, ["--topic", "--dry-run"]).topic == "--dry-run"
+    assert parse(Wanted, ["--topic=--dry-run"]).topic == "--dry-run"
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,15 @@ def test_flags() -> None:
         (["--no-dry-rum"], r"--no-dry-rum is unknown \(did you mean --dry-run\?\)"),
         (["--zzzz", "a"], "--zzzz is unknown$"),
         (["topic"], "topic belongs to no flag"),
-        (["--topic"], "--topic needs a value"),
+        (["--topic"], "--topic: expected one argument"),
+        (["--topic", "--dry-run"], "--topic: expected one argument"),
         (["--topic", "a", "--topic", "b"], "--topic is there twice"),
         (["--topic", "a", "--count", "few"], "--count: few is not a whole number"),
         (["--topic", "a", "--limit", "few"], "--limit: few is not a number"),
-        (["--topic", "a", "--dry-run=perhaps"], "perhaps is neither true nor false"),
+        (
+            ["--topic", "a", "--dry-run=perhaps"],
+            "--dry-run/--.* explicit argument 'perhaps'",
+        ),
     ],
 )
 def test_wrong_flags_are_named(words: list[str], said: str) -> None:
@@ -93,6 +97,8 @@ list:
   - 'b c'
 inline: [x, "y, z", 3]   # three
 sign: a#b
+number: 007
+word: no
 """
     assert parse_job_file(text, "f") == {
         "topic": "orders",
@@ -105,21 +111,25 @@ sign: a#b
         "list": ["a", "b c"],
         "inline": ["x", "y, z", "3"],
         "sign": "a#b",
+        "number": "007",
+        "word": "no",
     }
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\nb: {c: d}", "f:2: put"),
+        ("a: 1\nb: {c: d}", "f:2: write 'key: value', with nothing nested but lists"),
         ("a:\n  b: c", "f:2: write 'key: value'"),
-        ("a: 'open", "f:1: the quote does not end"),
+        ("a: 1\nb: 'open", "f:2: this is no YAML, found unexpected end of stream"),
         ("a: 1\na: 2", "f:2: a is there twice"),
         ("- a", "f:1: write"),
-        ("a: [1, 2", "f:1: a list ends"),
-        ("a: b: c", "f:1: put"),
-        ("a: &anchor x", "f:1: put"),
-        ('a: "\\q"', "f:1: in double quotes"),
+        ("a: [1, 2", "f:1: this is no YAML"),
+        ("a: [1, [2]]", "f:1: write"),
+        ("a: b: c", "f:1: this is no YAML"),
+        ("a: *anchor", "f:1: this is no YAML, found undefined alias"),
+        ('a: "\\q"', "f:1: this is no YAML, found unknown escape character"),
+        ("a: \x01", "f: this is no YAML"),
     ],
 )
 def test_what_is_no_job_file_is_refused(text: str, said: str) -> None:
@@ -137,7 +147,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_help_names_every_flag() -> None:
     text = usage("job", "Does it.", Wanted)
-    for words in ("--topic STR", "required", "--dry-run\n", "default 3", "$PULSARK_SERVICE_URL"):
+    for words in ("--topic STR", "required", "--dry-run", "default 3", "$PULSARK_SERVICE_URL"):
         assert words in text
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.sealing_jobs import TABLES_A_PLAN_MAX
+from pulsark.dispatch.tables.sealing_jobs import TABLES_A_PLAN_MAX
 from pulsark.jobs import seal_ledgers
 from pulsark.jobs.job import Context
 from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of
-from pulsark.storage.table.record import DataFile
+from pulsark.storage.table.files.record import DataFile
 from tests.support.seal_contract import NoSpark
 
 TASK = Task("t", "/r1", "t-partition-0", "id", "grpc://b", 0, 5, 0, 9, 100, "a", 1000, "{}")

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsark.errors import CorruptEntryError
+from pulsark.rows import ROW_SCHEMA, RowBuilder, builder, entries_of
+from pulsark.rows.values import ValueColumn, column
+from pulsark.rows.values.codec import Codec
+from pulsark.rows.values.json_values import JsonCodec
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.rows import ROW_SCHEMA, RowBuilder, builder, entries_of
-from pulsark.storage.rows.values import ValueColumn, column
-from pulsark.storage.rows.values.codec import Codec
-from pulsark.storage.rows.values.json_values import JsonCodec
-from pulsark.storage.table.reader import TableReader
-from pulsark.storage.table.record import SealedLedger
-from pulsark.storage.table.seal import seal
+from pulsark.storage.table.files.record import SealedLedger
+from pulsark.storage.table.files.seal import seal
+from pulsark.storage.table.process.reader import TableReader
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import EntryHeader, build_entry
 from tests.sim.disk import SimDisk

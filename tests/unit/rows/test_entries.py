@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsark.errors import CorruptEntryError
+from pulsark.rows import FILE_SCHEMA, RowBuilder, builder, entries_of, file_schema
+from pulsark.rows import entries as entries_module
+from pulsark.rows.values import ValueColumn
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.rows import FILE_SCHEMA, RowBuilder, builder, entries_of, file_schema
-from pulsark.storage.rows import entries as entries_module
-from pulsark.storage.rows.values import ValueColumn
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, encode_batch
 from pulsark.wire.compression import compress

@@ -13,12 +13,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pulsark.limits import VALUE_FIELDS_MAX
+from pulsark.rows.arrow import fields as fields_module
+from pulsark.rows.values import ValueColumn, arrow_type_of, decode_values
 from pulsark.schemas.columns import is_column_type, merged, type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.protobuf import PARSING_INFO
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
-from pulsark.storage.rows import fields as fields_module
-from pulsark.storage.rows.values import ValueColumn, arrow_type_of, decode_values
 from tests.support.protobuf_messages import (
     ENUM,
     INT32,

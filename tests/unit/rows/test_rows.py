@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsark.storage.rows import ROW_SCHEMA, RowBuilder
+from pulsark.rows import ROW_SCHEMA, RowBuilder
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, encode_batch, read_messages
 from pulsark.wire.entry import build_entry, entry_metadata

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pulsark.rows.values import ValueColumn, arrow_type_of, decode_values
+from pulsark.rows.values import avro as avro_module
 from pulsark.schemas.columns import ColumnType, merged, type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.key_value import from_text
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
-from pulsark.storage.rows.values import ValueColumn, arrow_type_of, decode_values
-from pulsark.storage.rows.values import avro as avro_module
 from tests.support.typed_values import V0, V1, encoded, through
 
 

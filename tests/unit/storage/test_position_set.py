@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyroaring import BitMap
 
-from pulsark.storage.cursor_state import MAX_ENTRY_ID
-from pulsark.storage.position import Position
-from pulsark.storage.position_set import PositionSet
+from pulsark.storage.position_set import MAX_ENTRY_ID, PositionSet
+from pulsark.wire.position import Position
 
 P = Position
 entry_ids = st.one_of(st.integers(0, 12), st.sampled_from([65_535, 65_536, MAX_ENTRY_ID]))

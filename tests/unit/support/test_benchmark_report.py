@@ -91,3 +91,15 @@ def test_classifiers_of_one_module_are_one_dependency() -> None:
     xml = _dependencies([Coordinate("g", "a", "1"), Coordinate("g", "a", "1", "linux")])
     assert xml.count("<dependency ") == 1
     assert xml.count("<artifact ") == 2
+
+
+@pytest.mark.parametrize(
+    ("measure", "now", "passed"),
+    [(HIGHER, 97.1, True), (HIGHER, 96.9, False), (LOWER, 103.0, True), (LOWER, 103.2, False)],
+)
+def test_beside_an_earlier_commit_nothing_may_be_more_than_3_percent_worse(
+    measure: Measure, now: float, passed: bool
+) -> None:
+    compared = Row(measure.against_before(), "before", pulsark=[now], peer=[100.0])
+    assert compared.passed is passed
+    assert "before" in table([compared])

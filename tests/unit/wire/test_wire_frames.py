@@ -125,6 +125,20 @@ def test_a_large_frame_that_is_wrong() -> None:
             feed(decoder, data[100:])
 
 
+def test_a_large_frame_that_is_wrong_is_told_where_commands_are_carried_out() -> None:
+    """A transport that gets an exception from ``buffer_updated`` ends with a trace in the log."""
+    decoder, data = FrameDecoder(1 << 20), frame(bytes(LARGE_REST_BYTES * 2))
+    assert feed(decoder, data[:100]) == []
+    rest = memoryview(data)[100:]
+    while rest:
+        buffer = decoder.get_buffer()
+        size = min(len(buffer), len(rest))
+        buffer[:size], rest = rest[:size], rest[size:]
+        events = decoder.buffer_updated(size)
+    with pytest.raises(ProtocolError):
+        next(events)
+
+
 def test_decoders_share_the_buffer_and_nothing_else() -> None:
     data, expected = stream()
     decoders = [FrameDecoder(1 << 20) for _ in range(3)]

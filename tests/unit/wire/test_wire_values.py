@@ -15,7 +15,8 @@ from pulsark.wire.hashes import (
     murmur3_32,
     topics_hash,
 )
-from pulsark.wire.message_id import EARLIEST, LATEST, MessageId
+from pulsark.wire.message_id import MessageId, position_of
+from pulsark.wire.position import EARLIEST, LATEST
 
 # -- hashes ----------------------------------------------------------------------------------
 
@@ -79,41 +80,59 @@ def test_topics_hash() -> None:
 
 # -- message ids -----------------------------------------------------------------------------
 
-ledger_numbers = st.one_of(st.just(-1), st.integers(0, 2**63 - 1))
+ledger_numbers = st.integers(0, 2**63 - 1)
 small_numbers = st.one_of(st.just(-1), st.integers(0, 2**31 - 1))
-message_ids = st.builds(MessageId, ledger_numbers, ledger_numbers, small_numbers, small_numbers)
+message_ids = st.builds(
+    MessageId, ledger_numbers, st.just(-1) | ledger_numbers, small_numbers, small_numbers
+) | st.just(MessageId(*EARLIEST))
 
 
 @given(message_ids)
 def test_message_ids_come_back(message_id: MessageId) -> None:
     assert MessageId.parse(str(message_id)) == message_id
-    data = pb.MessageIdData.FromString(message_id.to_data().SerializeToString())
-    assert MessageId.from_data(data) == message_id
+    assert MessageId.from_json(message_id.to_json()) == message_id
+    data = pb.MessageIdData()
+    message_id.fill(data)
+    data = pb.MessageIdData.FromString(data.SerializeToString())
+    assert (data.partition, data.batch_index) == message_id[2:]
+    assert position_of(data) == message_id.position or message_id.ledger_id == LATEST.ledger_id
 
 
 def test_message_id_text() -> None:
-    assert str(MessageId(5, 6)) == "5:6:-1:-1"
-    assert MessageId.parse("5:6") == MessageId(5, 6)
-    assert MessageId.parse("5:6:0") == MessageId(5, 6, 0)
-    assert MessageId.parse("5:6:0:2") == MessageId(5, 6, 0, 2)
-    assert MessageId.parse("-1:-1") == EARLIEST
+    assert str(MessageId(5, 6)) == "5:6"
+    assert str(MessageId(5, 6, batch_index=2)) == "5:6:2"
+    assert str(MessageId(5, 6, 0)) == "5:6:0:-1"
+    assert MessageId.parse("5:6:-1:2") == MessageId.parse("5:6:2")
+    assert MessageId.parse("-1:-1") == MessageId(*EARLIEST)
 
 
-def test_minus_one_is_the_largest_number_on_the_wire() -> None:
-    assert EARLIEST.to_data().ledgerId == 2**64 - 1
-    assert LATEST.to_data().ledgerId == 2**63 - 1
+def test_ends_of_a_topic_on_the_wire() -> None:
+    data = pb.MessageIdData()
+    MessageId(*EARLIEST).fill(data)
+    assert data.ledgerId == data.entryId == 2**64 - 1
+    assert position_of(data) == EARLIEST
+    assert position_of(pb.MessageIdData(ledgerId=2**63 - 1, entryId=0)) == LATEST
+    assert position_of(pb.MessageIdData(ledgerId=5, entryId=2**64 - 1)) == (5, -1)
+
+
+def test_the_message_before_another() -> None:
+    assert MessageId(5, 3).before() == MessageId(5, 2)
+    assert MessageId(5, 0).before() == MessageId(5, -1)
+    assert MessageId(5, 3, batch_index=0).before() == MessageId(5, 2)
+    assert MessageId(5, 3, batch_index=4).before() == MessageId(5, 3, batch_index=3)
+    assert MessageId(*EARLIEST).before() == MessageId(*EARLIEST)
 
 
 def test_message_ids_are_ordered() -> None:
     ids = [
-        EARLIEST,
+        MessageId(*EARLIEST),
         MessageId(0, -1),
         MessageId(0, 0),
         MessageId(0, 0, batch_index=0),
         MessageId(0, 0, batch_index=1),
         MessageId(0, 1),
         MessageId(1, 0),
-        LATEST,
+        MessageId(*LATEST),
     ]
     shuffled = ids[::2] + ids[1::2]
     assert sorted(shuffled) == ids
@@ -129,6 +148,8 @@ def test_message_ids_are_ordered() -> None:
         "a:b",
         "5:6:7:8:9",
         "-2:0",
+        "-1:3",
+        "1:-2",
         "5:6:-2",
         "+5:6",
         "5 :6",

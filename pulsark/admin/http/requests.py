@@ -1,0 +1,314 @@
+"""The parts of a request: names in the path, flags in the query, JSON in the body.
+
+Paths are routed undecoded, because a name may contain an encoded slash. Each slot has its own
+rule of decoding, as existing clients need it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote, unquote_plus
+
+from fastapi import Depends, Request
+from fastapi.responses import JSONResponse, Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.stats.stats import Stats
+from pulsark.limits import HTTP_BODY_BYTES_MAX, JSON_DEPTH_MAX
+from pulsark.wire.position import EARLIEST, LATEST, Position
+from pulsark.wire.topic_name import TopicName, check_name_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INT64_MAX = 2**63 - 1
+
+
+# -- what handlers ask for ---------------------------------------------------------------------
+
+
+# FastAPI runs what is not a coroutine function in a thread, and requests would overtake each other.
+
+
+async def _broker(request: Request) -> Broker:
+    broker: Broker = request.app.state.broker
+    return broker
+
+
+async def _stats(request: Request) -> Stats:
+    stats: Stats = request.app.state.stats
+    return stats
+
+
+async def _any_topic(request: Request) -> TopicName:
+    path = request.path_params
+    return topic_name(path["domain"], path["tenant"], path["namespace"], path["topic"])
+
+
+async def _topic(request: Request) -> TopicName:
+    name = await _any_topic(request)
+    if not name.is_persistent:
+        raise fail(405, "This is not possible on a non-persistent topic, which stores nothing")
+    return name
+
+
+async def _namespace(request: Request) -> str:
+    return namespace_name(request.path_params["tenant"], request.path_params["namespace"])
+
+
+async def _subscription(request: Request) -> str:
+    return subscription_name(request.path_params["subscription"])
+
+
+BrokerOf = Annotated[Broker, Depends(_broker)]
+StatsOf = Annotated[Stats, Depends(_stats)]
+TopicOf = Annotated[TopicName, Depends(_topic)]
+"""A persistent topic; 405 for others."""
+AnyTopicOf = Annotated[TopicName, Depends(_any_topic)]
+NamespaceOf = Annotated[str, Depends(_namespace)]
+SubscriptionOf = Annotated[str, Depends(_subscription)]
+
+
+# -- answers -----------------------------------------------------------------------------------
+
+
+def done() -> Response:
+    """204: it is done, and there is nothing to say."""
+    return Response(status_code=204)
+
+
+def empty() -> Response:
+    """200 without a body: the value is not set."""
+    return Response(status_code=200)
+
+
+def value(content: Any, status: int = 200) -> Response:
+    """A JSON value."""
+    return JSONResponse(content, status)
+
+
+def text(content: str) -> Response:
+    """Bare text, which Pulsar labels as JSON."""
+    return Response(content, media_type="application/json")
+
+
+# -- the path ----------------------------------------------------------------------------------
+
+
+def unquoted(segment: str) -> str:
+    """A segment that may be any text: percent-decoded once."""
+    return _decoded(unquote, segment)
+
+
+def name_part(kind: str, segment: str) -> str:
+    """The name of a tenant, namespace or cluster from its segment."""
+    return check_name_part(kind, _decoded(unquote, segment))
+
+
+def namespace_name(tenant: str, namespace: str) -> str:
+    """``tenant/namespace`` from two segments."""
+    return f"{name_part('tenant', tenant)}/{name_part('namespace', namespace)}"
+
+
+def topic_name(domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
+    """A topic's name: its own segment is decoded once, form style (``+`` is a space)."""
+    local = _decoded(unquote_plus, topic)
+    if "/" in local:
+        raise fail(412, "A topic's own name cannot contain a slash")
+    return TopicName.parse(f"{domain}://{namespace_name(tenant, namespace)}/{local}")
+
+
+def subscription_name(segment: str) -> str:
+    """A subscription's name. Pulsar's clients encode it twice, so it is decoded twice.
+
+    Of names that were encoded once, those without ``%`` and ``+`` arrive all the same. There is
+    no telling the others apart, and guessing might delete another subscription than was meant.
+    """
+    return _decoded(unquote_plus, _decoded(unquote, segment))
+
+
+def _decoded(decode: Any, segment: str) -> str:
+    try:
+        decoded: str = decode(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise fail(412, "The path is not UTF-8") from None
+    return decoded
+
+
+def number(segment: str, *, low: int = 0, high: int = INT64_MAX) -> int:
+    """An integer in the path; 404 if it is none, as for any path that does not exist."""
+    digits = segment.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise fail(404, f"{segment[:40]} is not a number")
+    if not low <= int(segment) <= high:
+        raise fail(404, f"{segment[:40]} is out of range")
+    return int(segment)
+
+
+# -- the query -----------------------------------------------------------------------------------
+
+
+def flag(request: Request, name: str, default: bool = False) -> bool:
+    """``true`` in any case; anything else is false."""
+    given = request.query_params.get(name)
+    return default if given is None else given.lower() == "true"
+
+
+# -- the body ------------------------------------------------------------------------------------
+#
+# One rule for all bodies, which is that of Pulsar's JSON: a number or a flag may come as a text,
+# and a text as a number or a flag.
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
+
+
+async def body_bytes(request: Request) -> bytes:
+    """The whole body; 413 if it is too large."""
+    size = 0
+    pieces = []
+    async for piece in request.stream():
+        size += len(piece)
+        if size > HTTP_BODY_BYTES_MAX:
+            raise fail(413, f"The body is larger than {HTTP_BODY_BYTES_MAX} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def json_body(request: Request) -> Any:
+    """The body's JSON; ``None`` if there is no body, or it is ``null``. 400, 413 or 415."""
+    content = await body_bytes(request)
+    if not content.strip():
+        return None
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not media:
+        raise fail(400, "The body has no Content-Type")
+    if media != "application/json" and not media.endswith("+json"):
+        raise fail(415, f"Content-Type {media[:80]} is not supported")
+    try:
+        parsed = json.loads(content, parse_constant=_no_constant, parse_float=_finite)
+        _check(parsed)
+    except (ValueError, RecursionError):
+        raise fail(400, "The body is not valid JSON") from None
+    return parsed
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:40]} is too large")
+    return number
+
+
+def _check(parsed: Any) -> None:
+    """Refuse what is nested too deep and text that is no Unicode."""
+    level: list[Any] = [parsed]
+    for _ in range(JSON_DEPTH_MAX):
+        if not level:
+            return
+        level = [child for node in level for child in _children(node)]
+    if level:
+        raise ValueError("nested too deep")
+
+
+def _children(node: Any) -> Iterator[Any]:
+    if isinstance(node, str):
+        node.encode()
+    elif isinstance(node, dict):
+        yield from node.keys()
+        yield from node.values()
+    elif isinstance(node, list):
+        yield from node
+
+
+async def json_object(request: Request) -> dict[str, Any]:
+    """The body's JSON object; empty if there is no body."""
+    found = await json_body(request)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise fail(400, "A JSON object is expected")
+    return found
+
+
+def strings(found: Any, what: str) -> list[str]:
+    """A JSON list of texts; 400 otherwise."""
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(map(_is_scalar, found)):
+        raise fail(400, f"{what} is a list of texts")
+    return list(map(_as_text, found))
+
+
+def string_map(found: Any, what: str, most: int) -> dict[str, str]:
+    """A JSON object of texts with at most ``most`` members; 400 or 412 otherwise."""
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping) or not all(map(_is_scalar, found.values())):
+        raise fail(400, f"{what} is an object of texts")
+    if len(found) > most:
+        raise fail(412, f"At most {most} {what} are allowed")
+    return {key: _as_text(item) for key, item in found.items()}
+
+
+def integer(found: Any, what: str, default: int | None = None) -> int:
+    """A JSON integer of 64 bits; 400 otherwise."""
+    if found is None and default is not None:
+        return default
+    whole = int(found) if isinstance(found, str) and _INTEGER.fullmatch(found) else found
+    if isinstance(whole, bool) or not isinstance(whole, int) or abs(whole) > INT64_MAX:
+        raise fail(400, f"{what} is an integer")
+    return whole
+
+
+def number_of(found: Any, what: str) -> float:
+    """A JSON number from 0 on; 400 otherwise."""
+    given = found
+    if isinstance(found, str) and _DECIMAL.fullmatch(found):
+        given = float(found)
+    if (
+        isinstance(given, bool)
+        or not isinstance(given, int | float)
+        or not 0 <= given < float("inf")
+    ):
+        raise fail(400, f"{what} is a number from 0")
+    return float(given)
+
+
+def boolean(found: Any, what: str) -> bool:
+    """A JSON ``true`` or ``false``; 400 otherwise."""
+    if found in ("true", "false"):
+        return bool(found == "true")
+    if not isinstance(found, bool):
+        raise fail(400, f"{what} is true or false")
+    return found
+
+
+def _is_scalar(found: Any) -> bool:
+    return isinstance(found, str | int | float)
+
+
+def _as_text(found: str | int | float) -> str:
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def position(found: Any) -> Position:
+    """A message id as a position: -1/-1 is earliest, the largest numbers are latest."""
+    if not isinstance(found, dict):
+        raise fail(400, "A message id has ledgerId and entryId")
+    ledger_id = integer(found.get("ledgerId"), "ledgerId")
+    entry_id = integer(found.get("entryId"), "entryId", -1)
+    if ledger_id == INT64_MAX:
+        return LATEST
+    if ledger_id < 0:
+        return EARLIEST
+    return Position(ledger_id, max(entry_id, -1))

@@ -1,0 +1,5 @@
+"""The routes of Pulsar's admin REST API, one module per resource, with Pulsar's paths and names.
+
+``policy_table`` lists all policies of namespaces and topics; ``policies`` makes routes from the
+list. ``unsupported`` answers the routes of Pulsar that Pulsark does not implement.
+"""

@@ -1,0 +1,258 @@
+"""``/admin/v2/brokers`` and ``/admin/v2/broker-stats``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from pulsark import __version__
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.requests import BrokerOf, StatsOf, done, name_part, text, unquoted, value
+from pulsark.admin.http.streams import json_object, streamed
+from pulsark.config.keys import key_index
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop.turns import Pace, in_turns
+from pulsark.dispatch.model.interfaces import AnyTopic
+from pulsark.dispatch.stats.stats import Stats
+from pulsark.dispatch.upkeep.upkeep import each_topic, enforce_quotas
+
+router = APIRouter(prefix="/admin/v2", tags=["brokers"])
+
+PULSAR_VERSION = "4.0.7"
+"""The version of Pulsar whose behaviour clients and tools find here."""
+
+
+@router.get("/brokers/health")
+async def health(broker: BrokerOf) -> Response:
+    """``ok`` when the metadata store answers."""
+    await broker.resources.clusters.list()
+    return text("ok")
+
+
+@router.get("/brokers/ready")
+async def ready(broker: BrokerOf) -> Response:
+    """``ok`` when the broker has started."""
+    if not broker.broker_url:
+        raise fail(500, "The broker is starting")
+    return text("ok")
+
+
+@router.get("/brokers/version")
+async def version() -> Response:
+    """The version that clients compare."""
+    return text(f"{PULSAR_VERSION}-pulsark-{__version__}")
+
+
+@router.get("/brokers")
+async def list_brokers(broker: BrokerOf) -> Response:
+    """All brokers as ``host:webport``."""
+    return value([_broker_id(broker)])
+
+
+@router.get("/brokers/leaderBroker")
+async def leader(broker: BrokerOf) -> Response:
+    """The broker that assigns bundles."""
+    return value({"serviceUrl": broker.web_url, "brokerId": _broker_id(broker)})
+
+
+@router.get("/brokers/internal-configuration")
+async def internal_configuration() -> Response:
+    """Where Pulsar's own parts would find the metadata store: there is none to share."""
+    return value(
+        {
+            "zookeeperServers": "",
+            "configurationStoreServers": "",
+            "metadataStoreUrl": "",
+            "configurationMetadataStoreUrl": "",
+            "ledgersRootPath": "/ledgers",
+        }
+    )
+
+
+@router.get("/brokers/configuration")
+async def dynamic_names() -> Response:
+    """Names of settings that can be changed while running: none."""
+    return value([])
+
+
+@router.get("/brokers/configuration/values")
+async def dynamic_values() -> Response:
+    """Settings that were changed while running: none."""
+    return value({})
+
+
+@router.get("/brokers/configuration/runtime")
+async def runtime_configuration(broker: BrokerOf) -> Response:
+    """All settings as text."""
+    keys = key_index()
+    return value(
+        {
+            name: keys[name].text(setting)
+            for name, setting in dataclasses.asdict(broker.settings).items()
+        }
+    )
+
+
+@router.post("/brokers/configuration/{key}/{content:path}")
+@router.delete("/brokers/configuration/{key}")
+async def change_configuration(key: str) -> Response:
+    """No setting can be changed while running."""
+    raise fail(412, f"{unquoted(key)[:100]} cannot be changed while the broker runs")
+
+
+@router.get("/brokers/backlog-quota-check")
+async def check_backlogs(broker: BrokerOf) -> Response:
+    """Look at all backlogs now."""
+    await each_topic(broker.topics, enforce_quotas)
+    return done()
+
+
+@router.get("/brokers/{cluster}/{server}/ownedNamespaces")
+async def owned_namespaces(cluster: str, server: str, broker: BrokerOf) -> Response:
+    """The bundles that a broker has claimed."""
+    await _check_cluster(cluster, broker)
+    if unquoted(server) != _broker_id(broker):
+        raise fail(404, "Broker does not exist")
+    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return value(dict.fromkeys(broker.ownership.owned(), status))
+
+
+@router.get("/bookies/all")
+async def list_bookies(broker: BrokerOf) -> Response:
+    """The bookies of this process."""
+    return value({"bookies": [{"bookieId": one} for one in broker.ledgers.bookie_ids]})
+
+
+@router.get("/brokers/{cluster}")
+async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
+    """The brokers of a cluster."""
+    await _check_cluster(cluster, broker)
+    return value([_broker_id(broker)])
+
+
+@router.get("/broker-stats/topics")
+async def broker_topics(broker: BrokerOf, stats: StatsOf) -> Response:
+    """Statistics of all loaded topics, by namespace, bundle and domain."""
+    tree: dict[str, Any] = {}
+    async for topic in in_turns(broker.topics.served()):
+        bundles = tree.setdefault(topic.name.namespace_name, {})
+        domains = bundles.setdefault(await broker.ownership.bundle_of(topic.name), {})
+        domains.setdefault(topic.name.domain, []).append(topic)
+    return streamed(json_object(_broker_tree(tree, stats, Pace())))
+
+
+async def _broker_tree(
+    tree: dict[str, Any], stats: Stats, pace: Pace
+) -> AsyncIterator[tuple[str, Any]]:
+    for name, below in tree.items():
+        if isinstance(below, dict):
+            yield name, _broker_tree(below, stats, pace)
+        else:
+            yield name, _broker_topics(below, stats, pace)
+
+
+async def _broker_topics(
+    topics: list[AnyTopic], stats: Stats, pace: Pace
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    for topic in topics:
+        yield str(topic.name), _broker_stats(stats.topic(topic), await stats.internal(topic))
+        await pace.step()
+
+
+@router.get("/broker-stats/metrics")
+async def broker_metrics() -> Response:
+    """Pulsar's older form of metrics; ``/metrics`` is the one that has them."""
+    return value([])
+
+
+_RATES = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
+
+
+@router.get("/broker-stats/load-report")
+async def load_report(broker: BrokerOf, stats: StatsOf) -> Response:
+    """How busy the broker is."""
+    topics = []
+    async for topic in in_turns(broker.topics.served()):
+        found = stats.topic(topic)
+        counts = {name: found[name] for name in _RATES}
+        counts["producers"] = len(found["publishers"])
+        counts["consumers"] = sum(len(s["consumers"]) for s in found["subscriptions"].values())
+        topics.append(counts)
+    return value(
+        {
+            "webServiceUrl": broker.web_url,
+            "pulsarServiceUrl": broker.broker_url,
+            **{name: float(sum(counts[name] for counts in topics)) for name in _RATES},
+            "numTopics": len(topics),
+            "numProducers": sum(counts["producers"] for counts in topics),
+            "numConsumers": sum(counts["consumers"] for counts in topics),
+            "brokerVersionString": PULSAR_VERSION,
+            "startTimestamp": broker.started_ms,
+            "loadReportType": "LocalBrokerData",
+        }
+    )
+
+
+async def _check_cluster(cluster: str, broker: Broker) -> None:
+    if name_part("cluster", cluster) != broker.settings.clusterName:
+        raise fail(404, "Cluster does not exist")
+
+
+def _broker_id(broker: Broker) -> str:
+    return urlsplit(broker.web_url).netloc
+
+
+def _broker_stats(stats: dict[str, Any], internal: dict[str, Any]) -> dict[str, Any]:
+    """The older shape of a topic's statistics."""
+    same = (
+        "publishers",
+        "replication",
+        "averageMsgSize",
+        "msgRateIn",
+        "msgRateOut",
+        "msgThroughputIn",
+        "msgThroughputOut",
+        "storageSize",
+        "backlogSize",
+    )
+    return {
+        **{key: stats[key] for key in same},
+        "subscriptions": {
+            name: _broker_subscription(found, internal["cursors"].get(name, {}))
+            for name, found in stats["subscriptions"].items()
+        },
+        "producerCount": len(stats["publishers"]),
+        "msgInCount": stats["msgInCounter"],
+        "bytesInCount": stats["bytesInCounter"],
+        "msgOutCount": stats["msgOutCounter"],
+        "bytesOutCount": stats["bytesOutCounter"],
+        "pendingAddEntriesCount": internal["pendingAddEntriesCount"],
+        "filteredEntriesCount": 0,
+    }
+
+
+def _broker_subscription(found: dict[str, Any], cursor: dict[str, Any]) -> dict[str, Any]:
+    same = (
+        "consumers",
+        "msgBacklog",
+        "msgRateExpired",
+        "msgRateOut",
+        "msgThroughputOut",
+        "messageAckRate",
+        "msgRateRedeliver",
+        "type",
+        "filterProcessedMsgCount",
+        "filterAcceptedMsgCount",
+        "filterRejectedMsgCount",
+        "filterRescheduledMsgCount",
+    )
+    of_cursor = (
+        "numberOfEntriesSinceFirstNotAckedMessage",
+        "totalNonContiguousDeletedMessagesRange",
+    )
+    return {key: found[key] for key in same} | {key: cursor.get(key, 0) for key in of_cursor}

@@ -1,0 +1,107 @@
+"""``/admin/v2/namespaces/.../{bundle}``: the ranges of hashes that a namespace is cut in."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.paths import BUNDLE, TOPICS
+from pulsark.admin.http.requests import BrokerOf, NamespaceOf, done, flag, value
+from pulsark.admin.pulsar.policies import existing_namespace
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.wire.hashes import bundle_hash
+from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
+
+router = APIRouter(tags=["bundles"])
+
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_ONE = _NAMESPACE + BUNDLE
+
+
+async def checked_bundle(broker: Broker, namespace: str, bundle: str) -> str:
+    """The name of a bundle as it is kept; 412 if the namespace has no such bundle."""
+    name = bundle.lower()
+    if name not in (await existing_namespace(broker, namespace)).bundles:
+        raise fail(412, f"{bundle} is not a bundle of {namespace}")
+    return name
+
+
+async def topics_of_bundle(broker: Broker, namespace: str, bundle: str) -> list[TopicName]:
+    """All topics in a bundle, each partition by itself."""
+    listed = (
+        *await broker.catalog.list_topics(namespace, include_system=True),
+        *await broker.catalog.list_non_persistent_topics(namespace, include_system=True),
+    )
+    names = [TopicName.parse(topic) async for topic in in_turns(listed)]
+    return [
+        name async for name in in_turns(names) if await broker.ownership.bundle_of(name) == bundle
+    ]
+
+
+@router.get(_NAMESPACE + "/bundles")
+async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """Where the bundles begin and end."""
+    edges = list((await existing_namespace(broker, name)).bundle_boundaries)
+    return value({"boundaries": edges, "numBundles": len(edges) - 1})
+
+
+@router.put(_ONE + "/unload")
+async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
+    """Close the topics of one bundle."""
+    wanted = await checked_bundle(broker, name, bundle)
+    async for topic in in_turns(broker.topics.served()):
+        if (
+            topic.name.namespace_name == name
+            and await broker.ownership.bundle_of(topic.name) == wanted
+        ):
+            await broker.topics.unload(topic.name)
+    return done()
+
+
+@router.put(_ONE + "/split")
+async def split_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
+    """Refused: there is one broker, and nothing to be gained."""
+    await checked_bundle(broker, name, bundle)
+    raise fail(501, "Bundles are not split: there is one broker, which serves all of them")
+
+
+@router.get(_ONE + "/topicHashPositions")
+async def topic_hash_positions(
+    name: NamespaceOf, bundle: str, request: Request, broker: BrokerOf
+) -> Response:
+    """The hashes of a bundle's topics, of all or of those that the query names."""
+    wanted = await checked_bundle(broker, name, bundle)
+    asked = {part for given in request.query_params.getlist("topics") for part in given.split(",")}
+    found = [str(topic) for topic in await topics_of_bundle(broker, name, wanted)]
+    shown = {topic: bundle_hash(topic) for topic in found if not asked or topic in asked}
+    return value({"namespace": name, "bundle": wanted, "topicHashPositions": shown})
+
+
+@router.delete(_ONE)
+async def delete_bundle(
+    name: NamespaceOf, bundle: str, request: Request, broker: BrokerOf
+) -> Response:
+    """Delete the topics of a bundle with ``force``; 409 if it has some. The bundle stays."""
+    wanted = await checked_bundle(broker, name, bundle)
+    topics = await topics_of_bundle(broker, name, wanted)
+    if topics and not flag(request, "force"):
+        raise fail(409, "Cannot delete a bundle that has topics")
+    for topic in topics:
+        await broker.deletion.delete_topic(topic, force=True)
+    return done()
+
+
+@router.get(TOPICS.replace("{domain:domain}", NON_PERSISTENT) + BUNDLE)
+async def non_persistent_topics(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
+    """The non-persistent topics of a bundle that are in memory."""
+    wanted = await checked_bundle(broker, name, bundle)
+    return value(
+        [
+            str(topic.name)
+            for topic in broker.non_persistent.all()
+            if topic.name.namespace_name == name
+            and await broker.ownership.bundle_of(topic.name) == wanted
+        ]
+    )

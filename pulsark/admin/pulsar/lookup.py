@@ -1,0 +1,43 @@
+"""``/lookup/v2``: who serves a topic."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.paths import LOOKUP, OLD_LOOKUP
+from pulsark.admin.http.requests import AnyTopicOf, BrokerOf, text, value
+from pulsark.admin.pulsar.partitioned import is_there
+from pulsark.dispatch.policies.policies import auto_topic_creation
+from pulsark.errors import ClientError, ServerError
+
+router = APIRouter(tags=["lookup"])
+
+_LISTENER_HEADER = "X-Pulsar-ListenerName"
+
+
+@router.get(LOOKUP)
+@router.get(OLD_LOOKUP, include_in_schema=False)
+async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) -> Response:
+    """The broker that serves a topic. Never creates it."""
+    namespace = await broker.ownership.namespace(topic)
+    created = auto_topic_creation(broker.settings, namespace.policies)
+    if not created.allowed and not await is_there(broker, topic):
+        raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
+    listener = request.query_params.get("listenerName", "")
+    found = await broker.lookup(topic, listener or request.headers.get(_LISTENER_HEADER, ""))
+    return value(
+        {
+            "brokerUrl": found.broker_url,
+            "httpUrl": found.http_url,
+            "nativeUrl": found.broker_url,
+            "brokerUrlSsl": "",
+        }
+    )
+
+
+@router.get(LOOKUP + "/bundle")
+@router.get(OLD_LOOKUP + "/bundle", include_in_schema=False)
+async def lookup_bundle(topic: AnyTopicOf, broker: BrokerOf) -> Response:
+    """The bundle that a topic is in, as bare text."""
+    return text(await broker.ownership.bundle_of(topic))

@@ -1,0 +1,274 @@
+"""``/metrics``: Prometheus text with Pulsar's names, so that its dashboards work.
+
+``cluster`` is the first label of every series, and nearly everything is a gauge, also what is
+called ``_total``: that is how Pulsar has it. Series exist for topics that are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+
+from pulsark import __version__
+from pulsark.admin.http.requests import BrokerOf, StatsOf
+from pulsark.admin.http.streams import streamed
+from pulsark.config.settings import Settings
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop.stalls import LoopStalls
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.model.interfaces import AnyTopic
+from pulsark.dispatch.stats.stats import Stats
+from pulsark.limits import METRICS_PER_TURN_MAX
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(tags=["metrics"])
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[tuple[str, str], ...]
+Sample = tuple[str, Labels, float]
+
+
+@router.get("/metrics")
+async def metrics(broker: BrokerOf, stats: StatsOf) -> StreamingResponse:
+    """All metrics of this broker."""
+    return streamed(_lines(broker, stats), CONTENT_TYPE)
+
+
+async def _lines(broker: Broker, stats: Stats) -> AsyncIterator[str]:
+    cluster = broker.settings.clusterName
+    async for line in render(samples(broker, stats), cluster):
+        yield line
+    if broker.loop_stalls is not None:
+        yield _stalls(broker.loop_stalls, cluster)
+    yield _process_metrics()
+
+
+async def render(found: Iterable[Sample], cluster: str) -> AsyncIterator[str]:
+    """Samples as lines, those of one name together."""
+    families: dict[str, list[str]] = {}
+    async for name, labels, number in in_turns(found, METRICS_PER_TURN_MAX):
+        inside = ",".join(
+            f'{key}="{_escaped(label)}"' for key, label in (("cluster", cluster), *labels)
+        )
+        families.setdefault(name, []).append(f"{name}{{{inside}}} {_number(number)}\n")
+    for name, lines in families.items():
+        yield f"# TYPE {name} gauge\n"
+        async for line in in_turns(lines, METRICS_PER_TURN_MAX):
+            yield line
+
+
+def samples(broker: Broker, stats: Stats) -> Iterator[Sample]:
+    """The samples of one broker."""
+    settings = broker.settings
+    by_namespace: dict[str, list[dict[str, float]]] = {}
+    everything: list[dict[str, float]] = []
+    for topic in broker.topics.served():
+        found = stats.topic(topic)
+        sums = _topic_sums(topic, found, settings)
+        by_namespace.setdefault(topic.name.namespace_name, []).append(sums)
+        everything.append(sums)
+        if settings.exposeTopicLevelMetricsInPrometheus:
+            labels = _topic_labels(topic, settings)
+            yield from ((f"pulsar_{name}", labels, number) for name, number in sums.items())
+            yield from _subscriptions(found, labels, settings)
+            if settings.exposeProducerLevelMetricsInPrometheus:
+                yield from _producers(found, labels)
+    for namespace, topics in sorted(by_namespace.items()):
+        labels = (("namespace", namespace),)
+        yield "pulsar_topics_count", labels, len(topics)
+        if not settings.exposeTopicLevelMetricsInPrometheus:
+            for name, number in _added(topics).items():
+                remote = (("remote_cluster", "local"),) if name == "msg_backlog" else ()
+                yield f"pulsar_{name}", labels + remote, number
+    yield from _broker_samples(broker, _added(everything), len(everything))
+
+
+def _topic_labels(topic: AnyTopic, settings: Settings) -> Labels:
+    name = topic.name
+    if settings.splitTopicAndPartitionLabelInPrometheus:
+        return (
+            ("namespace", name.namespace_name),
+            ("topic", str(name.base)),
+            ("partition", str(name.partition)),
+        )
+    return (("namespace", name.namespace_name), ("topic", str(name)))
+
+
+def _topic_sums(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> dict[str, float]:
+    subscriptions = list(found["subscriptions"].values())
+    copies = settings.managedLedgerDefaultWriteQuorum
+    return {
+        "rate_in": found["msgRateIn"],
+        "rate_out": found["msgRateOut"],
+        "throughput_in": found["msgThroughputIn"],
+        "throughput_out": found["msgThroughputOut"],
+        "msg_backlog": sum(s["msgBacklog"] for s in subscriptions),
+        "producers_count": len(topic.producers),
+        "consumers_count": sum(len(s["consumers"]) for s in subscriptions),
+        "subscriptions_count": len(subscriptions),
+        "storage_size": found["storageSize"] * copies,
+        "storage_logical_size": found["storageSize"],
+        "storage_backlog_size": found["backlogSize"],
+        "storage_offloaded_size": found["offloadedStorageSize"],
+        "storage_backlog_quota_limit": found["backlogQuotaLimitSize"],
+        "storage_backlog_quota_limit_time": found["backlogQuotaLimitTime"],
+        "storage_backlog_age_seconds": found["oldestBacklogMessageAgeSeconds"],
+        "in_bytes_total": found["bytesInCounter"],
+        "in_messages_total": found["msgInCounter"],
+        "average_msg_size": found["averageMsgSize"],
+        "delayed_message_index_size_bytes": found["delayedMessageIndexSizeInBytes"],
+    }
+
+
+def _added(topics: list[dict[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for sums in topics:
+        for name, number in sums.items():
+            total[name] = total.get(name, 0) + number
+    for name in _NOT_ADDED:
+        total.pop(name, None)
+    return total
+
+
+_NOT_ADDED = (
+    "average_msg_size",
+    "storage_backlog_quota_limit",
+    "storage_backlog_quota_limit_time",
+    "storage_backlog_age_seconds",
+)
+"""What is said of a topic and has no sum."""
+
+
+_OF_SUBSCRIPTION = {
+    "subscription_back_log": "msgBacklog",
+    "subscription_back_log_no_delayed": "msgBacklogNoDelayed",
+    "subscription_delayed": "msgDelayed",
+    "subscription_in_replay": "msgInReplay",
+    "subscription_msg_rate_out": "msgRateOut",
+    "subscription_msg_throughput_out": "msgThroughputOut",
+    "subscription_msg_rate_redeliver": "msgRateRedeliver",
+    "subscription_msg_ack_rate": "messageAckRate",
+    "subscription_msg_rate_expired": "msgRateExpired",
+    "subscription_unacked_messages": "unackedMessages",
+    "subscription_blocked_on_unacked_messages": "blockedSubscriptionOnUnackedMsgs",
+    "subscription_total_msg_expired": "totalMsgExpired",
+    "subscription_last_acked_timestamp": "lastAckedTimestamp",
+    "subscription_last_consumed_timestamp": "lastConsumedTimestamp",
+    "subscription_last_consumed_flow_timestamp": "lastConsumedFlowTimestamp",
+    "subscription_last_expire_timestamp": "lastExpireTimestamp",
+    "subscription_last_mark_delete_advanced_timestamp": "lastMarkDeleteAdvancedTimestamp",
+    "out_bytes_total": "bytesOutCounter",
+    "out_messages_total": "msgOutCounter",
+}
+_OF_CONSUMER = {
+    "consumer_msg_rate_out": "msgRateOut",
+    "consumer_msg_throughput_out": "msgThroughputOut",
+    "consumer_msg_rate_redeliver": "msgRateRedeliver",
+    "consumer_msg_ack_rate": "messageAckRate",
+    "consumer_available_permits": "availablePermits",
+    "consumer_unacked_messages": "unackedMessages",
+    "consumer_blocked_on_unacked_messages": "blockedConsumerOnUnackedMsgs",
+}
+
+
+def _subscriptions(found: dict[str, Any], labels: Labels, settings: Settings) -> Iterator[Sample]:
+    for name, subscription in found["subscriptions"].items():
+        inner = (*labels, ("subscription", name))
+        for metric, key in _OF_SUBSCRIPTION.items():
+            yield f"pulsar_{metric}", inner, subscription[key]
+        if "msgDropRate" in subscription:
+            yield "pulsar_subscription_msg_drop_rate", inner, subscription["msgDropRate"]
+        yield "pulsar_subscription_consumers_count", inner, len(subscription["consumers"])
+        if settings.exposeConsumerLevelMetricsInPrometheus:
+            for number, consumer in enumerate(subscription["consumers"]):
+                one = (
+                    *inner,
+                    ("consumer_name", consumer["consumerName"]),
+                    ("consumer_id", str(number)),
+                )
+                for metric, key in _OF_CONSUMER.items():
+                    yield f"pulsar_{metric}", one, consumer[key]
+
+
+def _producers(found: dict[str, Any], labels: Labels) -> Iterator[Sample]:
+    for publisher in found["publishers"]:
+        one = (
+            *labels,
+            ("producer_name", publisher["producerName"]),
+            ("producer_id", str(publisher["producerId"])),
+        )
+        yield "pulsar_producer_msg_rate_in", one, publisher["msgRateIn"]
+        yield "pulsar_producer_msg_throughput_in", one, publisher["msgThroughputIn"]
+        yield "pulsar_producer_msg_average_Size", one, publisher["averageMsgSize"]
+
+
+_OF_BROKER = (
+    "rate_in",
+    "rate_out",
+    "throughput_in",
+    "throughput_out",
+    "msg_backlog",
+    "storage_size",
+    "storage_logical_size",
+    "producers_count",
+    "consumers_count",
+    "subscriptions_count",
+)
+
+
+def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Iterator[Sample]:
+    yield "pulsar_broker_topics_count", (), topics
+    for name in _OF_BROKER:
+        yield f"pulsar_broker_{name}", (), total.get(name, 0)
+    where = (("broker", broker.settings.advertisedAddress), ("metric", "broker_connection"))
+    yield "pulsar_active_connections", where, len(broker.connections)
+    buffer = broker.publish_buffer
+    yield "pulsar_broker_throttled_connections_global_limit", (), buffer.waiting
+    yield "pulsark_pending_publish_bytes", (), buffer.bytes
+    health = (("broker", broker.settings.advertisedAddress), ("metric", "health"))
+    configured, there = broker.settings.bookies, broker.ledgers.bookie_count
+    yield "pulsar_health", health, int(there >= configured)
+    yield "pulsark_bookies_configured", (), configured
+    yield "pulsark_bookies_available", (), there
+    records = (topic.ledger.record_bytes for topic in broker.topics.loaded())
+    yield "pulsark_topic_record_bytes_max", (), max(records, default=0)
+    for topic in broker.tables.changed():
+        labels = (("namespace", TopicName.parse(topic).namespace_name), ("topic", topic))
+        yield "pulsark_table_changed_by_others", labels, 1
+    yield "pulsar_version_info", (("version", __version__), ("commit", "")), 1
+
+
+def _stalls(stalls: LoopStalls, cluster: str) -> str:
+    """How long clients had to wait for the event loop: a histogram."""
+    name, label = "pulsark_loop_stall_seconds", f'cluster="{_escaped(cluster)}"'
+    return "".join(
+        [
+            f"# TYPE {name} histogram\n",
+            *(f'{name}_bucket{{{label},le="{le}"}} {count}\n' for le, count in stalls.buckets()),
+            f"{name}_sum{{{label}}} {stalls.total_seconds!r}\n",
+            f"{name}_count{{{label}}} {stalls.count}\n",
+            f"# TYPE {name}_max gauge\n",
+            f"{name}_max{{{label}}} {stalls.take_longest()!r}\n",
+        ]
+    )
+
+
+def _process_metrics() -> str:
+    """Memory, processor time and descriptors of this process, in Prometheus' own names."""
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return generate_latest(registry).decode()
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(number: float) -> str:
+    return str(int(number)) if isinstance(number, bool) else repr(number)

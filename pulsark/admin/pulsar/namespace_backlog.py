@@ -1,0 +1,97 @@
+"""What is done to the subscriptions of all topics of a namespace, or of one of its bundles.
+
+Topics that nobody has loaded are loaded one by one, only those with such a subscription, and only
+for as long as it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.paths import BUNDLE
+from pulsark.admin.http.requests import BrokerOf, NamespaceOf, done, unquoted
+from pulsark.admin.pulsar.bundles import checked_bundle
+from pulsark.admin.pulsar.policies import existing_namespace
+from pulsark.admin.pulsar.subscriptions import pass_over
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.model.interfaces import is_system_subscription
+from pulsark.dispatch.subscription.subscription import Subscription
+from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.paths import managed_ledger_path
+from pulsark.storage.managed_ledger.managed_ledger import read_record
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["subscriptions"])
+
+
+@router.post("/clearBacklog")
+@router.post("/clearBacklog/{subscription}")
+@router.post(BUNDLE + "/clearBacklog")
+@router.post(BUNDLE + "/clearBacklog/{subscription}")
+async def clear_backlog(
+    name: NamespaceOf, broker: BrokerOf, bundle: str = "", subscription: str = ""
+) -> Response:
+    """Acknowledge everything there is, for all subscriptions or those of a name."""
+    await _each(broker, name, bundle, unquoted(subscription), _clear)
+    return done()
+
+
+@router.post("/unsubscribe/{subscription}")
+@router.post(BUNDLE + "/unsubscribe/{subscription}")
+async def unsubscribe(
+    name: NamespaceOf, subscription: str, broker: BrokerOf, bundle: str = ""
+) -> Response:
+    """Delete the subscriptions of a name; 412 if one has consumers."""
+    wanted = unquoted(subscription)
+    if is_system_subscription(wanted):
+        raise fail(412, f"{wanted} is one of the broker's own subscriptions")
+    await _each(broker, name, bundle, wanted, Subscription.delete)
+    return done()
+
+
+async def _clear(subscription: Subscription) -> None:
+    await pass_over(subscription, subscription.topic.ledger.last_confirmed)
+
+
+async def _each(
+    broker: Broker,
+    namespace: str,
+    bundle: str,
+    wanted: str,
+    do: Callable[[Subscription], Awaitable[None]],
+) -> None:
+    """Do something with every subscription of clients, or with those of a name."""
+    await existing_namespace(broker, namespace)
+    within = await checked_bundle(broker, namespace, bundle) if bundle else ""
+    async for topic in in_turns(await broker.catalog.list_topics(namespace)):
+        name = TopicName.parse(topic)
+        if within and await broker.ownership.bundle_of(name) != within:
+            continue
+        if not broker.topics.is_loading(name) and not await _has(broker, name, wanted):
+            continue
+        async with broker.topics.visit(name) as visited:
+            try:
+                loaded = visited if visited is not None else await broker.topics.load(name)
+            except ClientError as error:
+                if error.code is ServerError.TopicNotFound:
+                    continue  # deleted meanwhile
+                raise
+            for subscription in list(loaded.subscriptions.values()):
+                if wanted in ("", subscription.name) and not is_system_subscription(
+                    subscription.name
+                ):
+                    await do(subscription)
+
+
+async def _has(broker: Broker, name: TopicName, wanted: str) -> bool:
+    """Whether a topic that is not loaded has a durable subscription, or one of that name."""
+    record = await read_record(managed_ledger_path(name), broker.metadata)
+    if record is None:
+        return False
+    cursors = await broker.cursor_logs.mark_deletes(name, record.topic_id)
+    return wanted in cursors if wanted else bool(cursors)

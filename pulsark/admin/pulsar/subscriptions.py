@@ -1,0 +1,373 @@
+"""Subscriptions of a topic: list, create, delete, skip, reset, acknowledge.
+
+On a topic with partitions each call goes to all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.requests import (
+    AnyTopicOf,
+    BrokerOf,
+    SubscriptionOf,
+    TopicOf,
+    done,
+    flag,
+    integer,
+    json_body,
+    json_object,
+    number,
+    position,
+    string_map,
+    value,
+)
+from pulsark.admin.pulsar.partitioned import is_there, leaves, refuse_base
+from pulsark.admin.pulsar.past_cursors import past_cursors
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.model.interfaces import AnyTopic
+from pulsark.dispatch.policies.policies import auto_topic_creation
+from pulsark.dispatch.subscription.stored_topic import EntrySource
+from pulsark.dispatch.subscription.subscription import Subscription
+from pulsark.dispatch.topic.topic import Topic
+from pulsark.dispatch.topics.consumer_admission import check_subscription_name
+from pulsark.limits import ADMIN_ACKS_MAX, TOPIC_PROPERTIES_MAX
+from pulsark.runtime import new_done
+from pulsark.storage.cursor.cursor import Ack
+from pulsark.wire.ack_set import full_mask, words_of_mask
+from pulsark.wire.position import EARLIEST, LATEST, Position
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix=TOPICS, tags=["subscriptions"])
+
+_ONE = "/{topic}/subscription/{subscription}"
+SKIP_MAX = 100_000_000
+
+
+@router.get("/{topic}/subscriptions")
+async def list_subscriptions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
+    """Names of a topic's subscriptions."""
+    names: dict[str, None] = {}
+    for loaded in await _served(broker, topic):
+        names.update(dict.fromkeys(loaded.subscriptions))
+    return value(list(names))
+
+
+@router.put(_ONE)
+async def create_subscription(
+    topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Create a subscription; without a message id it starts with the next message."""
+    body = await json_body(request)
+    if not topic.is_persistent:
+        raise fail(400, "Consumers make the subscriptions of a non-persistent topic")
+    start, properties = LATEST, {}
+    if body is not None:
+        start = position(body)
+        given = body.get("properties")
+        properties = string_map(given, "properties", TOPIC_PROPERTIES_MAX)
+    check_subscription_name(name)
+    if not await is_there(broker, topic):
+        namespace = await broker.ownership.namespace(topic)
+        if not auto_topic_creation(broker.settings, namespace.policies).allowed:
+            raise fail(412, "Topic does not exist, and automatic creation is switched off")
+        if await broker.creation.partition_count(topic, create=True) == 0:
+            await broker.creation.topic_for_clients(topic)
+    targets = await _loaded(broker, topic)
+    if all(name in target.subscriptions for target in targets):
+        raise fail(409, "Subscription already exists for topic")
+    for target in targets:
+        if name not in target.subscriptions:
+            await target.create_subscription(
+                name, start, properties, durable=True, replicated=flag(request, "replicated")
+            )
+    return done()
+
+
+@router.delete(_ONE)
+async def delete_subscription(
+    topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Delete a subscription without consumers, or any with ``force``."""
+    served = await _served(broker, topic)
+    found = [one.subscriptions[name] for one in served if name in one.subscriptions]
+    if not found:
+        raise fail(404, "Subscription not found")
+    force = flag(request, "force")
+    if not force:
+        for subscription in found:
+            subscription.check_unused()  # of none, or of all
+    for subscription in found:
+        await subscription.delete(force=force)
+    return done()
+
+
+@router.post(_ONE + "/skip_all")
+async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
+    """Acknowledge everything there is."""
+    for subscription in await _subscriptions(broker, topic, name):
+        await pass_over(subscription, subscription.topic.ledger.last_confirmed)
+    return done()
+
+
+@router.post(_ONE + "/skip/{count}")
+async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerOf) -> Response:
+    """Acknowledge the next ``count`` entries."""
+    skipped = number(count, high=SKIP_MAX)
+    subscription = await _single(broker, topic, name)
+    target = _after_unacked(subscription, skipped)
+    if target is not None:
+        await pass_over(subscription, target)
+    return done()
+
+
+@router.post(_ONE + "/resetcursor/{timestamp}")
+async def reset_by_time(
+    topic: TopicOf, name: SubscriptionOf, timestamp: str, broker: BrokerOf
+) -> Response:
+    """Go on with the first message published at or after a time."""
+    published_ms = number(timestamp)
+    for subscription in await _subscriptions(broker, topic, name):
+        await subscription.seek_to_time(published_ms)
+    return done()
+
+
+@router.post(_ONE + "/resetcursor")
+async def reset_by_id(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Go on with a message, or with the one after it (``excluded``); also within a batch."""
+    body = await json_object(request)
+    target = position(body)
+    batch_index = integer(body.get("batchIndex"), "batchIndex", -1)
+    excluded = body.get("excluded") is True or body.get("isExcluded") is True
+    subscription = await _single(broker, topic, name)
+    ledger = subscription.topic.ledger
+    last = ledger.last_confirmed
+    ack_set: list[int] = []
+    if target > last:
+        target = Position(last.ledger_id, last.entry_id + 1)
+    elif batch_index >= 0:
+        passed = batch_index + excluded
+        ack_set = await _batch_from(subscription.topic, target, passed)
+        if not ack_set and passed:
+            target = ledger.next_position(target)
+    elif excluded:
+        target = ledger.next_position(target)
+    await subscription.seek(target, ack_set or None)
+    return done()
+
+
+@router.post(_ONE + "/expireMessages/{seconds}")
+async def expire_by_age(
+    topic: TopicOf, name: SubscriptionOf, seconds: str, broker: BrokerOf
+) -> Response:
+    """Acknowledge what was published so long ago; 409 if there is nothing so old."""
+    _expire(await _with_topics(broker, topic, name), number(seconds, low=1))
+    return done()
+
+
+@router.post("/{topic}/all_subscription/expireMessages/{seconds}")
+async def expire_all_by_age(topic: TopicOf, seconds: str, broker: BrokerOf) -> Response:
+    """The same for all subscriptions."""
+    age = number(seconds, low=1)
+    loaded = await _loaded(broker, topic)
+    _expire([(one, s) for one in loaded for s in one.backlog.subscriptions], age)
+    return done()
+
+
+@router.post(_ONE + "/expireMessages")
+async def expire_by_id(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Acknowledge everything up to a message, or up to the one before it (``excluded``)."""
+    body = await json_object(request)
+    target = position(body)
+    subscription = await _single(broker, topic, name)
+    ledger = subscription.topic.ledger
+    if body.get("excluded") is True or body.get("isExcluded") is True:
+        target = ledger.previous_position(target)
+    subscription.expire(min(target, ledger.last_confirmed))
+    return done()
+
+
+@router.post(_ONE + "/acknowledge")
+async def acknowledge(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Acknowledge everything up to a message, or each message of a list, durably. Pulsark's own.
+
+    For subscriptions that have no consumers of their own, as those that move with a Spark query.
+    """
+    body = await json_body(request)
+    subscription = await _single(broker, topic, name)
+    if subscription.consumers:
+        raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
+    if isinstance(body, list):
+        acks = [await _ack_of(subscription.topic, found) for found in _few(body)]
+        durable, resolve = new_done()
+        subscription.acknowledge(acks, resolve)
+        await durable
+    else:
+        target = position(body or {})
+        await pass_over(subscription, min(target, subscription.topic.ledger.last_confirmed))
+    return done()
+
+
+@router.post(_ONE + "/restore/{timestamp}")
+async def restore(
+    topic: TopicOf, name: SubscriptionOf, timestamp: str, broker: BrokerOf
+) -> Response:
+    """Acknowledged is what was acknowledged at a past time, message by message. Pulsark's own.
+
+    A subscription that was deleted since then is made again.
+    """
+    at_ms = number(timestamp)
+    found = []
+    for loaded in await _loaded(broker, topic):
+        past = (await past_cursors(loaded, at_ms)).get(name)
+        if past is not None:
+            found.append((loaded, past))
+    if not found:
+        raise fail(404, f"Subscription {name} did not exist at that time")
+    for loaded, past in found:
+        subscription = await loaded.create_subscription(
+            name, EARLIEST, dict(past.properties), durable=True
+        )
+        await subscription.restore(past.state)
+    return done()
+
+
+@router.get(_ONE + "/properties")
+async def get_properties(topic: AnyTopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
+    """A subscription's properties. Where nothing is stored they are not, either."""
+    if not topic.is_persistent:
+        await refuse_base(broker, topic)
+        if name not in (await broker.topics.open(topic)).subscriptions:
+            raise fail(404, "Subscription not found")
+        return value({})
+    found = await _subscriptions(broker, topic, name)
+    return value(dict(found[0].properties))
+
+
+@router.put(_ONE + "/properties")
+async def set_properties(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Replace a subscription's properties."""
+    given = string_map(await json_body(request), "properties", TOPIC_PROPERTIES_MAX)
+    for subscription in await _subscriptions(broker, topic, name):
+        await subscription.set_properties(given)
+    return done()
+
+
+@router.get(_ONE + "/replicatedSubscriptionStatus")
+async def get_replicated(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
+    """Whether the subscription's state is to be replicated, for each partition."""
+    found = await _subscriptions(broker, topic, name)
+    return value({str(one.topic.name): one.replicated for one in found})
+
+
+@router.post(_ONE + "/replicatedSubscriptionStatus")
+async def set_replicated(
+    topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Say whether the subscription's state is to be replicated."""
+    wanted = await json_body(request)
+    if not isinstance(wanted, bool):
+        raise fail(400, "The body is true or false")
+    for subscription in await _subscriptions(broker, topic, name):
+        await subscription.set_replicated(wanted)
+    return done()
+
+
+async def _served(broker: Broker, topic: TopicName) -> list[AnyTopic]:
+    return [await broker.topics.open(leaf, create=True) for leaf in await leaves(broker, topic)]
+
+
+async def _loaded(broker: Broker, topic: TopicName) -> list[Topic]:
+    return [await broker.topics.load(leaf, create=True) for leaf in await leaves(broker, topic)]
+
+
+async def _subscriptions(broker: Broker, topic: TopicName, name: str) -> list[Subscription]:
+    """The subscription on the topic, or on each partition that has it; 404 if none has."""
+    return [subscription for _, subscription in await _with_topics(broker, topic, name)]
+
+
+async def _with_topics(
+    broker: Broker, topic: TopicName, name: str
+) -> list[tuple[Topic, Subscription]]:
+    found = [
+        (loaded, loaded.subscriptions[name])
+        for loaded in await _loaded(broker, topic)
+        if name in loaded.subscriptions
+    ]
+    if not found:
+        raise fail(404, "Subscription not found")
+    return found
+
+
+async def _single(broker: Broker, topic: TopicName, name: str) -> Subscription:
+    await refuse_base(broker, topic)
+    (found,) = await _subscriptions(broker, topic, name)
+    return found
+
+
+def _expire(found: list[tuple[Topic, Subscription]], seconds: int) -> None:
+    """Expire messages of this age; 409 unless every subscription has some."""
+    expired = [loaded.backlog.expire_older_than(seconds, [one]) for loaded, one in found]
+    if not all(expired):
+        raise fail(409, "Nothing to expire: a subscription has no message that is so old")
+
+
+def _after_unacked(subscription: Subscription, count: int) -> Position | None:
+    """The position of the ``count``-th unacknowledged entry, or of the last one before."""
+    state = subscription.cursor.state
+    target = None
+    for first, last in state.unacked_runs(state.mark_delete, LATEST):
+        if count <= 0:
+            break
+        taken = min(count, last.entry_id - first.entry_id + 1)
+        target = Position(first.ledger_id, first.entry_id + taken - 1)
+        count -= taken
+    return target
+
+
+async def _batch_from(topic: EntrySource, place: Position, index: int) -> list[int]:
+    """The ack set of a batch from a message on; empty if that is all of it, or nothing."""
+    found = await topic.read(place, 1, 1)
+    if not index or not found or found[0].position != place or index >= found[0].messages:
+        return []
+    return words_of_mask(full_mask(found[0].messages) >> index << index)
+
+
+def _few(found: list[Any]) -> list[Any]:
+    if len(found) > ADMIN_ACKS_MAX:
+        raise fail(413, f"At most {ADMIN_ACKS_MAX} messages are acknowledged at once")
+    return found
+
+
+async def _ack_of(topic: EntrySource, found: Any) -> Ack:
+    """A message id as an acknowledgement: the entry, or with ``batchIndex`` a part of it."""
+    place = position(found)
+    index = integer(found.get("batchIndex"), "batchIndex", -1)
+    if index < 0:
+        return place, None, None
+    entries = await topic.read(place, 1, 1)
+    if not entries or entries[0].position != place or index >= entries[0].messages:
+        raise fail(404, f"There is no message {place} with batch index {index}")
+    size = entries[0].messages
+    return place, words_of_mask(full_mask(size) & ~(1 << index)), size
+
+
+async def pass_over(subscription: Subscription, through: Position) -> None:
+    """Acknowledge everything up to there, durably, whoever may hold it."""
+    subscription.pass_over(through)
+    durable, resolve = new_done()
+    subscription.cursor.flush(resolve)
+    await durable

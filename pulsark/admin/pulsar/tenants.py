@@ -1,0 +1,83 @@
+"""``/admin/v2/tenants``."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.requests import (
+    BrokerOf,
+    done,
+    flag,
+    json_object,
+    name_part,
+    strings,
+    value,
+)
+from pulsark.dispatch.broker import Broker
+from pulsark.metadata.resources import Tenant
+
+router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
+
+
+@router.get("")
+async def list_tenants(broker: BrokerOf) -> Response:
+    """Names of all tenants."""
+    return value(await broker.resources.tenants.list())
+
+
+@router.get("/{tenant}")
+async def get_tenant(tenant: str, broker: BrokerOf) -> Response:
+    """A tenant's administrators and clusters."""
+    found = await broker.resources.tenants.get(name_part("tenant", tenant))
+    if found is None:
+        raise fail(404, "Tenant does not exist")
+    return value(
+        {
+            "adminRoles": list(found.admin_roles),
+            "allowedClusters": list(found.allowed_clusters),
+        }
+    )
+
+
+@router.put("/{tenant}")
+async def create_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
+    """Add a tenant."""
+    name = name_part("tenant", tenant)
+    await broker.resources.tenants.create(name, await _tenant_info(request, broker))
+    return done()
+
+
+@router.post("/{tenant}")
+async def update_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
+    """Replace a tenant's administrators and clusters."""
+    name = name_part("tenant", tenant)
+    await broker.resources.tenants.update(name, await _tenant_info(request, broker))
+    return done()
+
+
+@router.delete("/{tenant}")
+async def delete_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
+    """Remove a tenant; with ``force`` also its namespaces and their topics."""
+    name = name_part("tenant", tenant)
+    resources = broker.resources
+    if flag(request, "force"):
+        if not broker.settings.forceDeleteTenantAllowed:
+            raise fail(405, "Deleting a tenant by force is not allowed on this broker")
+        for namespace in await resources.namespaces.list(name):
+            await broker.namespace_deletion.delete(namespace, force=True)
+    await resources.tenants.delete(name)
+    return done()
+
+
+async def _tenant_info(request: Request, broker: Broker) -> Tenant:
+    info = await json_object(request)
+    clusters = strings(info.get("allowedClusters"), "allowedClusters")
+    if not clusters:
+        raise fail(412, "A tenant needs at least one cluster")
+    known = set(await broker.resources.clusters.list())
+    unknown = sorted(set(clusters) - known)
+    if unknown:
+        raise fail(412, f"Clusters do not exist: {', '.join(unknown)[:200]}")
+    return Tenant(tuple(strings(info.get("adminRoles"), "adminRoles")), tuple(clusters))

@@ -1,0 +1,63 @@
+"""Statistics of topics, and of the Spark queries that read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.requests import AnyTopicOf, BrokerOf, StatsOf, flag, value
+from pulsark.admin.pulsar.partitioned import existing, parts_of
+from pulsark.admin.pulsar.query_lag import reading
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.model.interfaces import AnyTopic
+from pulsark.dispatch.stats.stats import Stats
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix=TOPICS, tags=["topics"])
+
+_EARLIEST = "getEarliestTimeInBacklog"
+
+
+@router.get("/{topic}/stats")
+async def topic_stats(
+    topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
+) -> Response:
+    """Statistics of a topic. ``sparkQueries``, Pulsark's own, is there if any reads it."""
+    found = await _stats_of(await broker.topics.open(topic), request, stats)
+    return value(found | await _queries_of(topic, request, broker))
+
+
+@router.get("/{topic}/partitioned-stats")
+async def partitioned_stats(
+    topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
+) -> Response:
+    """Statistics of a topic over all its partitions."""
+    found = await existing(broker, topic)
+    parts = {
+        str(part): await _stats_of(await broker.topics.open(part, create=True), request, stats)
+        for part in parts_of(topic, found)
+    }
+    per_partition = flag(request, "perPartition", default=True)
+    merged = stats.partitioned(parts, found.partitions, per_partition=per_partition)
+    return value(merged | await _queries_of(topic, request, broker))
+
+
+async def _stats_of(topic: AnyTopic, request: Request, stats: Stats) -> dict[str, Any]:
+    """TopicStats with what the query asks for. Backlogs are precise in any case."""
+    found = stats.topic(
+        topic,
+        with_publishers=not flag(request, "excludePublishers"),
+        with_consumers=not flag(request, "excludeConsumers"),
+        with_backlog_sizes=flag(request, "subscriptionBacklogSize", default=True),
+    )
+    if flag(request, _EARLIEST):
+        await stats.add_earliest(topic, found)
+    return found
+
+
+async def _queries_of(topic: TopicName, request: Request, broker: Broker) -> dict[str, Any]:
+    claims = request.app.state.queries
+    return await reading(broker, claims, topic, earliest=flag(request, _EARLIEST))

@@ -1,0 +1,283 @@
+"""What Pulsar's admin API has and Pulsark has nothing behind.
+
+Reads answer what Pulsar answers where nothing of the kind was set. Writes are refused with 501:
+nothing would follow them, and who asks should know. Functions, connectors and transactions have
+prefixes that answer as a Pulsar where they are switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.paths import BUNDLE, TOPICS
+from pulsark.admin.http.requests import (
+    AnyTopicOf,
+    BrokerOf,
+    NamespaceOf,
+    SubscriptionOf,
+    done,
+    empty,
+    flag,
+    name_part,
+    value,
+)
+from pulsark.admin.pulsar.bundles import checked_bundle
+from pulsark.admin.pulsar.partitioned import leaves
+from pulsark.admin.pulsar.policies import existing_namespace, remove_namespace_policy
+from pulsark.admin.pulsar.policy_table import NO_DISPATCH_RATE
+from pulsark.dispatch.broker import Broker
+
+router = APIRouter(tags=["absent"])
+
+_V2 = "/admin/v2"
+_CLUSTER = _V2 + "/clusters/{cluster}"
+_NAMESPACE = _V2 + "/namespaces/{tenant}/{namespace}"
+_TOPIC = TOPICS + "/{topic}"
+
+_QUOTA = {
+    "msgRateIn": 40.0,
+    "msgRateOut": 120.0,
+    "bandwidthIn": 100_000.0,
+    "bandwidthOut": 300_000.0,
+    "memory": 80.0,
+    "dynamic": True,
+}
+
+NOTHING: dict[str, Any] = {
+    "/bookies/racks-info": {},
+    "/resource-quotas": _QUOTA,
+    "/resourcegroups": [],
+    "/broker-stats/mbeans": [],
+    "/broker-stats/bookieops": {},
+    "/broker-stats/allocator-stats/{allocator}": {},
+}
+"""Paths and what they answer."""
+
+MISSING: dict[str, str] = {
+    "/bookies/racks-info/{bookie}": "Bookies are in no racks",
+    "/resourcegroups/{group}": "The resource group does not exist",
+}
+"""Paths of things of which there are none: 404 for GET and DELETE."""
+
+REFUSED: dict[str, tuple[str, ...]] = {
+    "/bookies/racks-info/{bookie}": ("POST",),
+    "/resourcegroups/{group}": ("PUT",),
+    "/resource-quotas": ("POST",),
+    "/brokers/shutdown": ("POST",),
+}
+"""Paths and the methods that are refused."""
+
+
+def _answering(content: Any) -> Callable[[], Awaitable[Response]]:
+    async def answer() -> Response:
+        return value(content)
+
+    return answer
+
+
+def _failing(status: int, reason: str) -> Callable[[], Awaitable[Response]]:
+    async def refuse() -> Response:
+        raise fail(status, reason)
+
+    return refuse
+
+
+_NOT_BUILT = "This is not implemented; nothing would follow it"
+
+for _path, _content in NOTHING.items():
+    router.add_api_route(_V2 + _path, _answering(_content), methods=["GET"])
+# A route for each method: the name of an operation is made of its route.
+for _path, _reason in MISSING.items():
+    for _method in ("GET", "DELETE"):
+        router.add_api_route(_V2 + _path, _failing(404, _reason), methods=[_method])
+for _path, _methods in REFUSED.items():
+    for _method in _methods:
+        router.add_api_route(_V2 + _path, _failing(501, _NOT_BUILT), methods=[_method])
+
+
+# -- clusters ----------------------------------------------------------------------------------
+
+
+async def _check_cluster(broker: Broker, cluster: str) -> None:
+    if await broker.resources.clusters.get(name_part("cluster", cluster)) is None:
+        raise fail(404, "Cluster does not exist")
+
+
+@router.get(_CLUSTER + "/failureDomains")
+async def failure_domains(cluster: str, broker: BrokerOf) -> Response:
+    """Brokers are in no failure domains."""
+    await _check_cluster(broker, cluster)
+    return value({})
+
+
+@router.get(_CLUSTER + "/failureDomains/{domain}")
+@router.delete(_CLUSTER + "/failureDomains/{domain}")
+async def failure_domain(cluster: str, domain: str, broker: BrokerOf) -> Response:
+    """There is none."""
+    await _check_cluster(broker, cluster)
+    raise fail(404, "The failure domain does not exist")
+
+
+@router.get(_CLUSTER + "/namespaceIsolationPolicies")
+@router.get(_CLUSTER + "/namespaceIsolationPolicies/{policy}")
+async def isolation_policies(cluster: str, broker: BrokerOf, policy: str = "") -> Response:
+    """None was ever set."""
+    await _check_cluster(broker, cluster)
+    raise fail(404, "No namespace isolation policy was set")
+
+
+@router.delete(_CLUSTER + "/namespaceIsolationPolicies/{policy}")
+async def delete_isolation_policy(cluster: str, policy: str, broker: BrokerOf) -> Response:
+    """There is none: done."""
+    await _check_cluster(broker, cluster)
+    return done()
+
+
+@router.post(_CLUSTER + "/failureDomains/{name}")
+@router.post(_CLUSTER + "/namespaceIsolationPolicies/{name}")
+@router.post(_CLUSTER + "/migrate")
+async def refuse_for_cluster(cluster: str, broker: BrokerOf) -> Response:
+    """There is one broker, and nowhere to go from it."""
+    await _check_cluster(broker, cluster)
+    raise fail(501, _NOT_BUILT)
+
+
+@router.get(_CLUSTER + "/migrate")
+async def migration(cluster: str, broker: BrokerOf) -> Response:
+    """No migration was ever set."""
+    await _check_cluster(broker, cluster)
+    raise fail(404, "The cluster does not migrate")
+
+
+# -- namespaces --------------------------------------------------------------------------------
+
+
+@router.get(_V2 + "/namespaces/{cluster}/antiAffinity/{group}")
+async def namespaces_of_group(cluster: str, group: str, request: Request) -> Response:
+    """No namespace is in a group."""
+    if not request.query_params.get("tenant"):
+        raise fail(400, "The query names no tenant")
+    return value([])
+
+
+@router.delete(_NAMESPACE + "/removeOffloadPolicies")
+async def remove_offload_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """The other name of their removal."""
+    return await remove_namespace_policy(name, "offloadPolicies", broker)
+
+
+@router.post(_NAMESPACE + "/migration")
+async def migrate_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """There is one cluster."""
+    await existing_namespace(broker, name)
+    raise fail(501, _NOT_BUILT)
+
+
+@router.get(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE)
+async def bundle_quota(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
+    """Every bundle has the default."""
+    await checked_bundle(broker, name, bundle)
+    return value(_QUOTA)
+
+
+@router.delete(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE)
+async def remove_bundle_quota(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
+    """Every bundle has the default: done."""
+    await checked_bundle(broker, name, bundle)
+    return done()
+
+
+@router.post(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE)
+async def set_bundle_quota(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
+    """Bundles are not balanced."""
+    await checked_bundle(broker, name, bundle)
+    raise fail(501, _NOT_BUILT)
+
+
+@router.get(_V2 + "/broker-stats/broker-resource-availability/{tenant}/{namespace}")
+async def resource_availability(name: NamespaceOf) -> Response:
+    """As in Pulsar with its default load manager."""
+    raise fail(409, "The load manager does not know the availability of resources")
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+@router.get(_TOPIC + "/offload")
+async def offload_status(topic: AnyTopicOf, broker: BrokerOf) -> Response:
+    """Nothing was offloaded: closed ledgers go to the topic's table by themselves."""
+    await leaves(broker, topic)
+    return value({"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": None})
+
+
+@router.get(_TOPIC + "/shadowTopics")
+async def shadow_topics(topic: AnyTopicOf, broker: BrokerOf) -> Response:
+    """There are none."""
+    await leaves(broker, topic)
+    return empty()
+
+
+@router.delete(_TOPIC + "/shadowTopics")
+async def remove_shadow_topics(topic: AnyTopicOf, broker: BrokerOf) -> Response:
+    """There are none: done."""
+    await leaves(broker, topic)
+    return done()
+
+
+@router.put(_TOPIC + "/offload")
+@router.put(_TOPIC + "/shadowTopics")
+async def refuse_for_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
+    """Not built."""
+    await leaves(broker, topic)
+    raise fail(501, _NOT_BUILT)
+
+
+@router.get(_TOPIC + "/{subscription}/dispatchRate")
+async def subscription_rate(
+    topic: AnyTopicOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Not set: no limit holds."""
+    await leaves(broker, topic)
+    return value(NO_DISPATCH_RATE) if flag(request, "applied") else empty()
+
+
+@router.delete(_TOPIC + "/{subscription}/dispatchRate")
+async def remove_subscription_rate(
+    topic: AnyTopicOf, subscription: SubscriptionOf, broker: BrokerOf
+) -> Response:
+    """Not set: done."""
+    await leaves(broker, topic)
+    return done()
+
+
+@router.post(_TOPIC + "/{subscription}/dispatchRate")
+async def set_subscription_rate(
+    topic: AnyTopicOf, subscription: SubscriptionOf, broker: BrokerOf
+) -> Response:
+    """Rates of dispatch are not built."""
+    await leaves(broker, topic)
+    raise fail(501, _NOT_BUILT)
+
+
+# -- functions and transactions ----------------------------------------------------------------
+
+switched_off = APIRouter(include_in_schema=False)
+"""Prefixes under which nothing is described."""
+
+_NO_FUNCTIONS = _failing(409, "Function worker service is not enabled on this broker")
+_NO_TRANSACTIONS = _failing(503, "Transactions are not enabled on this broker")
+_VERBS = ["GET", "PUT", "POST", "DELETE"]
+
+for _prefix in (
+    *(f"/admin/v3/{name}" for name in ("functions", "sinks", "sources", "source", "sink")),
+    "/admin/v3/packages",
+    *(f"{_V2}/{name}" for name in ("worker", "worker-stats", "functions")),
+):
+    switched_off.add_api_route(_prefix, _NO_FUNCTIONS, methods=_VERBS)
+    switched_off.add_api_route(_prefix + "/{rest:path}", _NO_FUNCTIONS, methods=_VERBS)
+switched_off.add_api_route("/admin/v3/transactions/{rest:path}", _NO_TRANSACTIONS, methods=_VERBS)

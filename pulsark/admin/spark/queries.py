@@ -1,0 +1,215 @@
+"""Spark queries: what they read, how far they are, and the subscriptions that follow them.
+
+Pulsark's own. A query claims its topics (``PUT /{query}``), says about twice a second that it runs
+(``POST /{query}``), and ends (``DELETE``). ``PUT /{query}/subscriptions`` makes its subscription
+where it is missing, ``POST /{query}/acknowledge`` moves it, both on many partitions at once:
+``{"positions": {partition: {"ledgerId", "entryId"}}}``, the answer is ``{"missing": [...]}`` with
+those that are not there. ``PUT /{query}/progress`` is what the listener in the driver knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.requests import (
+    BrokerOf,
+    done,
+    flag,
+    integer,
+    json_object,
+    position,
+    strings,
+    value,
+)
+from pulsark.admin.pulsar.query_lag import described
+from pulsark.admin.pulsar.subscriptions import pass_over
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.spark.query_claims import Query, QueryClaims, QueryProgress
+from pulsark.dispatch.topic.topic import Topic
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import PLANNED_TOPICS_MAX, SUBSCRIPTION_NAME_CHARS_MAX
+from pulsark.wire.position import Position
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix="/admin/v2/spark-queries", tags=["pulsark"])
+
+TEXT_CHARS_MAX = 256
+_PARTITIONS_AT_ONCE = 50
+
+
+def _claims(request: Request) -> QueryClaims:
+    claims: QueryClaims = request.app.state.queries
+    return claims
+
+
+ClaimsOf = Annotated[QueryClaims, Depends(_claims)]
+
+
+async def _query(query: str, claims: ClaimsOf) -> Query:
+    found = claims.get(query)
+    if found is None:
+        raise fail(404, "Nothing is known of this query")
+    return found
+
+
+QueryOf = Annotated[Query, Depends(_query)]
+
+
+@router.get("")
+async def list_queries(claims: ClaimsOf, request: Request, broker: BrokerOf) -> Response:
+    """The queries that run, what they read and how far behind they are.
+
+    ``?getEarliestTimeInBacklog=true``: since when, too, which reads an entry of each partition.
+    """
+    earliest = flag(request, "getEarliestTimeInBacklog")
+    found = []
+    for query in claims.running():
+        topics = sorted(query.topics)
+        found.append(
+            {**await described(broker, query, topics, earliest=earliest), "topics": topics}
+        )
+    return value(found)
+
+
+@router.put("/{query}")
+async def claim(query: str, request: Request, claims: ClaimsOf) -> Response:
+    """A query claims a subscription of topics, if it has one; 409 says who has it."""
+    body = await json_object(request)
+    client, subscription = body.get("client"), body.get("subscription")
+    if not isinstance(client, str) or not isinstance(subscription, str | None):
+        raise fail(400, "client and subscription are texts")
+    if max(len(query), len(client)) > TEXT_CHARS_MAX:
+        raise fail(412, f"query and client have at most {TEXT_CHARS_MAX} characters")
+    if len(subscription or "") > SUBSCRIPTION_NAME_CHARS_MAX:
+        raise fail(412, f"A subscription has at most {SUBSCRIPTION_NAME_CHARS_MAX} characters")
+    topics = {str(TopicName.parse(name).base) for name in strings(body.get("topics"), "topics")}
+    held = claims.claim(query, client, subscription, topics)
+    if held is not None:
+        holder, topic = held
+        raise fail(
+            409,
+            f"Subscription {subscription} of {topic} is in use by another Spark query, "
+            f"at {holder.client}",
+        )
+    return done()
+
+
+@router.post("/{query}")
+async def renew(query: QueryOf, request: Request, claims: ClaimsOf) -> Response:
+    """A query still runs; 404 if it has to claim again. ``positions``: up to where it has read."""
+    claims.renew(query.query_id, _positions(query, await json_object(request)))
+    return done()
+
+
+@router.delete("/{query}")
+async def release(query: str, claims: ClaimsOf) -> Response:
+    """A query has ended."""
+    if not claims.release(query):
+        raise fail(404, "Nothing is known of this query")
+    return done()
+
+
+@router.put("/{query}/progress")
+async def report(query: QueryOf, request: Request, broker: BrokerOf) -> Response:
+    """A batch is finished: ``name``, ``id``, ``runId``, ``batchId`` and the two rates of Spark."""
+    body = await json_object(request)
+    texts = [body.get(key) for key in ("name", "id", "runId")]
+    if not all(isinstance(text, str) for text in texts if text is not None):
+        raise fail(400, "name, id and runId are texts")
+    name, query_id, run_id = (text and text[:TEXT_CHARS_MAX] for text in texts)
+    query.progress = QueryProgress(
+        name,
+        query_id or "",
+        run_id or "",
+        integer(body.get("batchId"), "batchId"),
+        _rate(body.get("inputRowsPerSecond")),
+        _rate(body.get("processedRowsPerSecond")),
+        broker.clock.now_ms(),
+    )
+    return done()
+
+
+@router.put("/{query}/subscriptions")
+async def create_subscriptions(query: QueryOf, request: Request, broker: BrokerOf) -> Response:
+    """Make the query's subscription where it is missing; it receives each position next."""
+    name = _subscription(query)
+
+    async def create(topic: Topic, first: Position) -> bool:
+        await topic.create_subscription(name, first, {}, durable=True)
+        return True
+
+    return await _each(broker, query, request, create)
+
+
+@router.post("/{query}/acknowledge")
+async def acknowledge(query: QueryOf, request: Request, broker: BrokerOf) -> Response:
+    """Move the query's subscription to each position, durably."""
+    name = _subscription(query)
+
+    async def move(topic: Topic, through: Position) -> bool:
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            return False
+        if subscription.consumers:
+            raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
+        await pass_over(subscription, min(through, topic.ledger.last_confirmed))
+        return True
+
+    return await _each(broker, query, request, move)
+
+
+async def _each(
+    broker: Broker,
+    query: Query,
+    request: Request,
+    do: Callable[[Topic, Position], Awaitable[bool]],
+) -> Response:
+    """Do something with partitions; the answer names those of which it could not be done."""
+    positions = list(_positions(query, await json_object(request)).items())
+
+    async def one(name: str, place: Position) -> str | None:
+        try:
+            topic = await broker.topics.load(TopicName.parse(name))
+        except ClientError as error:
+            if error.code is not ServerError.TopicNotFound:
+                raise
+            return name
+        return None if await do(topic, place) else name
+
+    missing: list[str | None] = []
+    for start in range(0, len(positions), _PARTITIONS_AT_ONCE):
+        some = positions[start : start + _PARTITIONS_AT_ONCE]
+        missing += await asyncio.gather(*[one(name, place) for name, place in some])
+    return value({"missing": [name for name in missing if name is not None]})
+
+
+def _subscription(query: Query) -> str:
+    if query.subscription is None:
+        raise fail(412, "This query has no subscription")
+    return query.subscription
+
+
+def _positions(query: Query, body: Mapping[str, Any]) -> dict[str, Position]:
+    """By partition, all of the query's topics."""
+    given = body.get("positions", {})
+    if not isinstance(given, dict) or len(given) > PLANNED_TOPICS_MAX:
+        raise fail(412, f"positions: an object of at most {PLANNED_TOPICS_MAX} partitions")
+    found = {}
+    for name, place in given.items():
+        if str(TopicName.parse(name).base) not in query.topics:
+            raise fail(412, f"{name[:100]} is not one of the query's topics")
+        found[name] = position(place)
+    return found
+
+
+def _rate(given: Any) -> float:
+    """Rows a second; Spark says that it is not a number where there was no time to measure."""
+    known = isinstance(given, int | float) and math.isfinite(given)
+    return float(given) if known else 0.0

@@ -1,0 +1,216 @@
+"""Plans and attaches for the job that seals ledgers. Pulsark's own.
+
+``POST /admin/v2/sealing/plan`` with ``{"topics": [name], "everything": false, "leaseSeconds": 600,
+"rangeBytes": 67108864, "runner": "nightly"}`` answers ``{"flightUrl", "tables": [{"topic",
+"tableId", "roots", "rootsNeeded", "targetFileBytes", "values", "ranges": [{"name", "topicId",
+"partition", "ledgerId", "first", "last", "size", "attempt"}]}], "more"}``; without topics it is
+about all that are loaded. With ``more`` there may be another plan after this one. ``POST
+.../{topic}/attach`` with ``{"tableId", "files", "value"}`` makes files part of a topic, as
+``docs/formats/table.md`` has them in an intent; ``value`` is the ``type`` in the plan's ``values``.
+
+``GET /admin/v2/sealing/copies?topic=&after=`` answers ``{"roots": {path: why it is refused, or
+empty}, "tables": [{"topic", "directories", "wanted", "logs": {directory: state}, "ledgers":
+[{"ledgerId", "partition", "entries", "files", "copies": {directory: [state of each file]}}]}],
+"next"}``: a table is in ``directories``, and should be in those ``wanted``. ``POST
+.../{topic}/table/directories`` with ``{"directories": wanted}`` says that it is, ``POST
+/admin/v2/sealing/recovered`` with ``{"root"}`` puts a root in service that has all files again and
+completes the logs on it. 409: files are missing there; look again.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.requests import (
+    BrokerOf,
+    TopicOf,
+    done,
+    integer,
+    json_object,
+    strings,
+    value,
+)
+from pulsark.admin.pulsar.partitioned import leaves
+from pulsark.dispatch.tables.sealed_copies import TableCopies
+from pulsark.dispatch.tables.sealing_jobs import TABLES_A_PLAN_MAX, PlannedTable
+from pulsark.schemas.columns import is_column_type
+from pulsark.storage.table.files.record import DataFile
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(tags=["pulsark"])
+
+LEASE_SECONDS = 600
+RANGE_BYTES = 64 << 20
+RUNNER_CHARS_MAX = 256
+
+
+@router.post("/admin/v2/sealing/plan")
+async def plan(request: Request, broker: BrokerOf) -> Response:
+    """What is due, and where it goes; nobody else seals it while the lease lasts."""
+    wanted = await json_object(request)
+    names = [TopicName.parse(name).base for name in strings(wanted.get("topics"), "topics")]
+    everything = wanted.get("everything", False)
+    if not isinstance(everything, bool):
+        raise fail(400, "everything is true or false")
+    runner = wanted.get("runner", "")
+    if not isinstance(runner, str) or len(runner) > RUNNER_CHARS_MAX:
+        raise fail(400, f"runner is a text of at most {RUNNER_CHARS_MAX} characters")
+    lease = integer(wanted.get("leaseSeconds"), "leaseSeconds", LEASE_SECONDS)
+    size = integer(wanted.get("rangeBytes"), "rangeBytes", RANGE_BYTES)
+    if size < 1 << 20:
+        raise fail(412, "rangeBytes is at least 1048576, a row group")
+    found = await broker.sealing.jobs.plan(
+        names, runner, everything=everything, lease_seconds=lease, range_bytes=size
+    )
+    return value(
+        {
+            "flightUrl": broker.flight_url,
+            "tables": [_shown(table) for table in found],
+            "more": len(found) == TABLES_A_PLAN_MAX,
+        }
+    )
+
+
+def _shown(table: PlannedTable) -> dict[str, Any]:
+    return {
+        "topic": str(table.base),
+        "tableId": table.table_id,
+        "roots": list(table.roots),
+        "rootsNeeded": table.roots_needed,
+        "targetFileBytes": table.target_file_bytes,
+        "values": table.values.encode().decode(),
+        "ranges": [
+            {
+                "name": str(planned.name),
+                "topicId": planned.topic_id,
+                "partition": planned.wanted.partition,
+                "ledgerId": planned.wanted.ledger_id,
+                "first": planned.wanted.first,
+                "last": planned.wanted.last,
+                "size": planned.wanted.size,
+                "attempt": planned.attempt,
+            }
+            for planned in table.ranges
+        ],
+    }
+
+
+@router.get(TOPICS + "/{topic}/table")
+async def table(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Where the topic's Delta table is; 404 until something is sealed."""
+    await leaves(broker, topic)
+    broker.sealing.reads.is_read(topic.base)
+    state = await broker.sealing.table(topic.base)
+    if state is None:
+        raise fail(
+            404,
+            "Nothing of the topic is sealed yet: seal it, or wait as its policy says",
+        )
+    return value(
+        {
+            "topic": str(topic.base),
+            "uri": state.directories[0],
+            "directories": list(state.directories),
+            "files": state.files,
+            "rows": state.rows,
+            "bytes": state.size,
+            "changedByOthers": [
+                {
+                    "directory": other.directory,
+                    "version": other.version,
+                    "timeMs": other.time_ms,
+                    "what": other.what,
+                }
+                for other in state.others
+            ],
+        }
+    )
+
+
+@router.post(TOPICS + "/{topic}/seal")
+async def seal(topic: TopicOf, broker: BrokerOf) -> Response:
+    """Seal everything that is published by now; it is in the table when this returns."""
+    topics = [
+        await broker.topics.load(leaf, create=False) for leaf in await leaves(broker, topic.base)
+    ]
+    await broker.sealing.seal(topic.base, topics, everything=True)
+    return done()
+
+
+@router.post(TOPICS + "/{topic}/attach")
+async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Make files part of a topic; ``{"attach": number}``. 409: plan anew."""
+    given = await json_object(request)
+    files = given.get("files")
+    if not isinstance(files, list):
+        raise fail(400, "files is a list")
+    try:
+        parsed = [DataFile.from_json(file) for file in files]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise fail(400, f"files: a file is not as it should be: {error!r}") from None
+    kind = given.get("value")
+    if kind is not None and not is_column_type(kind):
+        raise fail(400, "value is the type in the plan's values")
+    number = await broker.sealing.jobs.attach(topic.base, str(given.get("tableId")), parsed, kind)
+    return value({"attach": number})
+
+
+@router.get("/admin/v2/sealing/copies")
+async def copies(request: Request, broker: BrokerOf) -> Response:
+    """On which roots the files of sealed ledgers are, as far as their sizes tell."""
+    found = broker.sealing.copies
+    names = [TopicName.parse(name).base for name in request.query_params.getlist("topic")]
+    tables, following = await found.page(names, request.query_params.get("after", ""))
+    return value(
+        {
+            "roots": await found.roots(),
+            "tables": [_shown_copies(table) for table in tables],
+            "next": following,
+        }
+    )
+
+
+def _shown_copies(table: TableCopies) -> dict[str, Any]:
+    states = {directory: iter(found) for directory, found in table.states.items()}
+    return {
+        "topic": str(table.name),
+        "directories": list(table.directories),
+        "wanted": list(table.wanted),
+        "logs": dict(table.logs),
+        "ledgers": [
+            {
+                "ledgerId": ledger.ledger_id,
+                "partition": ledger.partition,
+                "entries": ledger.through + 1,
+                "files": [file.to_json() for file in ledger.files],
+                "copies": {
+                    directory: list(islice(rest, len(ledger.files)))
+                    for directory, rest in states.items()
+                },
+            }
+            for ledger in table.ledgers
+        ],
+    }
+
+
+@router.post("/admin/v2/sealing/recovered")
+async def recovered(request: Request, broker: BrokerOf) -> Response:
+    """A root has all its files again; ``{"tables": number}``."""
+    root = (await json_object(request)).get("root")
+    if not isinstance(root, str):
+        raise fail(400, "root is the path of a storage root")
+    return value({"tables": await broker.sealing.copies.put_in_service(root)})
+
+
+@router.post(TOPICS + "/{topic}/table/directories")
+async def place(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """A table is in other directories from now on, which have all its files."""
+    given = (await json_object(request)).get("directories")
+    await broker.sealing.copies.place(topic.base, strings(given, "directories"))
+    return done()

@@ -1,0 +1,110 @@
+"""A topic's table as it was, for queries of the past. Pulsark's own.
+
+``GET .../table/past?version=N`` answers ``{"version", "timeMs", "nowMs", "createdMs",
+"directories", "partitions", "later", "laterWhole"}``: ``directories`` and ``partitions`` as
+``tableFiles`` has them, with the files of that version. With ``timestamp=MS`` (epoch) it is the
+last version that there was at that time; where there was none, ``version`` and ``timeMs`` are -1
+and there are no partitions. ``later`` is then, in the form of ``partitions``, what was sealed after
+that version of ledgers that the topic does not have any more, and ``laterWhole`` says whether that
+is all there. ``createdMs`` is when the topic was made. 412: there is no such version, or its files
+are gone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.requests import BrokerOf, TopicOf, number, value
+from pulsark.admin.pulsar.partitioned import leaves
+from pulsark.admin.spark.segments import file_answer
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.limits import LEDGERS_PER_TURN_MAX
+from pulsark.runtime import Disk, run_in_worker
+from pulsark.storage.table.files.record import DataFile
+from pulsark.storage.table.log.time_travel import (
+    NO_VERSION,
+    NoSuchVersionError,
+    Version,
+    read_log,
+    table_at,
+    version_at,
+    with_later,
+)
+from pulsark.wire.topic_name import TopicName
+
+router = APIRouter(prefix=TOPICS, tags=["pulsark"])
+
+
+@router.get("/{topic}/table/past")
+async def get_past(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """The files of a version, or of the version at a time."""
+    given = request.query_params
+    if ("version" in given) == ("timestamp" in given):
+        raise fail(400, "One of version and timestamp is expected")
+    topics = [
+        await broker.topics.load(leaf, create=leaf != topic) for leaf in await leaves(broker, topic)
+    ]
+    directories = await broker.tables.directories(topic)
+    each = chain.from_iterable(loaded.ledger.each_ledger() for loaded in topics)
+    listed = {info.ledger_id async for info in in_turns(each, LEDGERS_PER_TURN_MAX)}
+    worker = broker.runtime.new_worker("past-table")
+    try:
+        look = partial(_look, broker.runtime.disk, directories, dict(given), listed)
+        found = await run_in_worker(worker, look)
+    except NoSuchVersionError as error:
+        raise fail(412, str(error)) from None
+    finally:
+        worker.close()
+    return value(
+        {
+            "version": found.version,
+            "timeMs": found.time_ms,
+            "nowMs": broker.clock.now_ms(),
+            "createdMs": min(loaded.ledger.record.created_ms for loaded in topics),
+            "directories": list(directories),
+            "partitions": _partitions(topic, found.files),
+            "later": _partitions(topic, found.later),
+            "laterWhole": found.later_whole,
+        }
+    )
+
+
+def _look(
+    disk: Disk, directories: Sequence[str], given: Mapping[str, str], listed: Collection[int]
+) -> Version:
+    """What is asked for; blocks."""
+    if not directories:
+        if "version" in given:
+            raise NoSuchVersionError("it has no table yet; pulsark topics seal makes one")
+        return NO_VERSION
+    commits = read_log(disk, directories)
+    if "version" in given:
+        return table_at(commits, number(given["version"]), disk, directories)
+    wanted = version_at(commits, number(given["timestamp"]))
+    found = NO_VERSION if wanted < 0 else table_at(commits, wanted, disk, directories)
+    return with_later(found, commits, listed, disk, directories)
+
+
+def _partitions(topic: TopicName, found: Iterable[DataFile]) -> list[dict[str, Any]]:
+    ledgers: dict[int, dict[int, list[DataFile]]] = defaultdict(lambda: defaultdict(list))
+    for file in found:
+        ledgers[file.partition][file.ledger_id].append(file)
+    return [
+        {
+            "name": str(topic if partition < 0 else topic.with_partition(partition)),
+            "ledgers": [
+                file_answer(ledger_id, sorted(files, key=lambda file: file.first_entry_id))
+                for ledger_id, files in sorted(mine.items())
+            ],
+        }
+        for partition, mine in sorted(ledgers.items())
+    ]

@@ -1,0 +1,73 @@
+"""The expensive half of the HTTP port: imports FastAPI and uvicorn when it is called."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from pulsark.limits import HTTP_CLOSE_SECONDS, HTTP_HEAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from uvicorn import Config
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.stats.stats import Stats
+
+KEEP_ALIVE_SECONDS = 60
+"""A connection without a request for so long is closed. Spark and scrapers keep theirs open."""
+
+
+def load(broker: Broker, stats: Stats) -> Config:
+    """Import everything and build the application. Runs in a thread."""
+    import uvicorn
+    import uvicorn.protocols.http.h11_impl
+
+    from pulsark.admin.app import build_app
+
+    config = uvicorn.Config(
+        build_app(broker, stats),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",  # what clients do wrong is answered, not logged
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        h11_max_incomplete_event_size=HTTP_HEAD_BYTES_MAX,
+    )
+    config.load()
+    return config
+
+
+class Http:
+    """uvicorn's connections, without its server."""
+
+    def __init__(self, config: Config) -> None:
+        from uvicorn.server import ServerState
+
+        self._config = config
+        self._state = ServerState()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._state.connections)
+
+    def new_protocol(self) -> H11Protocol:
+        """A protocol for one connection."""
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        return H11Protocol(self._config, self._state, {})
+
+    async def close(self) -> None:
+        """Close idle connections at once, others when their response is out."""
+        for connection in list(self._state.connections):
+            shutdown: Any = connection.shutdown
+            shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=HTTP_CLOSE_SECONDS)
+        for task in list(self._state.tasks):
+            task.cancel()

@@ -1,0 +1,195 @@
+"""``pulsark topics``: list, create, stats."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from pulsark.cli.admin.admin_client import AdminClient, segment
+from pulsark.cli.terminal.errors import CommandError
+from pulsark.cli.terminal.output import human_rate, human_size, print_json, print_table
+from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName, parse_namespace
+
+POLL_SECONDS = 0.2
+
+
+def topic_path(name: TopicName) -> str:
+    """The path of a topic below ``/admin/v2``."""
+    return f"/{name.domain}/{name.namespace_name}/{segment(name.local)}"
+
+
+def list_topics(admin_url: str, namespace: str, *, as_json: bool) -> None:
+    """Print the topics of a namespace with their numbers of partitions."""
+    tenant, local = parse_namespace(namespace)
+    client = AdminClient(admin_url)
+    partitions: Counter[str] = Counter()
+    for domain in (PERSISTENT, NON_PERSISTENT):
+        path = f"/{domain}/{tenant}/{local}"
+        bases = set(client.get(f"{path}/partitioned"))
+        for full_name in client.get(path):
+            base = str(TopicName.parse(full_name).base)
+            partitions[base if base in bases else full_name] += base in bases
+    found = [{"topic": name, "partitions": partitions[name]} for name in sorted(partitions)]
+    if as_json:
+        print_json(found)
+    elif found:
+        rows = [(item["topic"], item["partitions"] or "-") for item in found]
+        print_table([("TOPIC", False), ("PARTITIONS", True)], rows)
+    else:
+        print(f"No topics in {tenant}/{local}")
+
+
+def create_topic(admin_url: str, topic: str, partitions: int, *, as_json: bool) -> None:
+    """Create a topic with or without partitions."""
+    name = TopicName.parse(topic)
+    client = AdminClient(admin_url)
+    if partitions:
+        client.call("PUT", f"{topic_path(name)}/partitions", partitions)
+    else:
+        client.call("PUT", topic_path(name))
+    if as_json:
+        print_json({"topic": str(name), "partitions": partitions})
+    else:
+        print(f"Created {name}" + (f" with {partitions} partitions" if partitions else ""))
+
+
+def compact_topic(admin_url: str, topic: str, *, wait: bool, as_json: bool) -> None:
+    """Compact a topic or all its partitions, and say how that went."""
+    name = TopicName.parse(topic)
+    client = AdminClient(admin_url)
+    client.call("PUT", f"{topic_path(name)}/compaction")
+    partitions = client.get(f"{topic_path(name)}/partitions")["partitions"]
+    leaves = [name.with_partition(i) for i in range(partitions)] or [name]
+    results = {str(leaf): _compaction_status(client, leaf, wait=wait) for leaf in leaves}
+    if as_json:
+        print_json(results)
+    else:
+        for leaf, status in results.items():
+            print(f"{leaf}: {status['status']}")
+    errors = [s["lastError"] for s in results.values() if s["status"] == "ERROR"]
+    if errors:
+        raise CommandError(f"Compaction failed: {errors[0]}")
+
+
+def _compaction_status(client: AdminClient, name: TopicName, *, wait: bool) -> dict[str, Any]:
+    while True:
+        status: dict[str, Any] = client.get(f"{topic_path(name)}/compaction")
+        if not wait or status["status"] != "RUNNING":
+            return status
+        time.sleep(POLL_SECONDS)  # noqa: TID251 - a command has no loop
+
+
+def seal_topic(admin_url: str, topic: str, *, as_json: bool) -> None:
+    """Seal everything that is published by now, and say where it is."""
+    AdminClient(admin_url).call("POST", f"{topic_path(TopicName.parse(topic))}/seal")
+    topic_table(admin_url, topic, as_json=as_json)
+
+
+def topic_table(admin_url: str, topic: str, *, as_json: bool) -> None:
+    """Print where a topic's table is: its address alone, for other programs to read."""
+    found = AdminClient(admin_url).get(f"{topic_path(TopicName.parse(topic))}/table")
+    if as_json:
+        print_json(found)
+    else:
+        print(found["uri"])
+
+
+def topic_stats(admin_url: str, topic: str, *, as_json: bool) -> None:
+    """Print what the broker knows of a topic."""
+    name = TopicName.parse(topic)
+    client = AdminClient(admin_url)
+    path = topic_path(name)
+    metadata = client.get(f"{path}/partitions")
+    if not isinstance(metadata, dict):
+        raise CommandError(f"{admin_url} does not answer like a broker's admin API")
+    partitioned = metadata["partitions"] > 0
+    kind = "partitioned-stats" if partitioned else "stats"
+    stats = client.get(f"{path}/{kind}?getEarliestTimeInBacklog=true")
+    if as_json:
+        print_json(stats)
+        return
+    _print_topic(str(name), metadata["partitions"], stats)
+
+
+def _print_topic(name: str, partitions: int, stats: dict[str, Any]) -> None:
+    print(name)
+    facts = [
+        ("Partitions", partitions or "-"),
+        ("In", _flow(stats, "In", "bytesInCounter", "msgInCounter")),
+        ("Out", _flow(stats, "Out", "bytesOutCounter", "msgOutCounter")),
+        ("Stored", human_size(stats["storageSize"])),
+        ("Producers", len(stats["publishers"])),
+    ]
+    for label, value in facts:
+        print(f"  {label:11} {value}")
+    if stats["subscriptions"]:
+        _print_subscriptions(stats)
+    else:
+        print("No subscriptions")
+    if stats.get("sparkQueries"):
+        _print_queries(stats["sparkQueries"])
+
+
+def _print_subscriptions(stats: dict[str, Any]) -> None:
+    rows = [
+        (
+            subscription,
+            found["type"],
+            f"{found['msgBacklog']:,}",
+            f"{found['unackedMessages']:,}",
+            human_rate(found["msgRateOut"]),
+            len(found["consumers"]),
+        )
+        for subscription, found in sorted(stats["subscriptions"].items())
+    ]
+    columns = [
+        ("SUBSCRIPTION", False),
+        ("TYPE", False),
+        ("BACKLOG", True),
+        ("UNACKED", True),
+        ("MSG/S", True),
+        ("CONSUMERS", True),
+    ]
+    print_table(columns, rows)
+
+
+def _print_queries(queries: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            query.get("name") or query.get("id") or query["query"],
+            query["subscription"] or "-",
+            query["client"],
+            query.get("batchId", "-"),
+            human_rate(query.get("processedRowsPerSecond", 0.0)),
+            f"{query['msgBacklog']:,}",
+            _waiting(query["earliestMsgPublishTimeInBacklog"]),
+        )
+        for query in queries
+    ]
+    columns = [
+        ("SPARK QUERY", False),
+        ("SUBSCRIPTION", False),
+        ("AT", False),
+        ("BATCH", True),
+        ("ROWS/S", True),
+        ("BEHIND", True),
+        ("SINCE", False),
+    ]
+    print_table(columns, rows)
+
+
+def _waiting(published_ms: int) -> str:
+    """When the oldest message was published that is not read; nothing if all are."""
+    if not published_ms:
+        return "-"
+    return datetime.fromtimestamp(published_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _flow(stats: dict[str, Any], direction: str, size_key: str, messages_key: str) -> str:
+    return (
+        f"{human_rate(stats[f'msgRate{direction}'])} msg/s, "
+        f"{human_size(stats[f'msgThroughput{direction}'])}/s, "
+        f"{stats[messages_key]:,} msg and {human_size(stats[size_key])} since loaded"
+    )

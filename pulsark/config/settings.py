@@ -1,0 +1,496 @@
+"""The settings of a process: one immutable, typed model.
+
+Names and defaults are those of Pulsar's ``broker.conf`` wherever Pulsar has such a key, so
+field names are in its camel case. ``sources`` fills a model from a properties file, the
+environment and flags; ``keys`` knows what a text means.
+
+A plain dataclass and not a pydantic model: pydantic adds 13 MiB and 60 ms to a process whose
+idle memory and start are part of the promise, and a setting needs no more than five types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulsark.config.checks import check_together
+from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES, port, setting
+
+_BYTES_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting of a Pulsark process. Build it with ``config.sources.load_settings``."""
+
+    # -- identity and addresses --------------------------------------------------------------
+
+    clusterName: str = setting("standalone", "", "Name of the cluster this broker belongs to")
+    dataDir: str = setting(
+        "data", "path", "Directory that holds everything a standalone stores", own=True
+    )
+    bookies: int = setting(1, "count", "Embedded bookies of a standalone", ge=1, le=16, own=True)
+    bindAddress: str = setting(
+        "localhost",
+        "",
+        "Address of the interface the ports listen on; 0.0.0.0 is all of them, for everybody who "
+        "reaches this machine",
+    )
+    advertisedAddress: str = setting(
+        "localhost", "", "Host name or address that clients are told to connect to"
+    )
+    brokerServicePort: int = port(6650, "Port of the binary protocol")
+    brokerServicePortTls: int | None = setting(
+        None,
+        "port",
+        "Port of the binary protocol over TLS; empty: none",
+        ge=0,
+        le=65535,
+        planned=True,
+    )
+    webServicePort: int = port(8080, "Port of the HTTP admin API, lookup and metrics")
+    webServicePortTls: int | None = setting(
+        None, "port", "Port of HTTPS; empty: none", ge=0, le=65535, planned=True
+    )
+    flightServicePort: int = port(8815, "Port of Arrow Flight, where Spark reads entries", own=True)
+    flightMaxConnections: int = setting(
+        256,
+        "count",
+        "Flight connections at the same time; beyond, an idle one makes room, or none is taken",
+        ge=1,
+        le=10_000,
+        own=True,
+    )
+    flightMaxConnectionsPerIp: int = setting(
+        0, "count", "Flight connections from one address; 0: no limit", ge=0, own=True
+    )
+    maxHttpServerConnections: int = setting(
+        2048, "count", "HTTP connections served at the same time", ge=1, le=100_000
+    )
+
+    webServiceAllowedHosts: tuple[str, ...] = setting(
+        (),
+        "",
+        "Host names under which HTTP is served, beside localhost, advertisedAddress and IP "
+        "addresses, and whose web pages may use it; *: any",
+        own=True,
+    )
+
+    # -- connections -------------------------------------------------------------------------
+
+    maxMessageSize: int = setting(
+        5_242_880, "bytes", "Largest message a client may publish", ge=1024, le=_BYTES_MAX - 65_536
+    )
+    keepAliveIntervalSeconds: int = setting(
+        30, "s", "A silent connection is pinged after this time, and closed after twice of it", ge=1
+    )
+    maxPendingPublishRequestsPerConnection: int = setting(
+        1000, "count", "A connection with this many unanswered publishes is not read further", ge=1
+    )
+    maxMessagePublishBufferSizeInMB: int = setting(
+        256,
+        "MB",
+        "Memory for unanswered publishes of all connections together; above it no connection with "
+        "producers is read until it is half of that. 0 or -1: no limit",
+        ge=-1,
+        le=1_048_576,
+    )
+    brokerMaxConnections: int = setting(
+        0, "count", "Most connections of clients; more are refused. 0: no limit", ge=0
+    )
+    brokerMaxConnectionsPerIp: int = setting(
+        0, "count", "Most connections from one address; more are refused. 0: no limit", ge=0
+    )
+    maxProducersPerConnection: int = setting(
+        10_000, "count", "Most producers of one connection; 0: no limit", ge=0, own=True
+    )
+    maxConsumersPerConnection: int = setting(
+        10_000, "count", "Most consumers of one connection; 0: no limit", ge=0, own=True
+    )
+    maxConcurrentLookupRequest: int = setting(
+        50_000, "count", "Lookups answered at the same time; more are refused", ge=1, planned=True
+    )
+
+    # -- topics and subscriptions ------------------------------------------------------------
+
+    allowAutoTopicCreation: bool = setting(
+        True, "", "A topic is created when a client first produces to or subscribes to it"
+    )
+    allowAutoTopicCreationType: str = setting(
+        "non-partitioned",
+        "",
+        "Kind of the topics that are created automatically",
+        choices=("partitioned", "non-partitioned"),
+    )
+    defaultNumPartitions: int = setting(
+        1, "count", "Partitions of a topic that is created automatically", ge=1, le=10_000
+    )
+    maxNumPartitionsPerPartitionedTopic: int = setting(
+        0, "count", "Most partitions a topic may have; 0: no limit but the built-in one", ge=0
+    )
+    maxTopicsPerNamespace: int = setting(
+        0, "count", "Most topics of a namespace, each partition counts; 0: no limit", ge=0
+    )
+    allowAutoSubscriptionCreation: bool = setting(
+        True, "", "A subscription is created when a consumer first uses it"
+    )
+    enablePersistentTopics: bool = setting(True, "", "This broker serves persistent topics")
+    enableNonPersistentTopics: bool = setting(True, "", "This broker serves non-persistent topics")
+    maxConcurrentNonPersistentMessagePerConnection: int = setting(
+        1000,
+        "count",
+        "More unanswered publishes of a connection to non-persistent topics are dropped",
+        ge=1,
+    )
+    subscriptionTypesEnabled: tuple[str, ...] = setting(
+        ("Exclusive", "Shared", "Failover", "Key_Shared"),
+        "list",
+        "Types of subscription that consumers may use",
+        choices=("Exclusive", "Shared", "Failover", "Key_Shared"),
+    )
+    subscriptionKeySharedEnable: bool = setting(True, "", "Key_Shared subscriptions are allowed")
+    subscriptionKeySharedUseConsistentHashing: bool = setting(
+        True, "", "Key_Shared spreads keys by consistent hashing, and not by splitting ranges"
+    )
+    subscriptionKeySharedConsistentHashingReplicaPoints: int = setting(
+        100, "count", "Points of a consumer on the ring of consistent hashing", ge=1, le=10_000
+    )
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = setting(
+        2000,
+        "count",
+        "Entries per consumer that may wait for theirs while Key_Shared reads on; 0: no limit",
+        ge=0,
+    )
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = setting(
+        20_000,
+        "count",
+        "Entries of a Key_Shared subscription that may wait while it reads on; 0: no limit",
+        ge=0,
+    )
+    dispatcherMaxRoundRobinBatchSize: int = setting(
+        20, "count", "Entries a consumer of a Shared subscription gets in a row in its turn", ge=1
+    )
+    enableBrokerSideSubscriptionPatternEvaluation: bool = setting(
+        True, "", "The broker evaluates topic patterns, and tells clients of new topics at once"
+    )
+    subscriptionPatternMaxLength: int = setting(
+        50, "characters", "Longest topic pattern that the broker evaluates", ge=1, le=1000
+    )
+    activeConsumerFailoverDelayTimeMillis: int = setting(
+        1000, "ms", "Wait before a new active consumer of a Failover subscription starts", ge=0
+    )
+    activeConsumerFailoverConsistentHashing: bool = setting(
+        False,
+        "",
+        "The active consumer of a partition is chosen by consistent hashing, as that of a topic "
+        "without partitions is, and not by the partition's number",
+    )
+    acknowledgmentAtBatchIndexLevelEnabled: bool = setting(
+        False, "", "Messages of a batch are acknowledged one by one"
+    )
+    maxUnackedMessagesPerConsumer: int = setting(
+        50_000, "count", "A consumer with more unacknowledged messages waits; 0: no limit", ge=0
+    )
+    maxUnackedMessagesPerSubscription: int = setting(
+        200_000,
+        "count",
+        "A subscription with more unacknowledged messages waits; 0: no limit",
+        ge=0,
+    )
+    maxUnackedMessagesPerBroker: int = setting(
+        0,
+        "count",
+        "With more unacknowledged messages on the broker, subscriptions with many of them wait; "
+        "0: no limit",
+        ge=0,
+    )
+    maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = setting(
+        0.16,
+        "",
+        "The share of maxUnackedMessagesPerBroker that one subscription may have after that",
+        ge=0,
+        le=1,
+    )
+    brokerDeduplicationEnabled: bool = setting(
+        False, "", "A message that a producer sends again is not stored again"
+    )
+    schemaCompatibilityStrategy: str = setting(
+        "FULL",
+        "",
+        "What a new schema of a topic must be compatible with, unless its namespace says else",
+        choices=SCHEMA_COMPATIBILITY_STRATEGIES,
+    )
+    systemTopicSchemaCompatibilityStrategy: str = setting(
+        "ALWAYS_COMPATIBLE",
+        "",
+        "The same for the broker's own topics",
+        choices=SCHEMA_COMPATIBILITY_STRATEGIES,
+    )
+    isAllowAutoUpdateSchemaEnabled: bool = setting(
+        True, "", "Producers and consumers may bring new schemas; the admin API always may"
+    )
+    isSchemaValidationEnforced: bool = setting(
+        False, "", "A producer without a schema is refused where the topic has one"
+    )
+    brokerServiceCompactionMonitorIntervalInSeconds: int = setting(
+        60, "s", "Topics that are due by their compaction threshold are looked for this often", ge=1
+    )
+    topicCompactionRetainNullKey: bool = setting(
+        False, "", "Compaction keeps messages that have no key"
+    )
+    defaultNumberOfNamespaceBundles: int = setting(
+        4, "count", "Bundles of a namespace that is created without saying how many", ge=1, le=1024
+    )
+    forceDeleteTenantAllowed: bool = setting(
+        False, "", "A tenant may be deleted together with its namespaces (force=true)"
+    )
+    forceDeleteNamespaceAllowed: bool = setting(
+        False, "", "A namespace may be deleted together with its topics (force=true)"
+    )
+
+    # -- storage -----------------------------------------------------------------------------
+
+    managedLedgerDefaultEnsembleSize: int = setting(
+        2, "count", "Bookies a ledger is spread over", ge=1, le=64
+    )
+    managedLedgerDefaultWriteQuorum: int = setting(
+        2, "count", "Copies written of each entry", ge=1, le=64
+    )
+    managedLedgerDefaultAckQuorum: int = setting(
+        2, "count", "Copies that must be on disk before a publish is confirmed", ge=1, le=64
+    )
+    managedLedgerMaxEntriesPerLedger: int = setting(
+        50_000, "count", "A ledger with this many entries is closed and a new one begun", ge=1
+    )
+    managedLedgerMinLedgerRolloverTimeMinutes: int = setting(
+        10, "min", "A ledger is not closed for its number of entries before this age", ge=0
+    )
+    managedLedgerMaxLedgerRolloverTimeMinutes: int = setting(
+        240, "min", "A ledger is closed at this age", ge=1
+    )
+    managedLedgerMaxSizePerLedgerMbytes: int = setting(
+        2048, "MB", "A ledger of this size is closed and a new one begun", ge=1
+    )
+    managedLedgerCacheSizeMB: int = setting(
+        256, "MB", "Memory for the newest entries of all topics", ge=1, le=1_048_576
+    )
+    journalMaxSizeMB: int = setting(
+        2048, "MB", "A journal file ends at this size, or at a tenth of its disk", ge=1
+    )
+    journalDirectories: tuple[str, ...] = setting(
+        (), "paths", "Journal directory of each embedded bookie; empty: below dataDir"
+    )
+    ledgerDirectories: tuple[str, ...] = setting(
+        (), "paths", "Index directory of each embedded bookie; empty: below dataDir"
+    )
+    sealEnabled: bool = setting(
+        True, "", "Messages move from the journal into the table of their topic", own=True
+    )
+    sealByJobs: bool = setting(
+        False,
+        "",
+        "Spark jobs seal (jobs/seal_ledgers.py), and not a small process of the broker",
+        own=True,
+    )
+    sealTargetFileSizeMB: int = setting(
+        128, "MB", "Size of the files of a topic's table, where there is as much", ge=1, own=True
+    )
+    sealFreshnessSeconds: int = setting(
+        20,
+        "s",
+        "After this time messages are in the table; 0: when their ledger is closed or is large",
+        ge=0,
+        own=True,
+    )
+    sealFreshnessWhenReadSeconds: int = setting(
+        5,
+        "s",
+        "Likewise for an hour after somebody asked where the table is, if that is less; 0: never",
+        ge=0,
+        own=True,
+    )
+    tableVacuumRetentionHours: int = setting(
+        24,
+        "h",
+        "Files that left a topic's table stay for this time, for those who read it",
+        ge=0,
+        own=True,
+    )
+    tableLogRetentionDays: int = setting(
+        7,
+        "d",
+        "Commits of a topic's table stay for this time; older versions cannot be asked for",
+        ge=0,
+        own=True,
+    )
+    cursorFlushIntervalMillis: int = setting(
+        1000,
+        "ms",
+        "An acknowledgement that nobody waits for is on disk after this time",
+        ge=1,
+        le=60_000,
+        own=True,
+    )
+    cursorHistoryMinutes: int = setting(
+        7 * 24 * 60,
+        "min",
+        "So long subscriptions can be restored to what they had acknowledged at a past time",
+        ge=0,
+        own=True,
+    )
+    cursorHistoryMaxMB: int = setting(
+        64, "MB", "So much of that history is kept for each bundle; 0: none", ge=0, own=True
+    )
+    defaultRetentionTimeInMinutes: int = setting(
+        0, "min", "Acknowledged messages are kept for this time; -1: for ever", ge=-1
+    )
+    defaultRetentionSizeInMB: int = setting(
+        0, "MB", "Acknowledged messages are kept up to this size; -1: all", ge=-1
+    )
+
+    # -- policies, where neither the topic nor its namespace has its own ---------------------
+
+    topicLevelPoliciesEnabled: bool = setting(
+        True, "", "A topic may have policies of its own, above those of its namespace"
+    )
+    maxProducersPerTopic: int = setting(
+        0, "count", "Most producers connected to a topic; 0: no limit", ge=0
+    )
+    maxConsumersPerTopic: int = setting(
+        0, "count", "Most consumers connected to a topic; 0: no limit", ge=0
+    )
+    maxConsumersPerSubscription: int = setting(
+        0, "count", "Most consumers connected to a subscription; 0: no limit", ge=0
+    )
+    maxSubscriptionsPerTopic: int = setting(
+        0, "count", "Most durable subscriptions of a topic; 0: no limit", ge=0
+    )
+    ttlDurationDefaultInSeconds: int = setting(
+        0, "s", "A message older than this counts as acknowledged; 0: never", ge=0
+    )
+    messageExpiryCheckIntervalInMinutes: int = setting(
+        5, "min", "Time between two searches for messages that are too old", ge=1
+    )
+    retentionCheckIntervalInSeconds: int = setting(
+        120, "s", "Time between two searches for ledgers that nobody needs", ge=1
+    )
+    backlogQuotaCheckEnabled: bool = setting(True, "", "Backlogs are compared with their quotas")
+    backlogQuotaCheckIntervalInSeconds: int = setting(
+        60, "s", "Time between two looks at all backlogs", ge=1
+    )
+    backlogQuotaDefaultLimitBytes: int = setting(
+        -1, "bytes", "Largest backlog of a topic; -1: no limit", ge=-1
+    )
+    backlogQuotaDefaultLimitSecond: int = setting(
+        -1, "s", "Greatest age of a topic's oldest backlog; -1: no limit", ge=-1
+    )
+    backlogQuotaDefaultRetentionPolicy: str = setting(
+        "producer_request_hold",
+        "",
+        "What happens to a topic whose backlog is over its quota",
+        choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+    )
+    brokerDeleteInactiveTopicsEnabled: bool = setting(
+        True, "", "Topics that nobody uses are deleted"
+    )
+    brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
+        60, "s", "Time between two searches for topics that nobody uses", ge=1
+    )
+    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = setting(
+        None,
+        "s",
+        "A topic unused for this time is deleted; "
+        "empty: as brokerDeleteInactiveTopicsFrequencySeconds",
+        ge=1,
+    )
+    brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = setting(
+        False, "", "A partitioned topic goes with the last of its partitions that nobody uses"
+    )
+    topicsAtRestCheckIntervalInSeconds: int = setting(
+        3600,
+        "s",
+        "Time between two rounds of all topics that are not in memory, for their policies to "
+        "hold; 0: never",
+        ge=0,
+        own=True,
+    )
+    brokerDeleteInactiveTopicsMode: str = setting(
+        "delete_when_no_subscriptions",
+        "",
+        "Which topics without clients are unused",
+        choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+    )
+    subscriptionExpirationTimeMinutes: int = setting(
+        0, "min", "A subscription unused for this time is deleted; 0: never", ge=0
+    )
+    subscriptionExpiryCheckIntervalInMinutes: int = setting(
+        5, "min", "Time between two searches for unused subscriptions", ge=1
+    )
+    brokerDeduplicationEntriesInterval: int = setting(
+        1000, "count", "Entries between two snapshots of deduplication", ge=1
+    )
+    brokerDeduplicationSnapshotFrequencyInSeconds: int = setting(
+        120, "s", "Time between two searches for topics whose snapshot is due", ge=1
+    )
+    brokerDeduplicationSnapshotIntervalSeconds: int = setting(
+        120, "s", "A snapshot is due after this time, however few entries; 0: never", ge=0
+    )
+    brokerDeduplicationMaxNumberOfProducers: int = setting(
+        10_000, "count", "Names of disconnected producers remembered by a topic", ge=1
+    )
+    brokerDeduplicationProducerInactivityTimeoutMinutes: int = setting(
+        360, "min", "What a producer sent is forgotten so long after it disconnected", ge=1
+    )
+    encryptionRequireOnProducer: bool = setting(
+        False, "", "Producers must encrypt, whatever the namespace says"
+    )
+    delayedDeliveryEnabled: bool = setting(
+        True, "", "Shared and Key_Shared subscriptions deliver delayed messages when they are due"
+    )
+    delayedDeliveryTickTimeMillis: int = setting(1000, "ms", "Accuracy of delayed delivery", ge=1)
+    isDelayedDeliveryDeliverAtTimeStrict: bool = setting(
+        False, "", "A delayed message never comes early; else up to a tick, which saves work"
+    )
+    delayedDeliveryMaxDelayInMillis: int = setting(
+        0, "ms", "A message with a longer delay is refused; 0: no limit", ge=0
+    )
+    brokerServiceCompactionThresholdInBytes: int = setting(
+        0, "bytes", "A topic with so much uncompacted data is compacted; 0: never", ge=0
+    )
+
+    # -- statistics --------------------------------------------------------------------------
+
+    statsUpdateFrequencyInSecs: int = setting(
+        60, "s", "Rates are averages over at least this time", ge=1
+    )
+    exposeTopicLevelMetricsInPrometheus: bool = setting(
+        True, "", "/metrics has series per topic and subscription, not only per namespace"
+    )
+    exposeConsumerLevelMetricsInPrometheus: bool = setting(
+        False, "", "/metrics has series per consumer"
+    )
+    exposeProducerLevelMetricsInPrometheus: bool = setting(
+        False, "", "/metrics has series per producer"
+    )
+    splitTopicAndPartitionLabelInPrometheus: bool = setting(
+        False, "", "/metrics labels a partition by its topic and a partition label"
+    )
+
+    # -- the process -------------------------------------------------------------------------
+
+    logLevel: str = setting(
+        "WARNING",
+        "",
+        "Least severe messages that are logged",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        own=True,
+    )
+    logFormat: str = setting(
+        "text",
+        "",
+        "How log lines look: text for people, one JSON object a line for programs",
+        choices=("text", "json"),
+        own=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_together(self)

@@ -1,0 +1,61 @@
+"""How a setting is declared: its default, its unit, its meaning and which values are allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SCHEMA_COMPATIBILITY_STRATEGIES = (
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is known of a setting: its unit, its meaning and which values are allowed.
+
+    ``minimum`` and ``maximum`` bound numbers (inclusive), ``choices`` strings and the items
+    of lists. ``pulsark_only`` marks a key that Pulsar does not have, ``planned`` one that is
+    understood but changes nothing yet.
+    """
+
+    unit: str
+    meaning: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    pulsark_only: bool = False
+    planned: bool = False
+
+
+def setting(
+    default: T,
+    unit: str,
+    meaning: str,
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+    choices: tuple[str, ...] = (),
+    own: bool = False,
+    planned: bool = False,
+) -> T:
+    """A field of ``Settings`` with its description; typed as its default for the checker."""
+    spec = Spec(unit, meaning, ge, le, choices, own, planned)
+    field: Any = dataclasses.field(default=default, metadata={"spec": spec})
+    return field  # type: ignore[no-any-return]
+
+
+def port(default: int, meaning: str, *, own: bool = False) -> int:
+    """A field for a TCP port that the process listens on."""
+    return setting(default, "port", f"{meaning}; 0 takes any free port", ge=0, le=65535, own=own)

@@ -1,0 +1,429 @@
+"""From offsets to splits: pure arithmetic over the ledgers of topic partitions.
+
+A split knows every entry that it must deliver, so that a reader can prove that it got them all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pulsark.datasource.options.errors import DataLossError
+from pulsark.datasource.options.offsets import NOTHING
+from pulsark.datasource.plan.table_files import NO_FILES, TableFile, TableFiles
+from pulsark.wire.message_id import MessageId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+SMALL_BYTES = 1 << 20
+"""A split below this size is not worth a task of its own, unless minPartitions asks for it."""
+
+LARGE_BYTES = 128 << 20
+"""A split above this size is cut, however many there are: a failed task reads it all again."""
+
+
+class Ledger(NamedTuple):
+    """A ledger of a partition: ``entries`` confirmed so far, ``size`` in bytes."""
+
+    ledger_id: int
+    entries: int
+    size: int
+
+
+class Segment(NamedTuple):
+    """Consecutive entries of one ledger, both ends inclusive; ``size`` in bytes, about."""
+
+    ledger_id: int
+    first: int
+    last: int
+    size: int
+
+    @property
+    def entries(self) -> int:
+        """How many entries the segment has."""
+        return self.last - self.first + 1
+
+    def part(self, first: int, last: int) -> Segment:
+        """Some of its entries, with their share of the size."""
+        size = self.size * (last - first + 1) // self.entries
+        return Segment(self.ledger_id, first, last, size)
+
+
+class CompactedPart(NamedTuple):
+    """The ledger that has what compaction left of the entries up to ``horizon``."""
+
+    ledger_id: int
+    horizon: MessageId
+    entries: int
+    size: int
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CompactedPart:
+        """Read ``compacted`` of a partition."""
+        horizon = MessageId.from_json(data["horizon"])
+        return cls(data["ledgerId"], horizon, data["entries"], data["size"])
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the broker said of a topic partition: where it is and what it holds.
+
+    ``ledgers`` may lack those that a stream is through with. ``trimmed`` is the last entry that
+    was deleted. ``compacted`` is for those who asked for it, if the partition was compacted.
+    """
+
+    topic: str
+    name: str
+    partition: int
+    topic_id: str
+    flight_url: str
+    first: MessageId
+    last: MessageId
+    ledgers: tuple[Ledger, ...]
+    trimmed: MessageId = NOTHING
+    compacted: CompactedPart | None = None
+
+    @classmethod
+    def from_json(cls, topic: str, flight_url: str, data: dict[str, Any]) -> PartitionState:
+        """Read one element of ``partitions`` of the ``segments`` answer."""
+        first, last, trimmed = data["first"], data["last"], data["trimmed"]
+        return cls(
+            topic=topic,
+            name=data["name"],
+            partition=data["partition"],
+            topic_id=data["topicId"],
+            flight_url=flight_url,
+            first=MessageId.from_json(first),
+            last=MessageId.from_json(last),
+            ledgers=tuple(
+                Ledger(item["ledgerId"], item["entries"], item["size"])
+                for item in sorted(data["ledgers"], key=lambda item: item["ledgerId"])
+            ),
+            trimmed=MessageId.from_json(trimmed),
+            compacted=CompactedPart.from_json(data["compacted"]) if "compacted" in data else None,
+        )
+
+    def earliest(self) -> MessageId:
+        """The last-read place of a reader that starts at the first message there is."""
+        if self.compacted is not None:
+            return NOTHING  # it may have been trimmed since it was compacted
+        if self.first.ledger_id >= 0:
+            return self.first.before()
+        return MessageId(self.ledgers[0].ledger_id, -1) if self.ledgers else NOTHING
+
+    def latest(self) -> MessageId:
+        """The last message there is, or ``earliest`` if there is none."""
+        horizon = self.compacted.horizon if self.compacted is not None else NOTHING
+        return max(self.last, self.earliest(), horizon)
+
+
+class Between(NamedTuple):
+    """The messages in ``(after, through]``."""
+
+    after: MessageId
+    through: MessageId
+
+    def limits(self, ledger_id: int, entry_id: int) -> dict[str, int] | None:
+        """Of an entry, what ``RowBuilder.add`` needs to know; ``None``: nothing is in between."""
+        here = (ledger_id, entry_id)
+        if not self.after.position <= here <= self.through.position:
+            return None
+        limits = {}
+        if here == self.after.position:
+            if self.after.batch_index < 0:
+                return None
+            limits["skip_through"] = self.after.batch_index
+        if here == self.through.position and self.through.batch_index >= 0:
+            limits["stop_after"] = self.through.batch_index
+        return limits
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Entries of one topic partition that one task reads, all of them and in order.
+
+    ``skip_through`` is the batch index in the first entry that was already read (-1: none),
+    ``stop_after`` the last batch index to read in the last entry (-1: all). ``files`` have some of
+    the entries, or all; the broker has each of them. With ``compacted`` the segments are of a
+    compacted ledger, and of the entries that are stored there those in between are read. With
+    ``only_files`` the entries are those of the files, as they were: nobody else has them.
+    """
+
+    topic: str
+    name: str
+    partition: int
+    topic_id: str
+    flight_url: str
+    segments: tuple[Segment, ...]
+    skip_through: int = -1
+    stop_after: int = -1
+    files: TableFiles = NO_FILES
+    compacted: Between | None = None
+    only_files: bool = False
+
+    @property
+    def entries(self) -> int:
+        """How many entries the split has."""
+        return sum(segment.entries for segment in self.segments)
+
+    def of(self, segments: Sequence[Segment]) -> Split:
+        """Some of its entries, in order."""
+        whole, some = self.segments, tuple(segments)
+        begins = some[0][:2] == whole[0][:2]
+        ends = (some[-1].ledger_id, some[-1].last) == (whole[-1].ledger_id, whole[-1].last)
+        return replace(
+            self,
+            segments=some,
+            skip_through=self.skip_through if begins else -1,
+            stop_after=self.stop_after if ends else -1,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entries, about."""
+        return sum(segment.size for segment in self.segments)
+
+
+def segments_between(state: PartitionState, after: MessageId, through: MessageId) -> list[Segment]:
+    """The entries in ``(after, through]``, ledger by ledger."""
+    found = []
+    for ledger in state.ledgers:
+        if not after.ledger_id <= ledger.ledger_id <= through.ledger_id:
+            continue
+        first, last = 0, ledger.entries - 1
+        if ledger.ledger_id == after.ledger_id:
+            first = after.entry_id + (1 if after.batch_index < 0 else 0)
+        if ledger.ledger_id == through.ledger_id:
+            last = through.entry_id
+        if first <= last:
+            size = ledger.size * (last - first + 1) // max(ledger.entries, 1)
+            found.append(Segment(ledger.ledger_id, first, last, size))
+    return found
+
+
+def range_of(state: PartitionState, after: MessageId, through: MessageId) -> Split | None:
+    """The whole range ``(after, through]`` as one split; ``None`` if there is nothing in it."""
+    if not comes_after(through, after):
+        return None
+    segments = segments_between(state, after, through)
+    if not segments:
+        return None
+    return Split(
+        topic=state.topic,
+        name=state.name,
+        partition=state.partition,
+        topic_id=state.topic_id,
+        flight_url=state.flight_url,
+        segments=tuple(segments),
+        skip_through=after.batch_index if segments[0][:2] == after.position else -1,
+        stop_after=through.batch_index,
+    )
+
+
+def compacted_range(state: PartitionState, after: MessageId, through: MessageId) -> Split | None:
+    """What compaction left of ``(after, through]``; ``None`` if that is nothing."""
+    part = state.compacted
+    if part is None or not part.entries:
+        return None
+    through = min(through, part.horizon, key=lambda place: place.position)
+    if not comes_after(through, after):
+        return None
+    return Split(
+        topic=state.topic,
+        name=state.name,
+        partition=state.partition,
+        topic_id=state.topic_id,
+        flight_url=state.flight_url,
+        segments=(Segment(part.ledger_id, 0, part.entries - 1, part.size),),
+        compacted=Between(after, through),
+    )
+
+
+def comes_after(place: MessageId, other: MessageId) -> bool:
+    """Whether reading up to ``place`` reads more than reading up to ``other``."""
+    if place.position != other.position:
+        return place.position > other.position
+    return other.batch_index >= 0 and not 0 <= place.batch_index <= other.batch_index
+
+
+def check_available(state: PartitionState, after: MessageId, through: MessageId) -> None:
+    """``DataLossError`` if entries of ``(after, through]`` were deleted, or never came to be."""
+    if not comes_after(through, after):
+        return
+    part_read = after.batch_index >= 0
+    if state.trimmed.position > after.position or (
+        part_read and state.trimmed.position == after.position
+    ):
+        missing = f"messages after {after} were deleted, up to {state.trimmed}"
+    elif through.position > state.latest().position:
+        missing = f"messages up to {through} are gone, the last one is {state.last}"
+    else:
+        return
+    raise DataLossError(
+        f"{state.name}: {missing}; the first message available is {state.first}. Set option "
+        "failOnDataLoss to false to go on from there, and keep messages longer or use the "
+        "option subscription to prevent it"
+    )
+
+
+def cut(ranges: Sequence[Split], wanted: int) -> list[Split]:
+    """Cut ranges into about ``wanted`` splits of equal size, at entry boundaries.
+
+    Deterministic. A split is never below ``SMALL_BYTES`` merely to reach the number, never
+    above ``LARGE_BYTES`` if it can be cut, and every range gives at least one.
+    """
+    total = sum(item.size for item in ranges)
+    target = min(max(total // max(wanted, 1), SMALL_BYTES), LARGE_BYTES)
+    return [part for item in ranges for part in _cut(item, -(-item.size // target))]
+
+
+def cut_at_least(ranges: Sequence[Split], wanted: int) -> list[Split]:
+    """Like ``cut``, but with ``wanted`` splits even if they become small."""
+    splits = cut(ranges, wanted)
+    total = sum(item.entries for item in ranges)
+    if len(splits) >= min(wanted, total):
+        return splits
+    parts = [1] * len(ranges)
+    for _ in range(min(wanted, total) - len(ranges)):
+        open_for_more = [i for i, item in enumerate(ranges) if parts[i] < item.entries]
+        parts[max(open_for_more, key=lambda i: (ranges[i].entries / parts[i], -i))] += 1
+    return [part for item, n in zip(ranges, parts, strict=True) for part in _cut(item, n)]
+
+
+def cut_rows(splits: Iterable[Split], rows: Callable[[Split], float], most: int) -> list[Split]:
+    """Cut further, so that no split has more than about ``most`` rows."""
+    return [part for item in splits for part in _cut(item, math.ceil(rows(item) / most))]
+
+
+def group(splits: Sequence[Split], wanted: int) -> list[tuple[Split, ...]]:
+    """Splits that one task reads one after the other: more than ``wanted`` are put together.
+
+    In their order, into about equal sizes, at most twice as many groups as wanted.
+    """
+    if len(splits) <= wanted:
+        return [(item,) for item in splits]
+    share = sum(item.size + 1 for item in splits) / wanted
+    found: list[tuple[Split, ...]] = []
+    collected: list[Split] = []
+    size = 0
+    for item in splits:
+        if collected and size + item.size + 1 > share:
+            found.append(tuple(collected))
+            collected, size = [], 0
+        collected.append(item)
+        size += item.size + 1
+    return [*found, tuple(collected)]
+
+
+def _cut(item: Split, parts: int) -> Iterator[Split]:
+    parts = max(1, min(parts, item.entries))
+    bounds = [item.entries * i // parts for i in range(parts + 1)]
+    for i in range(parts):
+        yield item.of(tuple(_slice(item.segments, bounds[i], bounds[i + 1])))
+
+
+def _slice(segments: Iterable[Segment], start: int, stop: int) -> Iterator[Segment]:
+    """Entries number ``start`` to ``stop`` (exclusive) of segments laid end to end."""
+    base = 0
+    for segment in segments:
+        first = max(start - base, 0)
+        last = min(stop - base, segment.entries) - 1
+        if first <= last:
+            yield segment.part(segment.first + first, segment.first + last)
+        base += segment.entries
+
+
+def with_files(item: Split, found: TableFiles) -> Split:
+    """The split with those of the files that have some of its entries."""
+    files = {}
+    for segment in item.segments:
+        key = item.name, segment.ledger_id
+        some = tuple(
+            file
+            for file in found.files.get(key, ())
+            if file.last >= segment.first and file.first <= segment.last
+        )
+        if some:
+            files[key] = some
+    return replace(item, files=TableFiles(found.directories, files)) if files else item
+
+
+def consecutive(item: Split, segments: Sequence[Segment]) -> Iterator[Split]:
+    """Some of a split's entries, at most one segment a ledger, as splits without gaps."""
+    places = {segment.ledger_id: number for number, segment in enumerate(item.segments)}
+    run: list[Segment] = []
+    for segment in segments:
+        number = places[segment.ledger_id]
+        joined = run and (
+            places[run[-1].ledger_id] == number - 1
+            and run[-1].last == item.segments[number - 1].last
+            and segment.first == item.segments[number].first
+        )
+        if run and not joined:
+            yield item.of(run)
+            run = []
+        run.append(segment)
+    if run:
+        yield item.of(run)
+
+
+def pieces(item: Split) -> Iterator[tuple[Split, TableFile | None]]:
+    """A split as consecutive ones, each within a file, or with entries that no file has."""
+    found: list[tuple[list[Segment], TableFile | None]] = []
+    for segment in item.segments:
+        for part, file in _by_file(
+            segment, item.files.files.get((item.name, segment.ledger_id), ())
+        ):
+            if found and file is None and found[-1][1] is None:
+                found[-1][0].append(part)
+            else:
+                found.append(([part], file))
+    for segments, file in found:
+        yield replace(item.of(segments), files=NO_FILES), file
+
+
+def behind(item: Split, entry_id: int) -> Split:
+    """What is left of a split within one ledger, from an entry on."""
+    (segment,) = item.segments
+    return item.of([segment.part(max(entry_id, segment.first), segment.last)])
+
+
+def _by_file(
+    segment: Segment, files: Iterable[TableFile]
+) -> Iterator[tuple[Segment, TableFile | None]]:
+    first = segment.first
+    for file in sorted(files, key=lambda file: file.first):
+        if file.last < first or file.first > segment.last:
+            continue
+        if first < file.first:
+            yield segment.part(first, file.first - 1), None
+            first = file.first
+        last = min(file.last, segment.last)
+        yield segment.part(first, last), file
+        first = last + 1
+    if first <= segment.last:
+        yield segment.part(first, segment.last), None
+
+
+def within_bytes(
+    state: PartitionState, after: MessageId, through: MessageId, budget: int
+) -> MessageId:
+    """The place at or before ``through`` that lies about ``budget`` bytes beyond ``after``.
+
+    At least one entry beyond it, so that a stream with a small limit moves.
+    """
+    reached: MessageId | None = None
+    for segment in segments_between(state, after, through):
+        fit = segment.entries
+        if segment.size > budget:
+            fit = budget * segment.entries // segment.size
+        if fit == 0 and reached is None:
+            fit = 1
+        if fit > 0:
+            reached = MessageId(segment.ledger_id, segment.first + fit - 1)
+        if fit < segment.entries:
+            break
+        budget -= segment.size
+    return through if reached is None or reached.position == through.position else reached

@@ -1,0 +1,289 @@
+"""Which topics a query reads, and where each of their partitions starts and ends."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pulsark.datasource.options.errors import DataSourceError, OptionError, TopicNotFoundError
+from pulsark.datasource.options.offsets import NOTHING, Edge, Moment, Point, StartingPoint
+from pulsark.datasource.options.options import DEFAULT_NAMESPACE, Options
+from pulsark.datasource.plan.plan import PartitionState
+from pulsark.errors import ClientError
+from pulsark.wire.message_id import MessageId
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsark.datasource.plan.admin_client import AdminClient
+
+_PATTERN = re.compile(r"(?:persistent://)?(?:([^/]+)/([^/]+)/)?([^/]+)")
+MANY_TOPICS = 8
+"""So many are asked for at once: a pattern may have thousands."""
+
+_LIST_SECONDS = 1.0
+_FRESH_SECONDS = 0.02
+_DUTY = 10
+"""A poll takes at most about one part in so many of the time."""
+
+States = Mapping[str, PartitionState]
+FirstSince = Callable[[str, int], MessageId]
+"""Name of a partition, milliseconds: its first message published then or later, or the place
+behind its last one."""
+
+
+class TopicFinder:
+    """The partitions of a query's topics, by name; remembers them for some milliseconds.
+
+    Spark asks a stream for its end every 10 ms while nothing happens; answers may be that old
+    without any harm, and are older where it takes long to get them.
+    """
+
+    def __init__(self, options: Options, admin: AdminClient) -> None:
+        self._admin = admin
+        self._pattern = options.topics_pattern
+        self._optional = self._pattern is not None or options.wait_for_topic
+        self._compacted = options.read_compacted
+        self._names = [] if self._pattern else topic_names(options.topics)
+        self._listed = _Age(_LIST_SECONDS)
+        self._known = _Age(_FRESH_SECONDS)
+        self._states: dict[str, PartitionState] = {}
+
+    def states(self, read: Mapping[str, MessageId] | None = None, *, fresh: bool = False) -> States:
+        """What the broker says of all partitions, sorted by name; ``TopicNotFoundError``.
+
+        ``read`` is how far partitions are read: their older ledgers may be left out.
+        """
+        if fresh or self._known.over:
+            with self._known:
+                after = self._after(read or {})
+                names = self._topics()
+                if self._optional and len(names) >= MANY_TOPICS:
+                    found = self._admin.plans(
+                        {name: after.get(str(name), ()) for name in names},
+                        compacted=self._compacted,
+                    )
+                else:
+                    found = [
+                        state
+                        for name in names
+                        for state in self._partitions(name, after.get(str(name), ()))
+                    ]
+                self._states = {state.name: state for state in sorted(found, key=_by_name)}
+        return self._states
+
+    def reads(self, partition: str) -> bool:
+        """Whether a partition, deleted or not, is one of the query's topics."""
+        base = TopicName.parse(partition).base
+        if self._pattern is None:
+            return base in self._names
+        namespace, pattern = split_pattern(self._pattern)
+        return base.namespace_name == namespace and pattern.fullmatch(base.local) is not None
+
+    def _after(self, read: Mapping[str, MessageId]) -> Mapping[str, Sequence[int]]:
+        """By topic: the ledger that each partition is read up to, as far as that is known."""
+        after: dict[str, list[int]] = {}
+        for name, state in self._states.items():
+            place = read.get(name)
+            after.setdefault(state.topic, []).append(0 if place is None else place.ledger_id)
+        return after
+
+    def _topics(self) -> list[TopicName]:
+        if self._pattern is not None and self._listed.over:
+            with self._listed:
+                self._names = topics_matching(self._admin, self._pattern)
+        return self._names
+
+    def _partitions(self, name: TopicName, after: Sequence[int]) -> list[PartitionState]:
+        try:
+            return self._admin.partitions(name, after, compacted=self._compacted)
+        except TopicNotFoundError:
+            if not self._optional:
+                raise
+            return []  # deleted since it was listed, or not there yet
+
+
+class _Age:
+    """Remembers when something was fetched, and how long that took."""
+
+    def __init__(self, fresh_s: float) -> None:
+        self._fresh_s = fresh_s
+        self._stale_at = float("-inf")
+        self._began = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether it is time to fetch again."""
+        return time.monotonic() >= self._stale_at
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            now = time.monotonic()
+            self._stale_at = now + max(self._fresh_s, _DUTY * (now - self._began))
+
+
+def _by_name(state: PartitionState) -> tuple[str, int]:
+    return state.topic, state.partition
+
+
+def topic_names(written: Iterable[str]) -> list[TopicName]:
+    """Parse names as users write them, each once; ``OptionError``."""
+    names = []
+    for text in written:
+        try:
+            name = TopicName.parse(text)
+        except ClientError as error:
+            raise OptionError(f"option 'topics': {error}") from None
+        if not name.is_persistent:
+            raise OptionError(f"option 'topics': {name} stores nothing that could be read")
+        names.append(name)
+    return list(dict.fromkeys(names))
+
+
+def split_pattern(text: str) -> tuple[str, re.Pattern[str]]:
+    """``(tenant/namespace, pattern of the topic's own name)``; ``OptionError``."""
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        raise OptionError(
+            f"option 'topicsPattern': '{text}' is not like persistent://tenant/namespace/regex"
+        )
+    tenant, namespace, pattern = found[1] or "public", found[2] or "default", found[3]
+    try:
+        return f"{tenant}/{namespace}", re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"option 'topicsPattern': '{pattern}': {error}") from None
+
+
+def topics_matching(
+    admin: AdminClient, text: str | None, namespace: str = DEFAULT_NAMESPACE
+) -> list[TopicName]:
+    """The topics that match a pattern, or all of a namespace."""
+    pattern = None
+    if text is not None:
+        namespace, pattern = split_pattern(text)
+    names = map(TopicName.parse, admin.topics(namespace))
+    return [name for name in names if pattern is None or pattern.fullmatch(name.local)]
+
+
+def starting_places(
+    states: States, point: StartingPoint, first_since: FirstSince, *, latest_if_none: bool = False
+) -> dict[str, MessageId]:
+    """Per partition, the message before the first one to read.
+
+    ``OptionError`` for a time that no message is as new as, unless it is to be the latest then.
+    """
+    return {
+        name: _start(states[name], wanted, first_since, latest_if_none)
+        for name, wanted in _points(states, point).items()
+    }
+
+
+def ending_places(
+    states: States, point: StartingPoint, first_since: FirstSince
+) -> dict[str, MessageId]:
+    """Per partition, the last message to read; ``OptionError`` if it does not exist yet."""
+    return {
+        name: _end(states[name], wanted, first_since)
+        for name, wanted in _points(states, point).items()
+    }
+
+
+def _start(
+    state: PartitionState, wanted: Point, first_since: FirstSince, latest_if_none: bool
+) -> MessageId:
+    if wanted in (Edge.EARLIEST, NOTHING):  # -1:-1 is how clients print the earliest id
+        return state.earliest()
+    if isinstance(wanted, Edge):
+        return state.latest()
+    if isinstance(wanted, MessageId):
+        return wanted.before()
+    found = first_since(state.name, wanted.ms)
+    if found.position <= state.latest().position:
+        return found.before()
+    if latest_if_none:
+        return state.latest()
+    raise OptionError(
+        f"{state.name} has no message published at {_iso(wanted)} or later; set option "
+        "startingOffsetsByTimestampStrategy to latest to start behind its last one"
+    )
+
+
+def _end(state: PartitionState, wanted: Point, first_since: FirstSince) -> MessageId:
+    if isinstance(wanted, Edge):
+        return state.earliest() if wanted is Edge.EARLIEST else state.latest()
+    if isinstance(wanted, Moment):
+        found = first_since(state.name, wanted.ms)
+        latest = state.latest()
+        return found.before() if found.position <= latest.position else latest
+    if wanted.position > state.latest().position:
+        raise OptionError(
+            f"option 'endingOffsets': {wanted} is beyond the last message of {state.name}, "
+            f"which is {state.latest()}"
+        )
+    return wanted
+
+
+def _iso(moment: Moment) -> str:
+    return f"{datetime.fromtimestamp(moment.ms / 1000, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+def _points(states: States, point: StartingPoint) -> dict[str, Point]:
+    """The point of every partition; JSON has to name all of them, and none else."""
+    if isinstance(point, Edge | Moment):
+        return dict.fromkeys(states, point)
+    named = {str(topic_names([topic])[0]): dict(partitions) for topic, partitions in point.items()}
+    found: dict[str, Point] = {}
+    for name, state in states.items():
+        partitions = named.get(state.topic, {})
+        number = state.partition
+        if number not in partitions and number == -1 and set(partitions) == {0}:
+            number = 0  # other connectors call a topic without partitions partition 0
+        if number not in partitions:
+            raise OptionError(
+                f"the offsets in JSON do not name partition {state.partition} of {state.topic}; "
+                "name every partition, with earliest or latest if need be"
+            )
+        found[name] = partitions.pop(number)
+    for topic, partitions in named.items():
+        if partitions:
+            raise OptionError(
+                f"the offsets in JSON name partition {min(partitions)} of {topic}, "
+                "which the query does not read"
+            )
+    return found
+
+
+def require_topics(states: States, options: Options) -> None:
+    """``TopicNotFoundError`` if a pattern matches nothing: a batch would read nothing."""
+    if not states:
+        raise TopicNotFoundError(
+            f"no topic matches '{options.topics_pattern}' at {options.admin_url}"
+        )
+
+
+def same_topic(state: PartitionState | None, name: str, topic_id: str) -> PartitionState:
+    """The state, if the partition is there and still is the one with this id."""
+    if state is None:
+        raise TopicNotFoundError(f"{name} was deleted while the query still had to read it")
+    if state.topic_id != topic_id:
+        raise DataSourceError(
+            f"the checkpoint is of another topic {name} (its id was {topic_id} and is "
+            f"{state.topic_id}): it was deleted and created again, or is of another cluster. Start "
+            "with a new checkpoint, or set option failOnDataLoss to false to read it from its start"
+        )
+    return state
+
+
+def require_in_query(finder: TopicFinder, name: str) -> None:
+    """``DataSourceError`` if a checkpoint has a topic that the query does not read."""
+    if not finder.reads(name):
+        raise DataSourceError(
+            f"the checkpoint is of {name}, which this query does not read: each query needs a "
+            "checkpoint of its own. Start with a new one, or set option failOnDataLoss to false "
+            "to go on without that topic"
+        )

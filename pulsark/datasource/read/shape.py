@@ -1,0 +1,138 @@
+"""Converts rows to the columns of a query. Runs in tasks."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsark.datasource.options.errors import DataSourceError
+from pulsark.rows import ROW_SCHEMA
+from pulsark.rows.values import ValueColumn
+from pulsark.rows.values.types import arrow_type, column_of
+from pulsark.schemas.definition import SchemaData
+from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
+
+if TYPE_CHECKING:
+    from pulsark.datasource.read.layout import Layout
+
+log = logging.getLogger(__name__)
+
+Schemas = Mapping[bytes, SchemaData]
+_TEXT = pc.CastOptions(pa.string(), allow_invalid_utf8=True)
+_RAW = "__valueRaw"
+
+
+class Shape:
+    """Makes record batches of ``columns`` from those of messages, which have ``stored``."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        columns: Sequence[str],
+        schemas_of: Callable[[str], Schemas],
+        *,
+        json_values: bool = False,
+    ) -> None:
+        self._layout = layout
+        self._columns = columns
+        self._schemas_of = schemas_of
+        self._json = json_values
+        self._values: dict[str, ValueColumn] = {}
+        self._asked: dict[str, set[bytes]] = {}
+        stored = [layout.stored[name] for name in columns if name in layout.stored]
+        self._typed = len(stored) < len(columns)
+        if self._typed:
+            stored += ["value", "value_raw", *([] if json_values else ["schema_version"])]
+        self.stored = tuple(dict.fromkeys(stored))
+        types = [(name, arrow_type(layout.columns[name])) for name in columns]
+        self._schema = pa.schema(
+            [
+                (name, ROW_SCHEMA.field("properties").type if pa.types.is_map(kind) else kind)
+                if name in layout.stored
+                else (name, kind)
+                for name, kind in types
+            ]
+        )
+        self._same = self._schema == pa.schema([ROW_SCHEMA.field(name) for name in self.stored])
+
+    def apply(self, batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+        """The same rows. Text that is not UTF-8 stays as it is, as in Spark's own casts."""
+        if self._same:
+            return batch
+        values: Any = None
+        raw = None
+        if self._typed:
+            values, raw = self._payloads(batch, topic)
+        arrays = []
+        for name, kind in zip(self._columns, self._schema.types, strict=True):
+            source = self._layout.stored.get(name)
+            if source is not None:
+                column = batch.column(source)
+                arrays.append(column if column.type == kind else pc.cast(column, options=_TEXT))
+            elif name == _RAW:
+                arrays.append(raw)
+            elif pa.types.is_struct(values.type) and values.type.get_field_index(name) >= 0:
+                arrays.append(pc.struct_field(values, name))
+            else:
+                arrays.append(values)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _payloads(self, batch: pa.RecordBatch, topic: str) -> tuple[pa.Array, pa.Array]:
+        """The values, and the payloads of which there is none."""
+        payloads = batch.column("value")
+        payload = self._layout.payload
+        assert payload is not None
+        if self._json:
+            values = column_of(
+                [_loaded(text) for text in payloads.to_pylist()], arrow_type(payload)
+            )
+        elif payload == "binary":
+            values = payloads
+        else:
+            values = self._decoded(payloads, batch.column("schema_version"), topic)
+        left = pc.if_else(pc.is_null(values), payloads, pa.scalar(None, pa.binary()))
+        return values, pc.coalesce(batch.column("value_raw"), left)
+
+    def _decoded(self, payloads: pa.Array, versions: pa.Array, topic: str) -> pa.Array:
+        carried = set(pc.unique(versions).to_pylist()) - {None}
+        asked = self._asked.setdefault(topic, set())
+        if topic not in self._values or not carried <= asked:
+            # A version that is not in the newest list either was deleted.
+            known = self._schemas_of(topic)
+            asked.update(carried, known)
+            found = (ValueSchema(version, schema) for version, schema in known.items())
+            assert self._layout.payload is not None
+            self._values[topic] = ValueColumn(ValueSchemas(self._layout.payload, tuple(found)))
+        return self._values[topic].decode(payloads, versions)
+
+
+def _loaded(text: bytes | None) -> Any:
+    """What JSON says, if it is an object; what is not in it is null."""
+    try:
+        found = json.loads(text) if text is not None else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def schemas_of(admin_url: str, patience_s: float) -> Callable[[str], Schemas]:
+    """Asks the broker for a topic's schemas; none of a topic that is gone."""
+    from pulsark.datasource.plan.admin_client import AdminClient
+    from pulsark.wire.topic_name import TopicName
+
+    def ask(topic: str) -> Schemas:
+        admin = AdminClient(admin_url, patience_s, known=True)
+        try:
+            return admin.schemas(TopicName.parse(topic).base)
+        except DataSourceError as error:
+            log.warning("%s", error)
+            raise
+        finally:
+            admin.close()
+
+    return ask

@@ -1,0 +1,273 @@
+"""``spark.readStream``: offsets are message ids, and the checkpoint is the truth.
+
+Everything but ``read`` runs in one planning process a query. Order of calls, as Spark makes
+them: ``initialOffset`` (new queries only), ``latestOffset(start)`` until it is beyond ``start``,
+``partitions(start, end)``, ``read``, then the next ``latestOffset``, and ``commit`` of the batch
+before once a new one is planned. After a failure ``partitions`` comes with the offsets of the
+journalled batch and must plan the same messages again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pulsark.datasource.options.errors import DataSourceError
+from pulsark.datasource.options.offsets import Edge, PartitionOffset, StreamOffset
+from pulsark.datasource.plan.admin_client import AdminClient
+from pulsark.datasource.plan.plan import PartitionState, Split, comes_after, segments_between
+from pulsark.datasource.plan.topics import (
+    States,
+    TopicFinder,
+    require_in_query,
+    same_topic,
+    starting_places,
+)
+from pulsark.datasource.read.admission import Admission, default_limit
+from pulsark.datasource.read.following import BEHIND, FOLLOWS, Following
+from pulsark.datasource.read.reader import (
+    STREAM_FILES_BYTES,
+    SplitReader,
+    available_range,
+    split_partitions,
+)
+from pulsark.datasource.read.stream_api import ReadLimit, SupportsTriggerAvailableNow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from pulsark.datasource.options.options import Options
+    from pulsark.datasource.read.layout import Layout
+    from pulsark.wire.message_id import MessageId
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 2.0
+
+
+class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read."""
+
+    def __init__(self, options: Options, layout: Layout, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._splits = SplitReader(options, layout, columns)
+        self._admin: AdminClient | None = None
+        self._finder: TopicFinder | None = None
+        self._initial: StreamOffset | None = None
+        self._target: StreamOffset | None = None
+        self._following: Following | None = None
+        self._admitting: Admission | None = None
+        self._finished: StreamOffset | None = None
+        self._planned = StreamOffset({})
+        self._answered: tuple[StreamOffset, States] | None = None
+        """The end that was given last, and what it was made of."""
+
+    # -- offsets ---------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts. Spark asks twice; the answer must not move in between."""
+        if self._initial is None:
+            states = self._states()
+            places = starting_places(
+                states,
+                self._options.starting or Edge.LATEST,
+                self._client().first_since,
+                latest_if_none=self._options.latest_if_none_since,
+            )
+            self._initial = StreamOffset(
+                {name: PartitionOffset(states[name].topic_id, places[name]) for name in states}
+            )
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit of the options, if one is set."""
+        return default_limit(self._options)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember the ends as of now: such a query stops there."""
+        self._target = self._ends(StreamOffset({}), self._states())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch: everything durable, or as much as the limits allow."""
+        begin = StreamOffset.from_json(start)
+        states = self._states(begin)
+        self._follow(begin)
+        if self._target is not None:
+            end = self._up_to_target(begin, states, self._target)
+        else:
+            end = self._ends(begin, states)
+        end = self._admission().admit(begin, end, states, limit, wait=self._target is None)
+        self._planned = end
+        self._answered = end, states
+        end_json = end.to_json()
+        self._acknowledge_if_idle(begin, end_json == start)
+        return end_json
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The newest message of every partition, for the query's progress and its listener."""
+        states = self._states(self._finished)
+        newest = self._ends(StreamOffset({}), states)
+        behind = [
+            segment
+            for name, offset in newest.partitions.items()
+            for segment in segments_between(states[name], self._begun(name, offset), offset.read)
+        ]
+        lag = {
+            "entries": sum(segment.entries for segment in behind),
+            "bytes": sum(segment.size for segment in behind),
+        }
+        follows = {FOLLOWS: self._following.said} if self._following is not None else {}
+        return newest.to_json() | {BEHIND: lag} | follows
+
+    def _begun(self, name: str, newest: PartitionOffset) -> MessageId:
+        """How far a partition is read when the batch that was planned last is finished."""
+        planned = self._planned.partitions.get(name)
+        if planned is None or planned.topic_id != newest.topic_id:
+            return newest.since or newest.read
+        return planned.read
+
+    def _ends(self, begin: StreamOffset, states: States) -> StreamOffset:
+        """The end of every partition; a partition that ``begin`` lacks starts at its first
+        message, and so does a topic that was created again, if loss is allowed."""
+        found = {name: _end(state, begin.partitions.get(name)) for name, state in states.items()}
+        for name, offset in begin.partitions.items():
+            if name in found and found[name].topic_id == offset.topic_id:
+                continue
+            try:
+                self._same_topic(states, name, offset.topic_id)
+            except DataSourceError as error:
+                if self._options.fail_on_data_loss:
+                    raise
+                log.warning("%s", error)
+                found.setdefault(name, offset)
+        return StreamOffset(found)
+
+    def _up_to_target(
+        self, begin: StreamOffset, states: States, target: StreamOffset
+    ) -> StreamOffset:
+        now = self._ends(begin, states).partitions
+        wanted = {}
+        for name, offset in now.items():
+            goal = target.partitions.get(name)
+            known = begin.partitions.get(name)
+            if goal is None or (known is not None and not comes_after(goal.read, known.read)):
+                if known is not None:
+                    wanted[name] = known
+                continue
+            wanted[name] = replace(offset, read=goal.read)
+        return StreamOffset(wanted)
+
+    # -- batches ---------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The splits of ``(start, end]``: the same messages for the same offsets, always."""
+        begin, finish = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._follow(begin)
+        self._planned = finish
+        # Not older than the end offset, or ledgers would seem shorter than they are.
+        known = self._answered
+        states = known[1] if known is not None and known[0] == finish else None
+        ranges = []
+        for name, offset in finish.partitions.items():
+            after = begin.start_of(name, offset)
+            if not comes_after(offset.read, after):
+                continue
+            if states is None:
+                states = self._states(begin, fresh=True)
+            item = self._range(name, states, after, offset)
+            if item is not None:
+                ranges.append(item)
+        return split_partitions(ranges, self._options, self._client(), STREAM_FILES_BYTES)
+
+    def _range(
+        self, name: str, states: States, after: MessageId, offset: PartitionOffset
+    ) -> Split | None:
+        fail = self._options.fail_on_data_loss
+        try:
+            state = self._same_topic(states, name, offset.topic_id)
+        except DataSourceError as error:
+            if fail:
+                raise
+            log.warning("%s", error)
+            return None
+        return available_range(state, after, offset.read, fail)
+
+    def _same_topic(self, states: States, name: str, topic_id: str) -> PartitionState:
+        state = states.get(name)
+        if state is None:
+            require_in_query(self._topics(), name)
+        return same_topic(state, name, topic_id)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split."""
+        return self._splits.read(partition)
+
+    # -- the subscription ------------------------------------------------------------------
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Move the durable subscription to the end of a finished batch."""
+        if self._following is not None:
+            self._following.acknowledge_soon(StreamOffset.from_json(end))
+
+    def stop(self) -> None:
+        """Acknowledge what Spark has finished but not committed, if the broker is there."""
+        if self._following is not None:
+            self._following.stop(self._finished, _STOP_SECONDS)
+        if self._admin is not None:
+            self._admin.close()
+
+    def _follow(self, begin: StreamOffset) -> None:
+        """Claim the subscription, before anything is read for it."""
+        if self._following is None:
+            self._following = Following(
+                self._options.subscription, self._new_client(), self._options.admin_url
+            )
+        self._following.start(begin)
+        self._following.read(begin)
+
+    def _acknowledge_if_idle(self, begin: StreamOffset, idle: bool) -> None:
+        """``begin`` is the end of a batch that Spark has finished, or the start of the query.
+
+        Spark commits a batch only when the next one is planned, and kills this process when a
+        query is stopped. So where nothing comes next, the batch is acknowledged at once.
+        """
+        self._finished = begin
+        if idle and self._following is not None:
+            self._following.acknowledge(begin)
+
+    # -- the broker ------------------------------------------------------------------------
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = self._new_client()
+        return self._admin
+
+    def _new_client(self) -> AdminClient:
+        return AdminClient(self._options.admin_url, self._options.poll_timeout_s)
+
+    def _topics(self) -> TopicFinder:
+        if self._finder is None:
+            self._finder = TopicFinder(self._options, self._client())
+        return self._finder
+
+    def _states(self, begin: StreamOffset | None = None, *, fresh: bool = False) -> States:
+        """The states of the topics, of the unread part only if ``begin`` says where it starts."""
+        read = begin.partitions.items() if begin is not None else ()
+        return self._topics().states({name: offset.read for name, offset in read}, fresh=fresh)
+
+    def _admission(self) -> Admission:
+        if self._admitting is None:
+            self._admitting = Admission(self._options, self._client().count_messages)
+        return self._admitting
+
+
+def _end(state: PartitionState, known: PartitionOffset | None) -> PartitionOffset:
+    if known is None or known.topic_id != state.topic_id:
+        return PartitionOffset(state.topic_id, state.latest(), state.earliest())
+    latest = state.latest()
+    return PartitionOffset(state.topic_id, latest) if comes_after(latest, known.read) else known

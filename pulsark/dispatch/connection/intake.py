@@ -1,0 +1,173 @@
+"""What one connection is read for, and what keeps it from being read: back-pressure.
+
+`reading` has the states. Limits are reached as a whole and left by half, so that a connection does
+not change between two states with each receipt.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.connection.reading import Event, Reading, State, UnknownTransitionError
+from pulsark.limits import (
+    PENDING_PUBLISH_BYTES_MAX,
+    PUBLISH_OVERHEAD_BYTES,
+    REQUESTS_UNDER_WAY_MAX,
+    UNREAD_OUTPUT_BYTES_MAX,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pulsark.dispatch.connection.connection import Connection
+    from pulsark.dispatch.model.producer import Producer
+
+_READING, _BEHIND, _STUCK, _QUEUED = State.READING, State.BEHIND, State.STUCK, State.QUEUED
+
+
+class Intake:
+    """That of one connection."""
+
+    __slots__ = (
+        "_buffer",
+        "_connection",
+        "_counted",
+        "_output_max",
+        "_producers",
+        "_publishes_max",
+        "_reading",
+        "_requests",
+        "_transport",
+        "bytes",
+        "client_lags",
+        "publishes",
+    )
+
+    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
+        settings = connection.settings
+        self.publishes = 0
+        """Those that have no answer yet, and their bytes."""
+        self.bytes = 0
+        self.client_lags = False
+        """Whether more waits for the client than its socket takes."""
+        self._reading = Reading()
+        self._connection: Connection | None = connection
+        self._transport = transport
+        self._requests = connection.requests
+        self._producers = connection.producers
+        self._buffer = connection.broker.publish_buffer
+        self._counted = 0
+        """What is counted there of this connection."""
+        self._publishes_max = settings.maxPendingPublishRequestsPerConnection
+        self._output_max = 2 * UNREAD_OUTPUT_BYTES_MAX + settings.maxMessageSize
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether the client may have sent what is not read, and would see an answer to it."""
+        return self._reading.state is not _READING and self._takes_answers()
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether publishes of all connections take so much memory that no more are read."""
+        return self._buffer.is_full and bool(self._producers)
+
+    def leave_rest(self) -> None:
+        """A turn is over and commands are left: others come first."""
+        full = len(self._requests) >= REQUESTS_UNDER_WAY_MAX
+        self._on(Event.LEFT_FOR_REQUESTS if full else Event.LEFT)
+
+    def rest_done(self) -> None:
+        """What was left is carried out."""
+        self._on(Event.DONE)
+        if self._reading.waits_for_room:
+            self._go_on()
+
+    def hold_back(self) -> None:
+        """Read no more if too much waits: for the journal, for answers, for the client."""
+        if self._reading.state is not _READING:
+            return
+        if (
+            self.publishes >= self._publishes_max
+            or self.bytes >= PENDING_PUBLISH_BYTES_MAX
+            or len(self._requests) >= REQUESTS_UNDER_WAY_MAX
+            or (self.client_lags and not self._takes_answers())
+        ):
+            self._on(Event.TOO_MUCH)
+        elif self._buffer.is_full and self._producers:
+            self._on(Event.ALL_TOO_MUCH)
+
+    def answered(self, producer: Producer, count: int, size: int) -> None:
+        """Publishes have their answers."""
+        producer.pending -= count
+        if not producer.pending and producer.drained is not None and not producer.drained.done():
+            producer.drained.set_result(None)
+        self.publishes -= count
+        self.bytes -= size
+        self.count()
+        if self._reading.waits_for_room:
+            self._go_on()
+
+    def count(self) -> None:
+        """Let what waits here count among that of all: once for what one read brought."""
+        waiting = self.bytes + self.publishes * PUBLISH_OVERHEAD_BYTES
+        self._buffer.change(waiting - self._counted)
+        self._counted = waiting
+
+    def client_caught_up(self) -> None:
+        """The socket took what waited for the client."""
+        self.client_lags = False
+        if self._reading.waits_for_room:
+            self._go_on()
+
+    def request_ended(self) -> None:
+        """One request less is under way."""
+        if self._reading.waits_for_room:
+            self._go_on()
+        elif self._reading.state is _STUCK:
+            self._on(Event.REQUEST_ENDED)
+
+    def publishes_have_room(self) -> None:
+        """Those of all connections take less memory: go on, as far as that is concerned."""
+        self._on(Event.CALLED)
+        self._go_on()
+
+    def close(self) -> None:
+        """The client is not served any more. What it published is still counted."""
+        self.count()
+        self._on(Event.CLOSE)
+        self._connection = None
+
+    def _go_on(self) -> None:
+        """Read on, if half of each limit is free."""
+        if (
+            self.publishes <= self._publishes_max // 2
+            and self.bytes <= PENDING_PUBLISH_BYTES_MAX // 2
+            and len(self._requests) <= REQUESTS_UNDER_WAY_MAX // 2
+            and (not self.client_lags or self._takes_answers())
+        ):
+            self._on(Event.ALL_TOO_MUCH if self.waits_for_others else Event.ROOM)
+
+    def _takes_answers(self) -> bool:
+        """Whether the client reads at all: more than its messages and one large one waits."""
+        return self._transport.get_write_buffer_size() <= self._output_max
+
+    def _on(self, event: Event) -> None:
+        """Do what an event leads to. A defect here costs this client its connection, no other."""
+        before, connection = self._reading.state, self._connection
+        if connection is None:
+            return
+        try:
+            after = self._reading.on(event)
+        except UnknownTransitionError as error:
+            connection.give_up(error)
+            return
+        if before is _QUEUED and after is not _QUEUED:
+            self._buffer.forget(self)
+        if after is _QUEUED:
+            self._buffer.wait(self)
+        elif after is _BEHIND:
+            connection.go_on_later()
+        if after is _READING:
+            self._transport.resume_reading()
+        elif before is _READING and after is not State.CLOSED:
+            self._transport.pause_reading()

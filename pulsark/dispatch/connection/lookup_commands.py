@@ -1,0 +1,222 @@
+"""Requests about topics as such: partitions, lookup, lists, schemas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.policies.schemas import decode_version, encode_version, from_wire, to_wire
+from pulsark.dispatch.topics.topic_lists import TopicList
+from pulsark.dispatch.topics.topic_pattern import TopicPattern
+from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.error_codes import error_code
+from pulsark.wire.topic_fields import TopicsField, frame_with_topics
+from pulsark.wire.topic_name import TopicName, parse_namespace
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.connection.connection import Connection
+
+Command = pb.BaseCommand
+
+
+def partitioned_metadata(connection: Connection, command: Command) -> None:
+    request = command.partitionMetadata
+
+    async def answer() -> None:
+        reply = Command(type=Command.PARTITIONED_METADATA_RESPONSE)
+        response = reply.partitionMetadataResponse
+        response.request_id = request.request_id
+        try:
+            name = TopicName.parse(request.topic)
+            response.partitions = await connection.broker.creation.partition_count(
+                name, create=request.metadata_auto_creation_enabled
+            )
+            response.response = pb.CommandPartitionedTopicMetadataResponse.Success
+        except PulsarkError as error:
+            response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+            response.error = int(error_code(error))  # type: ignore[assignment]
+            response.message = str(error)
+        connection.send(reply)
+
+    connection.requests.run(answer(), request.request_id)
+
+
+def lookup(connection: Connection, command: Command) -> None:
+    request = command.lookupTopic
+
+    async def answer() -> None:
+        reply = Command(type=Command.LOOKUP_RESPONSE)
+        response = reply.lookupTopicResponse
+        response.request_id = request.request_id
+        try:
+            found = await connection.broker.lookup(
+                TopicName.parse(request.topic), request.advertised_listener_name
+            )
+            response.response = pb.CommandLookupTopicResponse.Connect
+            response.authoritative = True
+            response.brokerServiceUrl = found.broker_url
+            response.proxy_through_service_url = found.through_service_url
+        except PulsarkError as error:
+            response.response = pb.CommandLookupTopicResponse.Failed
+            response.error = int(error_code(error))  # type: ignore[assignment]
+            response.message = str(error)
+        connection.send(reply)
+
+    connection.requests.run(answer(), request.request_id)
+
+
+def topics_of_namespace(connection: Connection, command: Command) -> None:
+    request = command.getTopicsOfNamespace
+
+    async def answer() -> None:
+        pattern = _pattern_of(connection, request)
+        async with connection.large_answer():
+            found = await _topics(connection.broker, request, pattern)
+            reply = Command(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+            response = reply.getTopicsOfNamespaceResponse
+            response.request_id = request.request_id
+            response.filtered = pattern is not None
+            response.topics_hash = found.hash
+            response.changed = request.topics_hash != found.hash
+            topics = await found.encoded(TopicsField.LISTED) if response.changed else []
+            connection.send_frame(frame_with_topics(reply, TopicsField.LISTED, topics))
+
+    connection.requests.run(answer(), request.request_id)
+
+
+async def _topics(
+    broker: Broker, request: pb.CommandGetTopicsOfNamespace, pattern: TopicPattern | None
+) -> TopicList:
+    """Topics of a namespace for a client: all, or those that a pattern takes."""
+    namespace = "/".join(parse_namespace(request.namespace))
+    other: list[str] = []
+    if request.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
+        other = await broker.catalog.list_non_persistent_topics(namespace)
+        other = other if pattern is None else pattern.select(other)
+    if request.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        return await TopicList.of(other)
+    await broker.catalog.require_namespace(namespace)
+    stored = await broker.topic_feeds.of(namespace).select(pattern)
+    return await stored.changed(other, set()) if other else stored
+
+
+def _pattern_of(
+    connection: Connection, request: pb.CommandGetTopicsOfNamespace
+) -> TopicPattern | None:
+    """The request's pattern; ``None`` if the client has to evaluate it itself."""
+    settings = connection.settings
+    if not (request.topics_pattern and settings.enableBrokerSideSubscriptionPatternEvaluation):
+        return None
+    try:
+        return TopicPattern(request.topics_pattern, settings.subscriptionPatternMaxLength)
+    except ClientError:
+        return None
+
+
+def get_schema(connection: Connection, command: Command) -> None:
+    request = command.getSchema
+
+    async def answer() -> None:
+        reply = Command(type=Command.GET_SCHEMA_RESPONSE)
+        response = reply.getSchemaResponse
+        response.request_id = request.request_id
+        try:
+            name = TopicName.parse(request.topic)
+            given = request.HasField("schema_version")
+            version = decode_version(request.schema_version) if given else None
+            found = await connection.broker.schemas.get(name, version)
+            response.schema.CopyFrom(to_wire(name, found.schema))
+            response.schema_version = encode_version(found.version)
+        except PulsarkError as error:
+            response.error_code = int(error_code(error))  # type: ignore[assignment]
+            response.error_message = str(error)
+        connection.send(reply)
+
+    connection.requests.run(answer(), request.request_id)
+
+
+def get_or_create_schema(connection: Connection, command: Command) -> None:
+    request = command.getOrCreateSchema
+    broker = connection.broker
+
+    async def answer() -> None:
+        reply = Command(type=Command.GET_OR_CREATE_SCHEMA_RESPONSE)
+        response = reply.getOrCreateSchemaResponse
+        response.request_id = request.request_id
+        try:
+            name = TopicName.parse(request.topic)
+            await broker.catalog.require_topic(name)
+            response.schema_version = await broker.schema_admission.of_producer(
+                name, await broker.policy_source.current(name), from_wire(request.schema)
+            )
+        except PulsarkError as error:
+            response.error_code = int(error_code(error))  # type: ignore[assignment]
+            response.error_message = str(error)
+        connection.send(reply)
+
+    connection.requests.run(answer(), request.request_id)
+
+
+def watch_topics(connection: Connection, command: Command) -> None:
+    request = command.watchTopicList
+
+    async def answer() -> None:
+        settings = connection.settings
+        if not settings.enableBrokerSideSubscriptionPatternEvaluation:
+            raise ClientError(
+                ServerError.NotAllowedError, "Watching topics is not enabled on this broker"
+            )
+        watchers, most = connection.topic_watchers, TOPIC_WATCHERS_PER_CONNECTION_MAX
+        pattern = TopicPattern(request.topics_pattern, settings.subscriptionPatternMaxLength)
+        namespace = "/".join(parse_namespace(request.namespace))
+
+        early: list[Command] | None = []
+        """Changes from before the answer was sent."""
+
+        def updated(new: list[str], deleted: list[str], topics_hash: str) -> None:
+            change = Command(type=Command.WATCH_TOPIC_UPDATE)
+            update = change.watchTopicUpdate
+            update.watcher_id = request.watcher_id
+            update.new_topics.extend(new)
+            update.deleted_topics.extend(deleted)
+            update.topics_hash = topics_hash
+            if early is None:
+                connection.send(change)
+            else:
+                early.append(change)
+
+        async with connection.large_answer():
+            if len(watchers) >= most and request.watcher_id not in watchers:
+                raise ClientError(
+                    ServerError.TooManyRequests, f"A connection may watch {most} topic lists"
+                )
+            await connection.broker.catalog.require_namespace(namespace)
+            feed = connection.broker.topic_feeds.of(namespace)
+            watcher = await feed.watch(pattern, updated)
+            before = watchers.pop(request.watcher_id, None)
+            if before is not None:
+                before.close()
+            watchers[request.watcher_id] = watcher
+            reply = Command(type=Command.WATCH_TOPIC_LIST_SUCCESS)
+            success = reply.watchTopicListSuccess
+            success.request_id = request.request_id
+            success.watcher_id = request.watcher_id
+            success.topics_hash = watcher.found.hash
+            known = request.topics_hash == success.topics_hash
+            topics = [] if known else await watcher.found.encoded(TopicsField.WATCHED)
+            connection.send_frame(frame_with_topics(reply, TopicsField.WATCHED, topics))
+            waiting, early = early or [], None
+            for change in waiting:
+                connection.send(change)
+
+    connection.requests.run(answer(), request.request_id)
+
+
+def unwatch_topics(connection: Connection, command: Command) -> None:
+    request = command.watchTopicListClose
+    watcher = connection.topic_watchers.pop(request.watcher_id, None)
+    if watcher is not None:
+        watcher.close()
+    connection.send_success(request.request_id)

@@ -1,0 +1,79 @@
+"""Commands that the broker sends and that need no more than a few fields. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.error_codes import error_code
+
+if TYPE_CHECKING:
+    from pulsark.errors import ServerError
+
+Command = pb.BaseCommand
+
+NO_REQUEST = 2**64 - 1
+
+
+def ping() -> Command:
+    """A question for a sign of life."""
+    command = Command(type=Command.PING)
+    command.ping.SetInParent()
+    return command
+
+
+def success(request_id: int) -> Command:
+    """The answer to a request of which only that is to be said."""
+    command = Command(type=Command.SUCCESS)
+    command.success.request_id = request_id
+    return command
+
+
+def request_error(request_id: int, error: Exception) -> Command:
+    """The answer to a request that failed."""
+    command = Command(type=Command.ERROR)
+    command.error.request_id = request_id
+    command.error.error = int(error_code(error))  # type: ignore[assignment]
+    command.error.message = str(error)
+    return command
+
+
+def send_error(producer_id: int, sequence_id: int, code: ServerError, message: str) -> Command:
+    """The answer to a SEND that is refused."""
+    command = Command(type=Command.SEND_ERROR)
+    command.send_error.producer_id = producer_id
+    command.send_error.sequence_id = sequence_id
+    command.send_error.error = int(code)  # type: ignore[assignment]
+    command.send_error.message = message
+    return command
+
+
+def active_change(consumer_id: int, is_active: bool) -> Command:
+    """Whether a Failover consumer is the active one."""
+    command = Command(type=Command.ACTIVE_CONSUMER_CHANGE)
+    command.active_consumer_change.consumer_id = consumer_id
+    command.active_consumer_change.is_active = is_active
+    return command
+
+
+def end_of_topic(consumer_id: int) -> Command:
+    """The topic is terminated and nothing is left."""
+    command = Command(type=Command.REACHED_END_OF_TOPIC)
+    command.reachedEndOfTopic.consumer_id = consumer_id
+    return command
+
+
+def producer_closed(producer_id: int) -> Command:
+    """The client has to create the producer anew."""
+    command = Command(type=Command.CLOSE_PRODUCER)
+    command.close_producer.producer_id = producer_id
+    command.close_producer.request_id = NO_REQUEST
+    return command
+
+
+def consumer_closed(consumer_id: int) -> Command:
+    """The client has to subscribe anew."""
+    command = Command(type=Command.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = NO_REQUEST
+    return command

@@ -1,0 +1,86 @@
+"""Requests of one client that have to wait for something: each is a task."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from pulsark.dispatch.connection.connection import Connection
+
+
+class Requests:
+    """What is under way for a connection. The failure of a request is its answer."""
+
+    def __init__(self, connection: Connection, ended: Callable[[], None]) -> None:
+        """``ended`` is called after each."""
+        self._connection: Connection | None = connection
+        self._defects = connection.broker.defects
+        self._ended: Callable[[], None] | None = ended
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def close(self) -> None:
+        """The connection is gone: nobody waits for the answers any more."""
+        self._connection = self._ended = None
+        for task in self._tasks:
+            task.cancel()
+
+    def run(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
+        """Run a request that awaits."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            work.close()  # if it was cancelled before it began
+            if self._ended is not None:
+                self._ended()
+
+        task = self._loop.create_task(self._guarded(work, request_id))
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+        return task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
+        try:
+            await work
+        except PulsarkError as error:
+            self._refuse(request_id, error)
+        except Exception as error:  # noqa: BLE001 - a defect: logged, and answered
+            self._defects.report(error, "A request failed")
+            self._refuse(request_id, internal_error())
+
+    def _refuse(self, request_id: int, error: Exception) -> None:
+        if self._connection is not None:
+            self._connection.send_request_error(request_id, error)
+
+    def open(
+        self, kind: str, client_id: int, request_id: int, work: Coroutine[Any, Any, None]
+    ) -> None:
+        """Run the creation of a producer or consumer; a second attempt has to wait for it."""
+        key = (kind, client_id)
+        current = self._opening.get(key)
+        if current is not None and not current.done():
+            work.close()
+            error = f"This {kind} is already being created"
+            self._refuse(request_id, ClientError(ServerError.ServiceNotReady, error))
+            return
+        task = self._opening[key] = self.run(work, request_id)
+        task.add_done_callback(lambda _: self._opened(key, task))
+
+    def abandon(self, kind: str, client_id: int) -> None:
+        """The client closes a producer or consumer, which may still be in creation."""
+        task = self._opening.pop((kind, client_id), None)
+        if task is not None:
+            task.cancel()
+
+    def _opened(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
+        if self._opening.get(key) is task:
+            del self._opening[key]

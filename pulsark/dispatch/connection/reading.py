@@ -1,0 +1,111 @@
+"""Whether a connection is read: its states, and what leads from one to another. Pure.
+
+A connection that is not read waits for something, and each state says for what: so there is
+always somebody who makes it go on. `intake` finds out what happened and does what a state means.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+STORY_LENGTH = 10
+
+
+class State(Enum):
+    """``READING`` is the only one in which the socket is read."""
+
+    READING = "reading"
+    FULL = "full"
+    """Too much of this client waits: publishes, requests, or what it does not read."""
+    QUEUED = "queued"
+    """Publishes of all clients take too much memory: the publish buffer calls those that wait."""
+    BEHIND = "behind"
+    """Commands are left of what was read: the run queue has a turn for them."""
+    STUCK = "stuck"
+    """Commands are left, and so many requests are under way that the end of one is waited for."""
+    CLOSED = "closed"
+
+
+class Event(Enum):
+    """What can happen."""
+
+    TOO_MUCH = "too much"
+    """A limit of this client is reached."""
+    ALL_TOO_MUCH = "all too much"
+    """It has room, but the publish buffer has none."""
+    ROOM = "room"
+    """Half of each limit is free."""
+    CALLED = "called"
+    """Its turn has come in the publish buffer."""
+    LEFT = "left"
+    """A turn ends before all that was read is carried out."""
+    LEFT_FOR_REQUESTS = "left for requests"
+    """Likewise, and so many requests are under way that no more are begun."""
+    REQUEST_ENDED = "request ended"
+    DONE = "done"
+    """What was left is carried out."""
+    CLOSE = "close"
+    """The client is not served any more."""
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.READING, Event.TOO_MUCH): State.FULL,
+    (State.READING, Event.ALL_TOO_MUCH): State.QUEUED,
+    (State.READING, Event.LEFT): State.BEHIND,
+    (State.READING, Event.LEFT_FOR_REQUESTS): State.STUCK,
+    (State.READING, Event.CLOSE): State.CLOSED,
+    (State.FULL, Event.ROOM): State.READING,
+    (State.FULL, Event.ALL_TOO_MUCH): State.QUEUED,
+    # In the middle of a turn the socket's buffer may be full: then the turn ends with these.
+    (State.FULL, Event.LEFT): State.BEHIND,
+    (State.FULL, Event.LEFT_FOR_REQUESTS): State.STUCK,
+    (State.FULL, Event.CLOSE): State.CLOSED,
+    (State.QUEUED, Event.ROOM): State.READING,
+    (State.QUEUED, Event.ALL_TOO_MUCH): State.QUEUED,
+    (State.QUEUED, Event.CALLED): State.FULL,
+    (State.QUEUED, Event.LEFT): State.BEHIND,
+    (State.QUEUED, Event.LEFT_FOR_REQUESTS): State.STUCK,
+    (State.QUEUED, Event.CLOSE): State.CLOSED,
+    (State.BEHIND, Event.LEFT): State.BEHIND,
+    (State.BEHIND, Event.LEFT_FOR_REQUESTS): State.STUCK,
+    (State.BEHIND, Event.DONE): State.FULL,
+    (State.BEHIND, Event.CLOSE): State.CLOSED,
+    (State.STUCK, Event.REQUEST_ENDED): State.BEHIND,
+    (State.STUCK, Event.CLOSE): State.CLOSED,
+}
+
+
+class UnknownTransitionError(Exception):
+    """An event that cannot happen in a state: a defect."""
+
+
+class Reading:
+    """The state of one connection, and how it came there."""
+
+    __slots__ = ("_story", "state", "waits_for_room")
+
+    def __init__(self) -> None:
+        self.state = State.READING
+        self.waits_for_room = False
+        """Whether ``ROOM`` is what it waits for; kept, because each receipt asks."""
+        self._story: deque[tuple[State, Event]] = deque(maxlen=STORY_LENGTH)
+
+    def on(self, event: Event) -> State:
+        """The state after an event; `UnknownTransitionError` with the story if it knows none."""
+        before = self.state
+        after = TRANSITIONS.get((before, event))
+        if after is None:
+            raise UnknownTransitionError(
+                f"A connection that is {before.value} does not know the event {event.value!r}. "
+                f"Before: {self.story or 'nothing'}"
+            )
+        self._story.append((before, event))
+        self.state = after
+        self.waits_for_room = after is State.FULL or after is State.QUEUED
+        return after
+
+    @property
+    def story(self) -> str:
+        """The last transitions, oldest first."""
+        return ", ".join(f"{state.value} + {event.value}" for state, event in self._story)

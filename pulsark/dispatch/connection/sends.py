@@ -1,0 +1,141 @@
+"""What one client publishes: each SEND on its way from the frame to the topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.connection.notices import send_error
+from pulsark.dispatch.model.entry import Entry
+from pulsark.errors import ProtocolError, ServerError
+from pulsark.limits import RECENTLY_CLOSED_PRODUCERS_MAX
+from pulsark.wire.entry import checked_counts, entry_metadata
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.connection.connection import Connection
+    from pulsark.dispatch.connection.intake import Intake
+    from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.model.producer import Producer
+    from pulsark.wire import pulsar_pb2 as pb
+
+
+class Sends:
+    """The producers that a connection publishes for."""
+
+    __slots__ = (
+        "_connection",
+        "_intake",
+        "_ledgers",
+        "_producers",
+        "_recently_closed",
+        "published_to",
+    )
+
+    def __init__(self, connection: Connection, intake: Intake) -> None:
+        self.published_to: set[AnyTopic] = set()
+        """Topics that got something in this turn, and are to be flushed at its end."""
+        self._connection = connection
+        self._intake = intake
+        self._producers = connection.producers
+        self._ledgers = connection.broker.ledgers
+        self._recently_closed: dict[int, None] = {}
+
+    def carry_out(self, send: pb.CommandSend, data: bytes) -> None:
+        """Publish what a SEND brings, or say why not."""
+        producer = self._producers.get(send.producer_id)
+        if producer is None or producer.closed:
+            self._without_producer(send)
+            return
+        counts = checked_counts(data)
+        if counts is None:
+            self._refuse(
+                send,
+                ServerError.ChecksumError,
+                "The message's checksum is wrong: it was damaged on its way",
+            )
+            return
+        if send.HasField("txnid_most_bits") and send.HasField("txnid_least_bits"):
+            self._refuse(
+                send, ServerError.NotAllowedError, "Transactions are not enabled on this broker"
+            )
+            return
+        if producer.inspected and (refused := producer.refusal(data, is_chunk=send.is_chunk)):
+            self._refuse(send, *refused)
+            return
+        messages, batched, marker, deliver_at, is_chunk = counts
+        if marker and not producer.is_replicator:
+            self._refuse(
+                send,
+                ServerError.NotAllowedError,
+                "Messages with a marker_type are for brokers; clients do not publish them",
+            )
+            return
+        if deliver_at:
+            limit_ms = producer.topic.policies.delayed_delivery.limit_ms
+            if limit_ms and deliver_at - entry_metadata(data).publish_time > limit_ms:
+                self._refuse(
+                    send,
+                    ServerError.NotAllowedError,
+                    f"Exceeds max allowed delivery delay of {limit_ms} milliseconds",
+                )
+                return
+        # Absent and 0 are the same to the client that reads the receipt.
+        highest = send.highest_sequence_id or None
+        entry = Entry(
+            data,
+            messages,
+            batched,
+            marker,
+            producer,
+            send.sequence_id,
+            highest,
+            deliver_at,
+            is_chunk,
+        )
+        producer.pending += 1
+        topic = producer.topic
+        topic.publish(entry)
+        intake = self._intake  # from now on: if that failed, nobody would take it out again
+        intake.publishes += 1
+        intake.bytes += len(data)
+        self.published_to.add(topic)
+
+    def _without_producer(self, send: pb.CommandSend) -> None:
+        if not self._connection.is_open:
+            raise ProtocolError("SEND before CONNECT")
+        # What was on its way when the broker closed the producer will be sent again.
+        if send.producer_id not in self._recently_closed:
+            raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
+
+    def _refuse(self, send: pb.CommandSend, code: ServerError, message: str) -> None:
+        highest = max(send.sequence_id, send.highest_sequence_id)
+        self._connection.send(send_error(send.producer_id, highest, code, message))
+
+    def expect(self, producer: Producer) -> None:
+        """A producer is ready: its SENDs count again."""
+        self._producers[producer.producer_id] = producer
+        self._recently_closed.pop(producer.producer_id, None)
+
+    def forget(self, producer: Producer) -> None:
+        """Drop a producer; its SENDs that are on their way are ignored."""
+        if self._producers.get(producer.producer_id) is producer:
+            del self._producers[producer.producer_id]
+            self._recently_closed[producer.producer_id] = None
+            while len(self._recently_closed) > RECENTLY_CLOSED_PRODUCERS_MAX:
+                del self._recently_closed[next(iter(self._recently_closed))]
+
+    def store(self) -> None:
+        """Let the journal have what one read brought, before the next read keeps the loop busy.
+
+        The loop polls its sockets between two rounds of callbacks, and a poll may bring
+        milliseconds of work: what waits for its round in between would wait for that, too.
+        """
+        self._intake.count()
+        for topic in self.published_to:
+            topic.flush()
+        self.published_to.clear()
+        self._ledgers.flush()
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.published_to.clear()
+        del self._connection

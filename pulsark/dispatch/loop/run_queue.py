@@ -1,0 +1,131 @@
+"""Deferrable work of the event loop, queued so that no turn is long.
+
+Work that may come in large amounts (a thousand subscriptions with entries to send, the consumers
+of a lost connection) waits in one queue of the broker. A turn of the loop runs it for some
+milliseconds; then sockets and timers are served, and the queue continues after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from pulsark.limits import TURN_SECONDS
+
+if TYPE_CHECKING:
+    from pulsark.runtime import Clock
+
+
+class Step(NamedTuple):
+    """Something that was called and took time."""
+
+    seconds: float
+    name: str
+
+
+class RunQueue:
+    """First come, first served. What is put in has to be short: well below a turn."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._scheduled = False
+        self._until = math.inf
+        """While it is worked off, the end of the turn."""
+        self._longest: tuple[float, Callable[[], object]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def deadline(self) -> float:
+        """The deadline of work that can be resumed later, such as a client's."""
+        now = self._now()
+        return min(now + (TURN_SECONDS / 4 if self._waiting else 2 * TURN_SECONDS), self._until)
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Call it in this or a later turn."""
+        self._waiting.append(work)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._work_off)
+
+    def take_steps(self, steps: Iterator[object]) -> None:
+        """Run an iterator to its end: half a turn's worth at once, the rest in its turns.
+
+        A step that fails is told to the loop and not to the caller, whichever turn it is. Those
+        behind it are taken, unless the iterator is a generator: that has ended.
+        """
+        until = self._now() + TURN_SECONDS / 2
+        while True:
+            try:
+                next(steps)
+            except StopIteration:
+                return
+            except Exception as error:  # noqa: BLE001 - the loop's handler logs it
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"a step of {_name_of(steps)} failed", "exception": error}
+                )
+            if self._now() >= until:
+                self.call(partial(self.take_steps, steps))
+                return
+
+    def call_all(self, works: Iterator[Callable[[], object]]) -> None:
+        """Call them in order, as steps: all of them, whichever fails."""
+        self.take_steps(_Calls(works))
+
+    def take_longest(self) -> Step | None:
+        """The longest step since the last call that took more than a turn."""
+        longest, self._longest = self._longest, None
+        return None if longest is None else Step(longest[0], _name(longest[1]))
+
+    def _work_off(self) -> None:
+        waiting, now = self._waiting, self._now
+        begun = now()
+        self._until = until = begun + TURN_SECONDS
+        try:
+            while waiting:
+                work = waiting.popleft()
+                work()
+                ended = now()
+                if ended >= until:
+                    if ended - begun > TURN_SECONDS:
+                        self._was_long(ended - begun, work)
+                    break
+                begun = ended
+        finally:
+            self._until = math.inf
+            # Also when one of them fails, which the loop logs: the others go on.
+            self._scheduled = bool(waiting)
+            if waiting:
+                asyncio.get_running_loop().call_soon(self._work_off)
+
+    def _was_long(self, seconds: float, work: Callable[[], object]) -> None:
+        if self._longest is None or self._longest[0] < seconds:
+            self._longest = seconds, work
+
+
+class _Calls(Iterator[object]):
+    """Calls what an iterator gives. Unlike a generator it goes on after one that failed."""
+
+    def __init__(self, works: Iterator[Callable[[], object]]) -> None:
+        self._works = works
+        self.__qualname__ = _name_of(works)
+
+    def __next__(self) -> object:
+        return next(self._works)()
+
+
+def _name(work: Callable[[], object]) -> str:
+    if isinstance(work, partial):  # of ``take_steps``
+        return _name_of(work.args[0])
+    owner = getattr(work, "__self__", None)
+    name = getattr(work, "__qualname__", repr(work))
+    return name if owner is None else f"{name} of {owner}"
+
+
+def _name_of(steps: object) -> str:
+    return str(getattr(steps, "__qualname__", steps))

@@ -1,0 +1,38 @@
+"""Iteration over very many items on the event loop, which yields to others in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from pulsark.limits import TOPICS_PER_TURN_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+T = TypeVar("T")
+
+
+class Pace:
+    """Counts steps; after some the event loop does what else there is to do."""
+
+    def __init__(self, at_once: int = TOPICS_PER_TURN_MAX) -> None:
+        self._at_once = at_once
+        self._taken = 0
+
+    async def step(self) -> None:
+        """A step was taken."""
+        self._taken += 1
+        if self._taken % self._at_once == 0:
+            await asyncio.sleep(0)
+
+
+async def in_turns(things: Iterable[T], at_once: int = TOPICS_PER_TURN_MAX) -> AsyncIterator[T]:
+    """Each of them, at a pace.
+
+    What is gone through must not change meanwhile: a list of its own, for example.
+    """
+    pace = Pace(at_once)
+    for thing in things:
+        yield thing
+        await pace.step()

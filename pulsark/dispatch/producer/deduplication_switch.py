@@ -1,0 +1,121 @@
+"""Deduplication of a topic, switched on and off as its policy says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from pulsark.dispatch.producer.deduplication import CURSOR_NAME, DeduplicatedTopic, Deduplication
+from pulsark.errors import PulsarkError
+
+if TYPE_CHECKING:
+    from pulsark.storage.cursor.cursor import Cursor
+    from pulsark.wire.position import Position
+
+log = logging.getLogger(__name__)
+
+
+class DurableCursors(Protocol):
+    """Those of a topic."""
+
+    async def delete(self, name: str) -> None:
+        """Delete one, durably."""
+
+
+class SwitchedTopic(DeduplicatedTopic, Protocol):
+    """The topic, as the switch sees it."""
+
+    closed: bool
+    deduplication: Deduplication | None
+    """Set while it is on."""
+
+    async def create_cursor(
+        self, name: str, mark_delete: Position, properties: dict[str, str]
+    ) -> Cursor:
+        """A durable cursor that is no subscription."""
+
+    @property
+    def cursors(self) -> DurableCursors:
+        """Where that is kept."""
+
+
+class DeduplicationSwitch:
+    """Sets ``topic.deduplication``, and keeps the cursor that goes with it."""
+
+    def __init__(self, topic: SwitchedTopic, cursor: Cursor | None) -> None:
+        self.cursor = cursor
+        """The cursor of the topic's deduplication if there is one, even while it is off."""
+        self._topic = topic
+        self._switching = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def status(self) -> str:
+        """What Pulsar's statistics call it."""
+        on = self._topic.deduplication is not None
+        if on == self._topic.policies.deduplication:
+            return "Enabled" if on else "Disabled"
+        return "Removing" if on else "Recovering"
+
+    @property
+    def follows(self) -> bool:
+        """Whether everything is as the policy says."""
+        wanted = self._topic.policies.deduplication
+        return wanted == (self._topic.deduplication is not None) == (self.cursor is not None)
+
+    async def follow(self) -> None:
+        """Do what the policy says. Raises ``StorageError`` if that cannot be done now."""
+        topic = self._topic
+        async with self._switching:
+            while not (self.follows or topic.closed):
+                if topic.policies.deduplication:
+                    await self._switch_on()
+                else:
+                    await self._switch_off()
+
+    def follow_soon(self) -> None:
+        """Do so in a task of its own. If it fails, ``look_after`` does it again."""
+        if self._task is None and not self.follows:
+            self._task = asyncio.create_task(self._follow_aside())
+
+    async def settled(self) -> None:
+        """Return once that task has ended, if there is one."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _follow_aside(self) -> None:
+        try:
+            await self.follow()
+        except PulsarkError as error:
+            log.warning("%s: deduplication stays %s: %s", self._topic.name, self.status, error)
+        finally:
+            self._task = None
+
+    async def _switch_on(self) -> None:
+        """From now on. What was published before is not known, as in Pulsar."""
+        topic = self._topic
+        if self.cursor is None:
+            self.cursor = await topic.create_cursor(CURSOR_NAME, topic.ledger.last_confirmed, {})
+        topic.deduplication = await Deduplication.open(topic, self.cursor)
+
+    async def _switch_off(self) -> None:
+        topic = self._topic
+        if topic.deduplication is not None:
+            topic.deduplication.switched_off()
+            topic.deduplication = None
+        self.cursor = None
+        await topic.cursors.delete(CURSOR_NAME)
+
+    def look_after(self) -> None:
+        """What is due from time to time."""
+        if self._topic.deduplication is not None:
+            self._topic.deduplication.look_after()
+        self.follow_soon()
+
+    def close(self) -> None:
+        """The topic is unloaded, its ledger closed."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._topic.deduplication is not None:
+            self._topic.deduplication.close()

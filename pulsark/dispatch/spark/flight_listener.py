@@ -1,0 +1,222 @@
+"""The Flight port: listens from the start, pays for pyarrow.flight at the first connection.
+
+Importing ``pyarrow.flight`` costs tens of megabytes and a few hundred milliseconds, which an
+idle broker shall not spend. So a thread sleeps over the public port; at the first client that
+speaks HTTP/2 it imports and starts the Flight server on a loopback port, and from then on threads
+copy bytes between the two (``flight_relay``). Of the bytes only the first ones are looked at.
+The event loop takes no part: it only answers ``EntrySource`` calls, one bounded chunk at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+from pulsark.dispatch.spark.flight_relay import Lobby, Relays, shut
+from pulsark.errors import ConfigError
+from pulsark.limits import FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS
+from pulsark.runtime import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pulsark.dispatch.spark.flight_server import EntryFlightServer
+    from pulsark.wire.position import Position
+
+log = logging.getLogger(__name__)
+
+_LOBBY_ROUND_SECONDS = 0.5
+_STOP_SECONDS = 2.0
+
+
+class TopicRange(NamedTuple):
+    """A topic's identity and what it holds: ``last`` is (-1, -1) while it is empty."""
+
+    topic_id: str
+    first: Position
+    last: Position
+
+
+class EntrySource(Protocol):
+    """What Flight needs of a broker. Called on the broker's event loop."""
+
+    async def topic_range(self, topic: str) -> TopicRange:
+        """Identity and bounds of a topic partition; ``ClientError(TopicNotFound)``."""
+
+    async def read_entries(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        """Entries in ``[first, last]`` in order, from any ledger that the range touches.
+
+        Ends early after ``max_bytes`` but holds at least one entry if there is any; empty
+        means that nothing durable is left in the range.
+        """
+
+    async def read_compacted(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        """The same of a compacted ledger of a topic, by its own numbers and as it is stored.
+
+        ``ClientError(NotAllowedError)`` if it was replaced and is gone.
+        """
+
+
+class FlightListener:
+    """Accepts Flight clients of one broker. Create, listen and close on the event loop."""
+
+    def __init__(
+        self,
+        source: EntrySource,
+        *,
+        most: int = 256,
+        most_of_host: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        """``most`` connections at a time, ``most_of_host`` (0: as many) of one address."""
+        self._source = source
+        self._now = (clock or SystemClock()).monotonic
+        self._listeners: list[socket.socket] = []
+        self._server: EntryFlightServer | None = None
+        self._lock = threading.Lock()
+        self._starting = threading.Lock()
+        self._closing = threading.Event()
+        self._asleep, self._wake = socket.socketpair()
+        """What sleeps over the first of them wakes when the second is closed."""
+        self._relays = Relays(most, most_of_host, self._now)
+
+    async def listen(self, hosts: Sequence[str], port: int) -> int:
+        """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
+        try:
+            for host in hosts:
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                listener = socket.create_server((host, port), family=family, backlog=128)
+                self._listeners.append(listener)
+        except OSError as error:
+            _close(self._listeners)
+            raise ConfigError.cannot_listen("flightServicePort", hosts, port, error) from error
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            # Here, not in the thread: `close` may run before the thread does.
+            selector = selectors.DefaultSelector()
+            selector.register(listener, selectors.EVENT_READ)
+            selector.register(self._asleep, selectors.EVENT_READ)
+            threading.Thread(
+                target=self._accept,
+                args=(listener, selector, loop),
+                name="flight-accept",
+                daemon=True,
+            ).start()
+        return int(self._listeners[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Cut all connections and stop the server, if it was ever started."""
+        with self._lock:
+            self._closing.set()
+            self._wake.close()
+            listeners, self._listeners = self._listeners, []
+            server, self._server = self._server, None
+        _close(listeners)
+        if server is not None:
+            server.closing.set()
+        self._relays.close()
+        if server is not None:
+            await _stop(server)
+
+    def _accept(
+        self,
+        listener: socket.socket,
+        selector: selectors.BaseSelector,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Let clients in, and those that speak HTTP/2 through."""
+        lobby = Lobby(FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS, self._now)
+        with selector:
+            while not self._closing.is_set():
+                for key, _ in selector.select(_LOBBY_ROUND_SECONDS if lobby else None):
+                    found = cast("socket.socket", key.fileobj)
+                    if found is listener:
+                        self._let_in(listener, lobby, selector)
+                    elif found is not self._asleep and found.fileno() >= 0:
+                        selector.unregister(found)
+                        self._let_through(found, lobby, loop)
+                for client in lobby.late():
+                    selector.unregister(client)
+                    client.close()
+        for client in lobby.clear():
+            client.close()
+
+    def _let_in(
+        self, listener: socket.socket, lobby: Lobby, selector: selectors.BaseSelector
+    ) -> None:
+        try:
+            client, _ = listener.accept()
+        except OSError as error:
+            # Without a free descriptor for example; or the listener was closed.
+            if not self._closing.wait(_LOBBY_ROUND_SECONDS):
+                log.warning("flight: no client can be accepted: %s", error)
+            return
+        for gone in lobby.enter(client):
+            selector.unregister(gone)
+            gone.close()
+        selector.register(client, selectors.EVENT_READ)
+
+    def _let_through(
+        self, client: socket.socket, lobby: Lobby, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        try:
+            host = client.getpeername()[0]
+        except OSError:
+            host = ""
+        if not (lobby.leave(client) and host):
+            client.close()
+            return
+
+        def connect() -> socket.socket:
+            return socket.create_connection(("127.0.0.1", self._backend_port(loop)))
+
+        self._relays.join(client, connect, host)
+
+    def _backend_port(self, loop: asyncio.AbstractEventLoop) -> int:
+        """The Flight server's own port; starts it at the first call. Acceptor threads only."""
+        server = self._server
+        if server is None:
+            from pulsark.dispatch.spark.flight_server import EntryFlightServer
+
+            with self._starting:
+                server = self._server
+                if server is None:
+                    server = EntryFlightServer(self._source, loop)
+                    with self._lock:
+                        if self._closing.is_set():
+                            server.closing.set()
+                            raise OSError("the broker is shutting down")
+                        self._server = server
+        return int(server.port)
+
+
+def _close(listeners: Iterable[socket.socket]) -> None:
+    for listener in listeners:
+        shut(listener)
+        listener.close()
+
+
+async def _stop(server: EntryFlightServer) -> None:
+    """Shut the server down off the loop, which its streams still need; give up after a while."""
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.shutdown()
+        with contextlib.suppress(RuntimeError):  # nobody waited so long: the loop has ended
+            loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=stop, name="flight-stop", daemon=True).start()
+    try:
+        await asyncio.wait_for(done.wait(), _STOP_SECONDS)
+    except TimeoutError:
+        log.warning("flight: a stream did not end within %s s of the stop", _STOP_SECONDS)

@@ -1,0 +1,197 @@
+"""Entries of a topic over Arrow Flight, as they were sent.
+
+A ticket is JSON, ``{"topic": full partition name, "topicId": id, "first": [ledger, entry],
+"last": [ledger, entry]}``, both ends inclusive. The answer is a stream of record batches with
+the columns of ``ENTRY_SCHEMA``, ascending, each about 4 MiB of entries; ``entry`` holds the raw
+bytes from the 0x0e01 magic on. With ``"compacted": true`` both ends are in one of the topic's
+compacted ledgers, by its own ids, and ``entry`` is what it stores. A stream ends where nothing
+durable is left in the range, so a client that expects more asks again from there.
+
+Importing this module is expensive; ``flight.py`` does it when the first client comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.wire.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from concurrent.futures import Future
+
+    from pulsark.dispatch.spark.flight_listener import EntrySource
+
+T = TypeVar("T")
+
+ENTRY_SCHEMA = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("entry", pa.binary(), nullable=False),
+    ]
+)
+CHUNK_BYTES = 4 << 20
+MAX_TICKET_BYTES = 16 * 1024
+_POLL_SECONDS = 0.5
+_MAX_ID = 2**63 - 1
+
+
+class EntryTicket(NamedTuple):
+    """A range of one topic partition, both ends inclusive; ``topic_id`` "" means any."""
+
+    topic: str
+    topic_id: str
+    first: Position
+    last: Position
+    compacted: bool = False
+
+    @classmethod
+    def parse(cls, data: bytes) -> EntryTicket:
+        """Read a ticket; ``ArrowInvalid`` says what is wrong with it."""
+        if len(data) > MAX_TICKET_BYTES:
+            raise pa.ArrowInvalid(
+                f"ticket: {len(data)} bytes are too large, at most {MAX_TICKET_BYTES} are allowed"
+            )
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise pa.ArrowInvalid(f"ticket: not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise pa.ArrowInvalid("ticket: not a JSON object")
+        topic, topic_id = fields.get("topic"), fields.get("topicId", "")
+        if not isinstance(topic, str) or not topic:
+            raise pa.ArrowInvalid("ticket: 'topic' must be the name of a topic partition")
+        if not isinstance(topic_id, str):
+            raise pa.ArrowInvalid("ticket: 'topicId' must be a string")
+        compacted = fields.get("compacted", False)
+        if not isinstance(compacted, bool):
+            raise pa.ArrowInvalid("ticket: 'compacted' must be true or false")
+        first, last = _position(fields, "first"), _position(fields, "last")
+        return cls(topic, topic_id, first, last, compacted)
+
+    def encode(self) -> bytes:
+        """The JSON text of the ticket."""
+        return json.dumps(
+            {
+                "topic": self.topic,
+                "topicId": self.topic_id,
+                "first": list(self.first),
+                "last": list(self.last),
+            }
+        ).encode()
+
+
+def _position(fields: dict[str, Any], key: str) -> Position:
+    value = fields.get(key)
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or any(type(part) is not int or not -1 <= part <= _MAX_ID for part in value)
+    ):
+        raise pa.ArrowInvalid(f"ticket: '{key}' must be [ledgerId, entryId]")
+    return Position(value[0], value[1])
+
+
+class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
+    """Serves on a free loopback port as soon as it is constructed.
+
+    gRPC's threads run ``do_get``; each asks the event loop for a chunk, one ahead of the chunk
+    that is being sent, so a slow client holds two chunks and no more.
+    """
+
+    def __init__(self, source: EntrySource, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self.closing = threading.Event()
+        self._source = source
+        self._loop = loop
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """The entries of a ticket's range."""
+        wanted = EntryTicket.parse(ticket.ticket)
+        self._check_identity(context, wanted)
+        first = self._submit(self._read(wanted, wanted.first))
+        # Fetched here, so that a failure is the call's and not in the middle of a stream.
+        entries = self._wait(context, first)
+        return fl.GeneratorStream(ENTRY_SCHEMA, self._batches(context, wanted, entries))
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """One endpoint with everything that the topic partition ``path[0]`` holds now."""
+        if descriptor.descriptor_type != fl.DescriptorType.PATH or len(descriptor.path) != 1:
+            raise pa.ArrowInvalid("descriptor: the path must be [topic partition]")
+        topic = descriptor.path[0].decode("utf-8", "replace")
+        held = self._wait(context, self._submit(self._source.topic_range(topic)))
+        ticket = EntryTicket(topic, held.topic_id, held.first, held.last)
+        endpoint = fl.FlightEndpoint(fl.Ticket(ticket.encode()), [])
+        return fl.FlightInfo(ENTRY_SCHEMA, descriptor, [endpoint], -1, -1)
+
+    def _check_identity(self, context: Any, wanted: EntryTicket) -> None:
+        held = self._wait(context, self._submit(self._source.topic_range(wanted.topic)))
+        if wanted.topic_id and wanted.topic_id != held.topic_id:
+            raise pa.ArrowKeyError(
+                f"topic {wanted.topic} was deleted and created again: "
+                f"its id is {held.topic_id}, the ticket wants {wanted.topic_id}"
+            )
+
+    def _batches(
+        self, context: Any, wanted: EntryTicket, entries: list[tuple[Position, bytes]]
+    ) -> Iterator[Any]:
+        while entries:
+            ledger_id, entry_id = entries[-1][0]
+            following = None
+            if entries[-1][0] < wanted.last:
+                position = Position(ledger_id, entry_id + 1)
+                following = self._submit(self._read(wanted, position))
+            yield entry_batch(entries)
+            entries = self._wait(context, following) if following is not None else []
+
+    def _read(
+        self, wanted: EntryTicket, first: Position
+    ) -> Coroutine[Any, Any, list[tuple[Position, bytes]]]:
+        source = self._source
+        read = source.read_compacted if wanted.compacted else source.read_entries
+        return read(wanted.topic, first, wanted.last, CHUNK_BYTES)
+
+    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        if self.closing.is_set():
+            call.close()
+            raise fl.FlightUnavailableError("the broker is shutting down")
+        return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+    def _wait(self, context: Any, future: Future[T]) -> T:
+        while True:
+            try:
+                return future.result(_POLL_SECONDS)
+            except TimeoutError as error:
+                if future.done():
+                    raise fl.FlightTimedOutError(str(error)) from error
+                if self.closing.is_set() or context.is_cancelled():
+                    future.cancel()
+                    raise fl.FlightUnavailableError("the broker is shutting down") from error
+            except ClientError as error:
+                if error.code in (ServerError.TopicNotFound, ServerError.InvalidTopicName):
+                    raise pa.ArrowKeyError(str(error)) from error
+                if error.code is ServerError.NotAllowedError:
+                    raise pa.ArrowInvalid(str(error)) from error
+                raise fl.FlightUnavailableError(str(error)) from error
+            except PulsarkError as error:
+                raise fl.FlightInternalError(str(error)) from error
+
+
+def entry_batch(entries: list[tuple[Position, bytes]]) -> pa.RecordBatch:
+    """Entries as one record batch of ``ENTRY_SCHEMA``."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([position.ledger_id for position, _ in entries], pa.int64()),
+            pa.array([position.entry_id for position, _ in entries], pa.int64()),
+            pa.array([entry for _, entry in entries], pa.binary()),
+        ],
+        schema=ENTRY_SCHEMA,
+    )

@@ -1,0 +1,485 @@
+"""What the admin API says of a live topic: the JSON objects of ``stats`` and ``internalStats``.
+
+Names and types are Pulsar's: rates and averages are floats, everything that counts is an
+integer (clients in Go refuse ``5.0``), and each field is there whether or not it has a value.
+Optional fields are absent when they have none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.model.subscription_type import SubType
+from pulsark.dispatch.stats.iso_time import iso_time
+from pulsark.dispatch.stats.key_shared_stats import (
+    NOT_DRAINING,
+    key_shared_of_consumers,
+    key_shared_of_subscription,
+)
+from pulsark.dispatch.topic.topic import Topic
+from pulsark.limits import LEDGERS_PER_TURN_MAX
+from pulsark.wire.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pulsark.dispatch.model.consumer import Consumer
+    from pulsark.dispatch.model.interfaces import AnySubscription, AnyTopic
+    from pulsark.dispatch.model.producer import Producer
+    from pulsark.dispatch.stats.rates import Rates
+    from pulsark.dispatch.subscription.subscription import Subscription
+    from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.runtime import Clock
+
+Json = dict[str, Any]
+
+_RANGES_SHOWN_MAX = 1000
+"""Acknowledged ranges that internalStats spells out; the rest is counted."""
+
+
+_NO_LEDGER: Json = {
+    "ledgerId": -1,
+    "entries": -1,
+    "size": -1,
+    "offloaded": False,
+    "underReplicated": False,
+}
+_NO_STORAGE: Json = {
+    "numberOfEntries": 0,
+    "totalSize": 0,
+    "currentLedgerEntries": 0,
+    "currentLedgerSize": 0,
+    "waitingCursorsCount": 0,
+    "pendingAddEntriesCount": 0,
+    "ledgers": [],
+    "cursors": {},
+    "schemaLedgers": [],
+    "compactedLedger": _NO_LEDGER,
+}
+
+
+_NO_CURSOR: Json = {
+    "waitingReadOp": False,
+    "pendingReadOps": 0,
+    "messagesConsumedCounter": 0,
+    "cursorLedger": 0,
+    "cursorLedgerLastEntry": 0,
+    "numberOfEntriesSinceFirstNotAckedMessage": 0,
+    "totalNonContiguousDeletedMessagesRange": 0,
+    "subscriptionHavePendingRead": False,
+    "subscriptionHavePendingReplayRead": False,
+    "properties": {},
+}
+"""Of a subscription of a topic that stores nothing."""
+
+
+class Stats:
+    """Builds the statistics of one broker's topics."""
+
+    def __init__(self, clock: Clock, rates: Rates, ownership: Ownership) -> None:
+        self.rates = rates
+        self._clock = clock
+        self._ownership = ownership
+
+    # -- topics ----------------------------------------------------------------------------
+
+    def topic(
+        self,
+        topic: AnyTopic,
+        *,
+        with_publishers: bool = True,
+        with_consumers: bool = True,
+        with_backlog_sizes: bool = True,
+    ) -> Json:
+        """TopicStats of one topic or partition."""
+        subscriptions = {
+            name: self.subscription(subscription, with_consumers=with_consumers)
+            for name, subscription in topic.subscriptions.items()
+        }
+        # What readers have not read holds nothing back.
+        sizes = (s["backlogSize"] for s in subscriptions.values() if s["durable"])
+        backlog_size = max(sizes, default=0)
+        if not with_backlog_sizes:
+            for shown in subscriptions.values():
+                shown["backlogSize"] = -1
+        rate_in = self.rates.topic_in(topic)
+        is_stored = isinstance(topic, Topic)
+        publishers = [self.publisher(p) for p in topic.producers.values()]
+        parts = list(subscriptions.values())
+        return {
+            **_drop_rate(topic, self.rates.dropped_in(topic)),
+            "msgRateIn": rate_in.messages,
+            "msgThroughputIn": rate_in.bytes,
+            "msgRateOut": float(sum(s["msgRateOut"] for s in parts)),
+            "msgThroughputOut": float(sum(s["msgThroughputOut"] for s in parts)),
+            "bytesInCounter": topic.bytes_in,
+            "msgInCounter": topic.messages_in,
+            "systemTopicBytesInCounter": 0,
+            "bytesOutCounter": sum(s["bytesOutCounter"] for s in parts),
+            "msgOutCounter": sum(s["msgOutCounter"] for s in parts),
+            "bytesOutInternalCounter": 0,
+            "averageMsgSize": _ratio(rate_in.bytes, rate_in.messages),
+            "msgChunkPublished": False,
+            "storageSize": topic.total_size,
+            "backlogSize": backlog_size,
+            "backlogQuotaLimitSize": topic.policies.backlog_by_size.limit,
+            "backlogQuotaLimitTime": topic.policies.backlog_by_age.limit,
+            **self._oldest(topic),
+            "earliestMsgPublishTimeInBacklogs": 0,
+            "offloadedStorageSize": 0,
+            "lastOffloadLedgerId": 0,
+            "lastOffloadSuccessTimeStamp": 0,
+            "lastOffloadFailureTimeStamp": 0,
+            "publishRateLimitedTimes": 0,
+            "ongoingTxnCount": 0,
+            "abortedTxnCount": 0,
+            "committedTxnCount": 0,
+            "publishers": publishers if with_publishers else [],
+            "waitingPublishers": topic.waiting_producers,
+            "subscriptions": subscriptions,
+            "replication": {},
+            **({"deduplicationStatus": topic.deduplication_status} if is_stored else {}),
+            "nonContiguousDeletedMessagesRanges": sum(
+                s["nonContiguousDeletedMessagesRanges"] for s in parts
+            ),
+            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            "delayedMessageIndexSizeInBytes": topic.delayed_index_bytes,
+            "compaction": {
+                "lastCompactionRemovedEventCount": topic.compaction.removed_events,
+                "lastCompactionSucceedTimestamp": topic.compaction.succeeded_ms,
+                "lastCompactionFailedTimestamp": topic.compaction.failed_ms,
+                "lastCompactionDurationTimeInMills": topic.compaction.duration_ms,
+            },
+            "ownerBroker": urlsplit(self._ownership.web_url).netloc,
+        } | ({} if topic.topic_epoch is None else {"topicEpoch": topic.topic_epoch})
+
+    def _oldest(self, topic: AnyTopic) -> Json:
+        """Of the oldest message in the backlog what the last look at quotas has found out."""
+        oldest = topic.backlog.known_oldest if isinstance(topic, Topic) else None
+        if oldest is None:
+            return {_AGE: -1}
+        age_ms = self._clock.now_ms() - oldest.published_ms
+        return {
+            _AGE: max(0, age_ms // 1000),
+            "oldestBacklogMessageSubscriptionName": oldest.subscription.name,
+        }
+
+    async def add_earliest(self, topic: AnyTopic, found: Json) -> None:
+        """Look up when the oldest message of each backlog was published. ``StorageError``."""
+        if not isinstance(topic, Topic):
+            return
+        backlog = topic.backlog
+        times = []
+        for subscription in backlog.subscriptions:
+            oldest = await backlog.oldest_of(subscription)
+            shown = found["subscriptions"].get(subscription.name)
+            if oldest is not None and shown is not None:
+                times.append(oldest.published_ms)
+                shown["earliestMsgPublishTimeInBacklog"] = oldest.published_ms
+        found["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)
+
+    def publisher(self, producer: Producer) -> Json:
+        """PublisherStats."""
+        rate = self.rates.producer(producer)
+        return {
+            **_drop_rate(producer.topic, rate.dropped),
+            "accessMode": producer.access_mode.name,
+            "msgRateIn": rate.messages,
+            "msgThroughputIn": rate.bytes,
+            "averageMsgSize": _ratio(rate.bytes, rate.messages),
+            "chunkedMessageRate": 0.0,
+            "producerId": producer.producer_id,
+            "supportsPartialProducer": False,
+            "producerName": producer.name,
+            "address": producer.connection.address,
+            "connectedSince": iso_time(producer.connected_since_ms),
+            "clientVersion": producer.connection.client_version,
+            "metadata": dict(producer.metadata),
+        }
+
+    def subscription(self, subscription: AnySubscription, *, with_consumers: bool = True) -> Json:
+        """SubscriptionStats."""
+        rate = self.rates.subscription(subscription)
+        backlog, delayed = subscription.backlog, subscription.delayed_count
+        is_stored = isinstance(subscription.topic, Topic)
+        durable = subscription.durable and is_stored
+        slots = key_shared_of_consumers(subscription)
+        consumers = [self.consumer(c) | slots.get(c, {}) for c in subscription.consumers]
+        if not is_stored:
+            for shown in consumers:
+                shown.pop("keyHashRangeArrays", None)
+        stats: Json = {
+            **_drop_rate(subscription.topic, rate.dropped),
+            "msgRateOut": rate.messages,
+            "msgThroughputOut": rate.bytes,
+            "bytesOutCounter": subscription.bytes_out,
+            "msgOutCounter": subscription.messages_out,
+            "msgRateRedeliver": rate.redelivered,
+            "messageAckRate": rate.acked,
+            "chunkedMessageRate": 0.0,
+            "backlogSize": subscription.backlog_size,
+            "earliestMsgPublishTimeInBacklog": 0,
+            "msgBacklog": backlog,
+            "msgBacklogNoDelayed": max(backlog - delayed, 0),
+            "blockedSubscriptionOnUnackedMsgs": subscription.blocked_on_unacked,
+            "msgDelayed": delayed,
+            "msgInReplay": subscription.replay_count,
+            "unackedMessages": sum(c.unacked for c in subscription.consumers),
+            "type": "None" if subscription.spec is None else subscription.spec.sub_type.name,
+            "msgRateExpired": rate.expired,
+            "totalMsgExpired": subscription.entries_expired,
+            "lastExpireTimestamp": subscription.last_expire_ms,
+            "lastConsumedFlowTimestamp": subscription.last_flow_ms,
+            "lastConsumedTimestamp": subscription.last_consumed_ms,
+            "lastAckedTimestamp": subscription.last_acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_delete_ms,
+            "consumers": consumers if with_consumers else [],
+            "isDurable": durable,
+            "durable": durable,
+            "isReplicated": subscription.replicated,
+            "replicated": subscription.replicated,
+            **key_shared_of_subscription(subscription, consumers),
+            "consumersAfterMarkDeletePosition": {},
+            "nonContiguousDeletedMessagesRanges": subscription.acked_range_count,
+            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            "delayedMessageIndexSizeInBytes": subscription.delayed_index_bytes,
+            "subscriptionProperties": dict(subscription.properties),
+            "filterProcessedMsgCount": 0,
+            "filterAcceptedMsgCount": 0,
+            "filterRejectedMsgCount": 0,
+            "filterRescheduledMsgCount": 0,
+            **{
+                f"dispatchThrottled{what}EventsBy{whose}Limit": 0
+                for what in ("Msg", "Bytes")
+                for whose in ("Subscription", "Topic", "Broker")
+            },
+        }
+        active = subscription.type.active
+        if not is_stored:
+            stats.pop("keySharedMode", None)
+        elif active is not None and subscription.type.sub_type in (
+            SubType.Exclusive,
+            SubType.Failover,
+        ):
+            stats["activeConsumerName"] = active.name
+        return stats
+
+    def consumer(self, consumer: Consumer) -> Json:
+        """ConsumerStats."""
+        rate = self.rates.consumer(consumer)
+        iso = iso_time
+        return {
+            "msgRateOut": rate.messages,
+            "msgThroughputOut": rate.bytes,
+            "bytesOutCounter": consumer.bytes_out,
+            "msgOutCounter": consumer.messages_out,
+            "msgRateRedeliver": rate.redelivered,
+            "messageAckRate": rate.acked,
+            "chunkedMessageRate": 0.0,
+            "consumerName": consumer.name,
+            "availablePermits": consumer.permits,
+            "unackedMessages": consumer.unacked,
+            "avgMessagesPerEntry": round(_ratio(consumer.messages_out, consumer.entries_out)),
+            "blockedConsumerOnUnackedMsgs": consumer.blocked,
+            "address": consumer.connection.address,
+            "connectedSince": iso(consumer.connected_since_ms),
+            "clientVersion": consumer.connection.client_version,
+            "lastAckedTimestamp": consumer.last_acked_ms,
+            "lastConsumedTimestamp": consumer.last_consumed_ms,
+            "lastConsumedFlowTimestamp": consumer.last_flow_ms,
+            "lastAckedTime": iso(consumer.last_acked_ms),
+            "lastConsumedTime": iso(consumer.last_consumed_ms),
+            "metadata": dict(consumer.metadata),
+            **NOT_DRAINING,
+        }
+
+    # -- partitioned topics ------------------------------------------------------------------
+
+    def partitioned(self, parts: dict[str, Json], partitions: int, *, per_partition: bool) -> Json:
+        """PartitionedTopicStats from the TopicStats of each partition."""
+        total: Json = merge(parts.values())
+        total.pop("ownerBroker", None)
+        total["metadata"] = {"partitions": partitions, "deleted": False}
+        total["partitions"] = parts if per_partition else {}
+        return total
+
+    # -- inside a topic ------------------------------------------------------------------------
+
+    async def internal(self, topic: AnyTopic, *, with_metadata: bool = False) -> Json:
+        """PersistentTopicInternalStats, all zeros for a topic that stores nothing."""
+        if not isinstance(topic, Topic):
+            cursors = {name: dict(_NO_CURSOR) for name in topic.subscriptions}
+            return {**_NO_STORAGE, "entriesAddedCounter": topic.entries_in, "cursors": cursors}
+        return await self._internal(topic, with_metadata=with_metadata)
+
+    async def _internal(self, topic: Topic, *, with_metadata: bool) -> Json:
+        """The open ledger shows 0 entries, as in Pulsar."""
+        ledger = topic.ledger
+        iso = iso_time
+        last = ledger.newest_ledger()
+        return {
+            "entriesAddedCounter": topic.entries_in,
+            "numberOfEntries": ledger.entries,
+            "totalSize": ledger.total_size,
+            "currentLedgerEntries": last.entries if last else 0,
+            "currentLedgerSize": last.size if last else 0,
+            "lastLedgerCreatedTimestamp": iso(last.timestamp_ms if last else topic.created_ms),
+            "waitingCursorsCount": 0,
+            "pendingAddEntriesCount": 0,
+            "lastConfirmedEntry": str(ledger.last_confirmed),
+            "state": "Terminated" if ledger.is_terminated else "LedgerOpened",
+            "ledgers": [
+                {
+                    "ledgerId": info.ledger_id,
+                    "entries": 0 if info.open else info.entries,
+                    "size": 0 if info.open else info.size,
+                    "offloaded": False,
+                    "underReplicated": False,
+                    **({"metadata": ""} if with_metadata else {}),
+                }
+                async for info in in_turns(ledger.each_ledger(), LEDGERS_PER_TURN_MAX)
+            ],
+            "cursors": {
+                name: self._internal_cursor(subscription)
+                for name, subscription in topic.subscriptions.items()
+            },
+            "schemaLedgers": [],
+            "compactedLedger": _NO_LEDGER,
+        }
+
+    def _internal_cursor(self, subscription: Subscription) -> Json:
+        cursor = subscription.cursor
+        ranges = islice(_acked_ranges(subscription), _RANGES_SHOWN_MAX)
+        return {
+            "markDeletePosition": str(cursor.mark_delete),
+            "readPosition": str(subscription.dispatcher.read_position),
+            "waitingReadOp": False,
+            "pendingReadOps": 0,
+            "messagesConsumedCounter": subscription.entries_out,
+            "cursorLedger": -1,
+            "cursorLedgerLastEntry": -1,
+            "individuallyDeletedMessages": "["
+            + ",".join(f"({low}..{high}]" for low, high in ranges)
+            + "]",
+            "lastLedgerSwitchTimestamp": iso_time(subscription.topic.created_ms),
+            "state": "Open" if cursor.durable else "NoLedger",
+            "active": bool(subscription.consumers),
+            "numberOfEntriesSinceFirstNotAckedMessage": _entries_since(subscription),
+            "totalNonContiguousDeletedMessagesRange": subscription.acked_range_count,
+            "subscriptionHavePendingRead": False,
+            "subscriptionHavePendingReplayRead": False,
+            "properties": {},
+        }
+
+
+def merge(parts: Iterable[Json]) -> Json:
+    """The sum of statistics of equal shape, for a topic of several partitions.
+
+    Numbers add up, but of times, ages and limits the greatest counts (of what is earliest the
+    least), and -1 ("none") gives way to any value.
+    Consumers merge by their name, publishers by position, and both keep only their numbers besides,
+    because who they are differs. A flag is set if one is. Of texts the first stays.
+    """
+    total: Json = {}
+    for part in parts:
+        if part.get(_AGE, -1) > total.get(_AGE, -1):  # whose age it is goes with the age
+            total.pop("oldestBacklogMessageSubscriptionName", None)
+        for key, value in part.items():
+            total[key] = _merged(key, total[key], value) if key in total else _first(value)
+    if "averageMsgSize" in total:
+        total["averageMsgSize"] = _ratio(total["msgThroughputIn"], total["msgRateIn"])
+    return total
+
+
+_OF_ONE_CLIENT = frozenset(
+    {
+        "producerName",
+        "address",
+        "connectedSince",
+        "clientVersion",
+        "lastAckedTime",
+        "lastConsumedTime",
+        "drainingHashes",
+        "keyHashRangeArrays",
+    }
+)
+
+
+_AGE = "oldestBacklogMessageAgeSeconds"
+_NOT_ADDED = ("last", "avg", "oldest", "backlogQuotaLimit", "producerId")
+
+
+def _first(value: Any) -> Any:
+    """A value as it enters a sum: clients lose what only one of them can have."""
+    match value:
+        case list():
+            return [{k: v for k, v in item.items() if k not in _OF_ONE_CLIENT} for item in value]
+        case dict() if _is_stats(value):
+            return merge([value])
+    return value
+
+
+def _merged(key: str, before: Any, value: Any) -> Any:
+    match before, value:
+        case bool(), bool():
+            return before or value
+        case ((int() | float()), (int() | float())):
+            if key.startswith("earliest"):
+                return min(before, value) or max(before, value)
+            latest = key.startswith(_NOT_ADDED) or -1 in (before, value)
+            return max(before, value) if latest else before + value
+        case dict(), dict():
+            return (
+                merge([before, value])
+                if _is_stats(before) or _is_stats(value)
+                else {**value, **before}
+            )
+        case list(), list():
+            return _merged_clients(before, _first(value))
+    return before
+
+
+def _merged_clients(before: list[Json], more: list[Json]) -> list[Json]:
+    """Clients of two partitions: the n-th of a name is the same one as the n-th of it before."""
+    found: dict[tuple[str, int], Json] = {}
+    for clients in (before, more):
+        seen: Counter[str] = Counter()
+        for client in clients:
+            name = client.get("consumerName", "")
+            key = (name, seen[name])
+            seen[name] += 1
+            found[key] = merge([found[key], client]) if key in found else client
+    return list(found.values())
+
+
+def _is_stats(value: Json) -> bool:
+    """Whether an object holds statistics and not only texts, as properties do."""
+    return any(not isinstance(item, str) for item in value.values())
+
+
+def _drop_rate(topic: AnyTopic, dropped: float) -> Json:
+    """Messages dropped a second: something that a persistent topic does not have."""
+    return {} if topic.name.is_persistent else {"msgDropRate": dropped}
+
+
+def _ratio(amount: float, count: float) -> float:
+    return amount / count if count else 0.0
+
+
+def _entries_since(subscription: Subscription) -> int:
+    ledger = subscription.topic.ledger
+    before = subscription.dispatcher.read_position
+    read = Position(before.ledger_id, before.entry_id - 1)
+    return ledger.entries_between(subscription.cursor.mark_delete, read)
+
+
+def _acked_ranges(subscription: Subscription) -> Iterator[tuple[Position, Position]]:
+    """Acknowledged ranges above mark-delete, ``(low, high]``, within one ledger each."""
+    for ledger_id, entries in sorted(subscription.cursor.state.acked.items()):
+        firsts, lasts = entries - entries.shift(1), entries - entries.shift(-1)
+        for first, last in zip(firsts, lasts, strict=True):
+            yield Position(ledger_id, first - 1), Position(ledger_id, last)

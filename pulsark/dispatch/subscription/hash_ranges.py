@@ -1,0 +1,129 @@
+"""Which consumer owns a slot of Key_Shared: ranges, split by themselves or named by consumers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.model.subscription_type import PlaceTakenError
+from pulsark.errors import ClientError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pulsark.dispatch.model.consumer import Consumer
+
+RANGE_SIZE = 65536
+
+
+def range_slot(key_hash: int) -> int:
+    """The slot of a key; there is no slot 0."""
+    return key_hash % RANGE_SIZE or 1
+
+
+class AutoSplitRanges:
+    """Each consumer has one range of slots, and a newcomer gets half of the largest one."""
+
+    def __init__(self) -> None:
+        self._bounds: list[int] = []
+        """The last slot of each range, ascending; a range begins behind the one before."""
+        self._owners: list[Consumer] = []
+
+    slot = staticmethod(range_slot)
+
+    def owner(self, slot: int) -> Consumer | None:
+        """The consumer of a slot; ``None`` while there is none at all."""
+        return self._owners[bisect_left(self._bounds, slot)] if self._bounds else None
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins; ``ClientError`` if every range is a single slot."""
+        bounds = self._bounds
+        if not bounds:
+            bounds.append(RANGE_SIZE)
+            self._owners.append(consumer)
+            return
+        sizes = [upper - lower for lower, upper in pairwise([0, *bounds])]
+        largest = sizes.index(max(sizes))
+        if sizes[largest] <= 1:
+            raise ClientError(
+                ServerError.ConsumerAssignError,
+                f"No range of hashes is left for another consumer: there are {len(bounds)}",
+            )
+        bounds.insert(largest, bounds[largest] - (sizes[largest] >> 1))
+        self._owners.insert(largest, consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves: its right neighbour gets its range, the left one if it was last."""
+        place = self._owners.index(consumer)
+        last = place == len(self._owners) - 1
+        del self._owners[place]
+        del self._bounds[place - 1 if last and place else place]
+
+    def ranges(self) -> list[tuple[int, int, Consumer]]:
+        """Who owns what: first and last slot, in order."""
+        lowest = [1, *(bound + 1 for bound in self._bounds)]
+        return list(zip(lowest, self._bounds, self._owners, strict=False))
+
+
+class StickyRanges:
+    """Each consumer names its ranges itself; a slot in none of them belongs to nobody."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, Consumer]] = []
+        """First and last slot, and whose they are; ascending, without overlaps."""
+
+    slot = staticmethod(range_slot)
+
+    def owner(self, slot: int) -> Consumer | None:
+        """The consumer that named a slot."""
+        place = bisect_right(self._ranges, slot, key=_first) - 1
+        if place < 0:
+            return None
+        _, last, consumer = self._ranges[place]
+        return consumer if slot <= last else None
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins with its ranges, or ``ClientError`` if they cannot be."""
+        check_ranges(consumer.key_ranges)
+        own = [(first, last, consumer) for first, last in consumer.key_ranges]
+        merged = sorted([*self._ranges, *own], key=_first)
+        for (first, last, holder), (next_first, next_last, next_holder) in pairwise(merged):
+            if next_first > last:
+                continue
+            other = holder if holder is not consumer else next_holder
+            raise PlaceTakenError(
+                ServerError.ConsumerAssignError,
+                f"The ranges of hashes of consumers {consumer.name} and {other.name} conflict: "
+                f"[{first}, {last}] and [{next_first}, {next_last}] overlap",
+                other,
+            )
+        self._ranges = merged
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        self._ranges = [r for r in self._ranges if r[2] is not consumer]
+
+    def ranges(self) -> list[tuple[int, int, Consumer]]:
+        """Who owns what: first and last slot, in order."""
+        return self._ranges
+
+
+def check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
+    """Raise ``ClientError`` if nobody could have these ranges of slots, whoever else is there."""
+    if not ranges:
+        raise _refused("a consumer of a sticky subscription has to name some")
+    for first, last in ranges:
+        if not 0 <= first <= last < RANGE_SIZE:
+            raise _refused(f"[{first}, {last}] is not within [0, {RANGE_SIZE - 1}]")
+    for (first, last), (next_first, next_last) in pairwise(sorted(ranges)):
+        if next_first <= last:
+            raise _refused(f"[{first}, {last}] and [{next_first}, {next_last}] overlap")
+
+
+def _first(owned: tuple[int, int, Consumer]) -> int:
+    return owned[0]
+
+
+def _refused(reason: str) -> ClientError:
+    return ClientError(ServerError.ConsumerAssignError, f"Ranges of hashes: {reason}")

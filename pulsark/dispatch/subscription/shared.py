@@ -1,0 +1,152 @@
+"""Shared: entries go round robin to the consumers of the best priority level with room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.model.subscription_type import SubType
+from pulsark.dispatch.subscription.round_robin import Rota
+from pulsark.limits import CHUNKED_MESSAGES_MAX
+from pulsark.storage.position_set import PositionSet
+from pulsark.wire.entry import Chunk, chunk_of
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.model.consumer import Consumer
+    from pulsark.dispatch.model.entry import Entry
+    from pulsark.wire.position import Position
+
+
+class Shared:
+    """Lower levels receive only while no consumer of a better level can.
+
+    A consumer takes up to ``turn_entries`` entries in a row, so that its socket is not written
+    for each, and is then last of its level. All chunks of a message go to one consumer, which
+    gets them whether it has permits or not, as if they were a batch.
+    """
+
+    sub_type = SubType.Shared
+    tracks_pending = True
+    active = None
+    unwanted = None
+
+    def __init__(self, turn_entries: int = 1) -> None:
+        self._turn_entries = turn_entries
+        self._consumers: dict[Consumer, None] = {}
+        """In order of arrival."""
+        self._levels: dict[int, Rota] = {}
+        """By priority, best first."""
+        self._replay = PositionSet()
+        self._chunked: dict[str, Consumer] = {}
+        """Who gets the rest of the large messages that are delivered in part."""
+        self._turn: Consumer | None = None
+        self._turn_left = 0
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return list(self._consumers)
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self._consumers)
+
+    @property
+    def replay_count(self) -> int:
+        return len(self._replay)
+
+    def add(self, consumer: Consumer) -> None:
+        level = consumer.priority
+        if level not in self._levels:
+            self._levels = dict(sorted([*self._levels.items(), (level, Rota())]))
+        self._levels[level].add(consumer)
+        self._consumers[consumer] = None
+        self._turn = None
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer not in self._consumers:
+            return
+        del self._consumers[consumer]
+        level = self._levels[consumer.priority]
+        level.remove(consumer)
+        if not level:
+            del self._levels[consumer.priority]
+        self._chunked = {uuid: c for uuid, c in self._chunked.items() if c is not consumer}
+        self._turn = None
+
+    def wake(self, consumer: Consumer) -> None:
+        if self._levels[consumer.priority].wake(consumer):
+            self._turn = None  # it may be of a better level than the one whose turn it is
+
+    def room(self) -> int:
+        self._turn = None
+        permits = 0
+        for level in self._levels.values():
+            permits += level.room()
+        return permits
+
+    def choose(self, entry: Entry) -> Consumer | None:
+        consumer = self._turn
+        if entry.is_chunk and (chunk := chunk_of(entry.data)) is not None:
+            consumer = self._receiver_of(chunk)
+        elif consumer is not None and self._turn_left and consumer.can_receive():
+            self._turn_left -= 1  # as in _take_turn, without a call for each entry
+        else:
+            consumer = self._next_turn()
+        if self._replay.ledgers and consumer is not None:
+            self._replay.discard(entry.position)
+        return consumer
+
+    def _receiver_of(self, chunk: Chunk) -> Consumer | None:
+        begun = self._chunked
+        consumer = begun.get(chunk.uuid)
+        if consumer is None:
+            consumer = self._take_turn()
+        elif not consumer.can_continue():
+            return None
+        if consumer is None or chunk.is_last:
+            begun.pop(chunk.uuid, None)
+            return consumer
+        begun[chunk.uuid] = consumer
+        if len(begun) > CHUNKED_MESSAGES_MAX:
+            del begun[next(iter(begun))]
+        return consumer
+
+    def _take_turn(self) -> Consumer | None:
+        consumer = self._turn
+        if consumer is None or not self._turn_left or not consumer.can_receive():
+            return self._next_turn()
+        self._turn_left -= 1
+        return consumer
+
+    def _next_turn(self) -> Consumer | None:
+        """The next one's turn begins, with this entry."""
+        for level in self._levels.values():
+            consumer = level.next()
+            if consumer is not None:
+                self._turn, self._turn_left = consumer, self._turn_entries - 1
+                return consumer
+        self._turn = None
+        return None
+
+    # -- entries that wait ---
+
+    def put_aside(self, entry: Entry) -> bool:
+        return False  # nobody has room; or a chunk's receiver does not read, which ends soon
+
+    def give_back(self, position: Position) -> None:
+        self._replay.add(position)
+
+    def forget(self, position: Position) -> None:
+        if self._replay:
+            self._replay.discard(position)
+
+    def waits(self, position: Position) -> bool:
+        return position in self._replay
+
+    def next_replay(self) -> Position | None:
+        if not self._replay or all(level.front() is None for level in self._levels.values()):
+            return None
+        return self._replay.lowest()
+
+    def clear(self) -> None:
+        self._replay.clear()
+        self._chunked.clear()

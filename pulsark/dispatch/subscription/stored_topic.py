@@ -1,0 +1,101 @@
+"""The topic that stores its messages, as its subscriptions see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pulsark.dispatch.model.interfaces import AnyTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.model.entry import Entry
+    from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
+    from pulsark.dispatch.subscription.delayed_delivery import DelayedDelivery
+    from pulsark.dispatch.subscription.subscription import Subscription
+    from pulsark.runtime import Clock
+    from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
+    from pulsark.wire.position import Position
+
+
+class EntrySource(Protocol):
+    """Where a subscription reads."""
+
+    def valid_position_at_or_after(self, position: Position) -> Position:
+        """The place of the first entry from ``position`` on, or where the next will be."""
+
+    def read_cached(
+        self, position: Position, max_entries: int, max_bytes: int
+    ) -> list[Entry] | None:
+        """Entries from ``position`` on; ``None`` if they have to be read from storage."""
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Entries from ``position`` on, from memory or from storage."""
+
+
+class CompactedSource(EntrySource, Protocol):
+    """A topic as those see it who read what compaction left."""
+
+    @property
+    def horizon(self) -> Position:
+        """The last entry that the compacted part accounts for."""
+
+
+class ReadBudget(Protocol):
+    """The memory for what all subscriptions read for consumers that are behind."""
+
+    def at_hand(self, change: int) -> None:
+        """A subscription holds so many bytes more, or less."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much more may be at hand."""
+
+    def read_bytes(self, wanted: int) -> int:
+        """How much of that may be read at once."""
+
+
+class StoredTopic(AnyTopic, EntrySource, Protocol):
+    """A topic with ledgers and cursors."""
+
+    settings: Settings
+    clock: Clock
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """Subscriptions by name."""
+
+    @property
+    def ledger(self) -> ManagedLedger:
+        """All entries."""
+
+    @property
+    def cache_budget(self) -> ReadBudget:
+        """Shared by all topics."""
+
+    @property
+    def broker_unacked(self) -> BrokerUnacked:
+        """The limit of all subscriptions of the broker together."""
+
+    @property
+    def delayed(self) -> DelayedDelivery:
+        """Which entries are not due."""
+
+    @property
+    def compacted_view(self) -> CompactedSource | None:
+        """How consumers with ``read_compacted`` see it, once it was compacted."""
+
+    def cached_entry(self, position: Position) -> Entry | None:
+        """The entry at exactly this position, if the cache holds it."""
+
+    def mark_delete_before(self, position: Position) -> Position:
+        """The mark-delete position that makes ``position`` the next one delivered."""
+
+    def acknowledged(self, subscription: Subscription) -> None:
+        """A cursor moved."""
+
+    def subscription_idle(self, subscription: Subscription) -> None:
+        """Its last consumer left."""
+
+    async def delete_subscription(self, subscription: Subscription) -> None:
+        """Delete it, durably. The caller holds its ``changing``."""

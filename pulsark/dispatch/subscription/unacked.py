@@ -1,0 +1,105 @@
+"""Messages that consumers have and did not acknowledge, and the limits for them.
+
+Too many at one consumer block that consumer, too many at all of them, or at all subscriptions of
+the broker, the subscription. Either goes on at half of its limit.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.dispatch.model.consumer import Consumer
+    from pulsark.dispatch.policies.policies import TopicPolicies
+    from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
+
+NO_LIMIT = sys.maxsize
+
+
+class Waking(Protocol):
+    """The subscription, as far as it matters here."""
+
+    @property
+    def schedule_pump(self) -> Callable[[], None]:
+        """Look again at what can be sent."""
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer may have room again."""
+
+
+class Unacked:
+    """That of one subscription. Who delivers adds to ``messages``, for every entry."""
+
+    __slots__ = (
+        "_broker",
+        "_held_for_broker",
+        "_limit",
+        "_over_limit",
+        "_subscription",
+        "blocked",
+        "consumer_limit",
+        "messages",
+        "watched_from",
+    )
+
+    def __init__(self, subscription: Waking) -> None:
+        self.messages = 0
+        self.blocked = False
+        """Whether dispatch stands still because there are too many."""
+        self.consumer_limit = NO_LIMIT
+        self.watched_from = NO_LIMIT
+        """From so many on ``update`` has to know."""
+        self._subscription = subscription
+        self._limit = NO_LIMIT
+        self._over_limit = False
+        self._held_for_broker = False
+        self._broker: BrokerUnacked | None = None
+
+    def set_limits(self, policies: TopicPolicies, broker: BrokerUnacked, *, durable: bool) -> None:
+        """Note the limits, which are looked at for every entry. Readers have none."""
+        per_consumer = policies.max_unacked_messages_per_consumer
+        per_subscription = policies.max_unacked_messages_per_subscription
+        self.consumer_limit = per_consumer if durable and per_consumer > 0 else NO_LIMIT
+        self._limit = per_subscription if durable and per_subscription > 0 else NO_LIMIT
+        self._broker = broker if durable and broker.limit else None
+        self.watched_from = self._limit if self._broker is None else 0
+
+    def release(self, consumer: Consumer, messages: int) -> None:
+        """Messages are not pending at a consumer any more, who may get others for them."""
+        consumer.unacked -= messages
+        self.messages -= messages
+        if consumer.blocked and consumer.unacked <= self.consumer_limit // 2:
+            self._unblock(consumer)
+
+    def release_wish(self, consumer: Consumer, messages: int) -> None:
+        """It gave messages back to get them again, which must be possible below its limit."""
+        self.release(consumer, messages)
+        if consumer.blocked and consumer.unacked < self.consumer_limit:
+            self._unblock(consumer)
+
+    def _unblock(self, consumer: Consumer) -> None:
+        consumer.blocked = False
+        self._subscription.wake(consumer)
+
+    def update(self) -> None:
+        """See whether there are too many, or not any more."""
+        if self.messages >= self._limit:
+            self._over_limit = True
+        elif self.messages <= self._limit // 2:
+            self._over_limit = False
+        if self._broker is not None:
+            self._broker.report(self)
+        blocked = self._over_limit or self._held_for_broker
+        if self.blocked and not blocked:
+            self._subscription.schedule_pump()
+        self.blocked = blocked
+
+    def hold_for_broker(self, held: bool) -> None:
+        """All subscriptions together have too many, or not any more."""
+        self._held_for_broker = held
+        if self.blocked and not held and not self._over_limit:
+            self._subscription.schedule_pump()
+        self.blocked = held or self._over_limit

@@ -1,0 +1,147 @@
+"""How far loaded topics are sealed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, due_ranges
+from pulsark.limits import READS_PER_TURN_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pulsark.dispatch.tables.journal_release import JournalRelease
+    from pulsark.dispatch.tables.table_waits import ReadTables, TidyQueue
+    from pulsark.dispatch.topic.topic import Topic
+    from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+    from pulsark.storage.table.files.seal_range import SealRange
+    from pulsark.storage.table.tables import Tables
+    from pulsark.wire.position import Position
+    from pulsark.wire.topic_name import TopicName
+
+
+class Progress:
+    """What is known of a loaded topic."""
+
+    __slots__ = ("first", "settled", "since", "through", "trimmed")
+
+    def __init__(self) -> None:
+        self.settled: Position | None = None
+        """The topic's last entry, when all that there was had been sealed."""
+        self.since: float | None = None
+        """When entries were first seen that are not in the table."""
+        self.first = 0
+        """Ledgers with lower ids are in the table as a whole, and released."""
+        self.through: dict[int, int] = {}
+        """By ledger that is not: the last entry that is in the table and released by the journal,
+        -1: none."""
+        self.trimmed: Position | None = None
+        """Up to where the topic was trimmed when it was last looked at."""
+
+    def pass_over(self, ledgers: Iterable[LedgerInfo]) -> None:
+        """Look no more at those at the beginning that are done with."""
+        for info in ledgers:
+            if info.open or self.through.get(info.ledger_id, -1) + 1 < info.entries:
+                return
+            self.first = info.ledger_id + 1
+            self.through.pop(info.ledger_id, None)
+
+
+class SealingProgress:
+    """That of all loaded topics. What it finds in tables is released by the journal."""
+
+    def __init__(
+        self, tables: Tables, release: JournalRelease, reads: ReadTables, tidy: TidyQueue
+    ) -> None:
+        self._tables = tables
+        self._journal = release
+        self._reads = reads
+        self._tidy = tidy
+        self._of: dict[Topic, Progress] = {}
+
+    def keep_only(self, loaded: Sequence[Topic]) -> None:
+        """Forget topics that are not loaded any more."""
+        if len(self._of) > len(loaded):
+            for gone in self._of.keys() - set(loaded):
+                del self._of[gone]
+
+    def __contains__(self, topic: Topic) -> bool:
+        return topic in self._of
+
+    def partition_of(self, base: TopicName) -> Topic | None:
+        """Any loaded partition of a topic."""
+        return next((t for t in self._of if t.name.base == base and not t.closed), None)
+
+    def is_settled(self, topic: Topic) -> bool:
+        """Whether nothing has come since all was sealed."""
+        progress = self._of.get(topic)
+        if progress is None or progress.settled != topic.ledger.last_confirmed:
+            return False
+        if progress.trimmed != topic.ledger.record.trimmed:
+            self._trimmed(topic, progress)
+        return True
+
+    def due(self, topic: Topic, now: float, *, everything: bool = False) -> list[SealRange]:
+        """What is due of a topic that was looked up."""
+        progress = self._of[topic]
+        last = topic.ledger.last_confirmed
+        infos = topic.ledger.ledgers(progress.first)
+        progress.pass_over(infos)
+        infos = [info for info in infos if info.ledger_id >= progress.first]
+        if all(progress.through.get(i.ledger_id, -1) + 1 >= i.entries for i in infos):
+            progress.settled, progress.since = last, None
+            return []
+        if progress.since is None:
+            progress.since = now
+        if progress.trimmed != topic.ledger.record.trimmed:
+            self._trimmed(topic, progress)
+        return due_ranges(
+            self._reads.policy(topic, now),
+            topic.name.partition,
+            infos,
+            progress.through,
+            # A look more than that would be too late.
+            now - progress.since + CHECK_SECONDS,
+            everything=everything,
+        )
+
+    def waits_since(self, topic: Topic) -> float | None:
+        """When entries were first seen that are not in the table."""
+        return self._of[topic].since
+
+    def _trimmed(self, topic: Topic, progress: Progress) -> None:
+        """Rows of ledgers that are gone leave the table in time."""
+        progress.trimmed = topic.ledger.record.trimmed
+        for gone in [i for i in progress.through if topic.ledger.ledger(i) is None]:
+            del progress.through[gone]
+        self._tidy.later(topic.name.base)
+
+    async def look_up(self, topic: Topic) -> None:
+        """What the table has of a topic's ledgers; the journal releases it."""
+        progress = self._of.setdefault(topic, Progress())
+        progress.trimmed = topic.ledger.record.trimmed
+        progress.first = max(progress.first, topic.ledger.unsettled_from)
+        async for info in in_turns(topic.ledger.each_ledger(progress.first), READS_PER_TURN_MAX):
+            await self._release(topic, info.ledger_id)
+        if progress.first or any(through >= 0 for through in progress.through.values()):
+            self._tidy.later(topic.name.base)
+
+    async def attached(
+        self, topic: Topic, ledger_ids: Iterable[int], *, since: float | None
+    ) -> None:
+        """Files of these ledgers are in the table. What is not there yet waits since then."""
+        progress = self._of.setdefault(topic, Progress())
+        for ledger_id in ledger_ids:
+            await self._release(topic, ledger_id)
+        progress.since = since
+
+    async def _release(self, topic: Topic, ledger_id: int) -> None:
+        """Let the journal forget what is in the table, once after each start and each attach."""
+        sealed = await self._tables.sealed(topic.name, ledger_id)
+        through = sealed.through if sealed is not None else -1
+        known = self._of[topic].through
+        before = known.get(ledger_id, -1)
+        known[ledger_id] = through  # so it is, whether all bookies hear of it or not
+        if through > before:
+            await self._journal.tell(ledger_id, through)

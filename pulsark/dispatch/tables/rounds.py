@@ -1,0 +1,139 @@
+"""Rounds of sealing: each looks at all loaded topics, and seals what is due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.tables.sealing_due import (
+    SMALL_BYTES,
+    Due,
+    in_order,
+    may_wait,
+)
+from pulsark.errors import PulsarkError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.loop.load import LoopLoad
+    from pulsark.dispatch.tables.progress import SealingProgress
+    from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, TidyQueue
+    from pulsark.dispatch.topic.topic import Topic
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.runtime import Clock
+    from pulsark.wire.topic_name import TopicName
+
+    DoWith = Callable[[TopicName, list[Topic]], Awaitable[None]]
+    """Does something with a table, by its topic and loaded partitions of it."""
+
+log = logging.getLogger(__name__)
+
+TOPICS_A_TURN = 512
+"""So many topics are looked at before the event loop does other work."""
+
+LOOK_UP_SECONDS = 1.0
+"""Time of a round after which topics that were loaded lately wait for the next one."""
+
+SMALL_SECONDS = 1.0
+"""Time of a round after which tables with little in them wait for the next one."""
+
+
+class Complaints:
+    """What failed of which table: said once, until it changes."""
+
+    def __init__(self) -> None:
+        self._said: dict[TopicName, str] = {}
+
+    async def attempt(self, base: TopicName, work: Awaitable[None]) -> None:
+        """Do something with a table that is tried again if it fails."""
+        try:
+            await work
+        except PulsarkError as error:
+            if self._said.get(base) != str(error):
+                self._said[base] = str(error)
+                log.warning("%s is not sealed yet and stays in the journal: %s", base, error)
+        except Exception:
+            log.exception("%s is not sealed", base)
+        else:
+            self.drop(base)
+
+    def drop(self, base: TopicName) -> None:
+        """It goes well again, or the table is gone."""
+        self._said.pop(base, None)
+
+
+class SealingRounds:
+    """``seal`` and ``tidy`` do what is found to be due, one table after the other."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        topics: Topics,
+        progress: SealingProgress,
+        leases: Leases,
+        crowded: CrowdedTables,
+        queue: TidyQueue,
+        complaints: Complaints,
+        seal: DoWith,
+        tidy: DoWith,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._topics = topics
+        self._progress = progress
+        self._leases = leases
+        self._crowded = crowded
+        self._queue = queue
+        self._complaints = complaints
+        self._seal = seal
+        self._tidy = tidy
+        self.load: LoopLoad | None = None
+        """While it says that clients keep the broker busy, sealing waits."""
+
+    async def run(self) -> None:
+        """One round."""
+        started = self._clock.monotonic()
+        small_had_a_turn = False
+        due = [work for work in await self.look(started) if work.base not in self._crowded]
+        for work in () if self._settings.sealByJobs else in_order(due):
+            is_small = work.size < SMALL_BYTES
+            if is_small and small_had_a_turn and self._clock.monotonic() - started > SMALL_SECONDS:
+                break
+            small_had_a_turn = is_small
+            if self.load is not None and self.load.is_busy() and may_wait(work, started):
+                continue
+            await self._complaints.attempt(work.base, self._seal(work.base, work.topics))
+        for base in self._queue.take(started):
+            topic = self._progress.partition_of(base)
+            if topic is not None:
+                await self._complaints.attempt(base, self._tidy(base, [topic]))
+
+    async def look(self, now: float) -> list[Due[Topic]]:
+        """What is due of all loaded topics, but for those that a job has."""
+        self._leases.drop_old(now)
+        loaded = self._topics.loaded()
+        self._progress.keep_only(loaded)
+        tables: dict[TopicName, Due[Topic]] = {}
+        for number, topic in enumerate(loaded, 1):
+            if number % TOPICS_A_TURN == 0:
+                await asyncio.sleep(0)
+            base = topic.name.base
+            if topic.closed or not topic.policies.sealing.enabled or self._leases.is_lent(base):
+                continue
+            if self._progress.is_settled(topic):
+                continue
+            if topic not in self._progress:
+                if not topic.ledger.entries or self._clock.monotonic() - now > LOOK_UP_SECONDS:
+                    continue
+                await self._progress.look_up(topic)
+            due = self._progress.due(topic, now)
+            if due:
+                work = tables.setdefault(base, Due(base, [], 0, now))
+                work.topics.append(topic)
+                work.size += sum(wanted.size for wanted in due)
+                work.since = min(work.since, self._progress.waits_since(topic) or now)
+        return list(tables.values())

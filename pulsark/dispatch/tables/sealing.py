@@ -1,0 +1,295 @@
+"""Moving messages of topics from the journal into their tables.
+
+What is due of one table (``sealing_due``) is sealed and attached at once. After the attach the
+journal releases the entries. Loaded topics have their turn in ``rounds``, others in
+``upkeep.unloaded_sealing``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.loop.chores import Chore
+from pulsark.dispatch.tables.journal_release import JournalRelease
+from pulsark.dispatch.tables.listed_ledgers import ListedLedgers
+from pulsark.dispatch.tables.progress import SealingProgress
+from pulsark.dispatch.tables.rejoining import Rejoining
+from pulsark.dispatch.tables.repairs import TableRepairs
+from pulsark.dispatch.tables.rounds import Complaints, SealingRounds
+from pulsark.dispatch.tables.sealed_copies import SealedCopies
+from pulsark.dispatch.tables.sealing_due import ATTACH_BYTES, CHECK_SECONDS, Due, first_of
+from pulsark.dispatch.tables.sealing_jobs import SealingJobs
+from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, ReadTables, TidyQueue
+from pulsark.dispatch.tables.tidying import Tidying
+from pulsark.errors import CrowdedTableError, OlderMetadataError, PulsarkError, StorageError
+from pulsark.storage.table.entry_source import EntrySource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.topic.topic import Topic
+    from pulsark.dispatch.topics.catalog import TopicCatalog
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.dispatch.topics.topic_tables import TopicTables
+    from pulsark.metadata.resources import Resources
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import Runtime
+    from pulsark.schemas.value_schemas import ValueSchemas
+    from pulsark.storage.ledger.manager import LedgerManager
+    from pulsark.storage.table.files.record import OthersCommit
+    from pulsark.storage.table.files.seal_range import SealRange
+    from pulsark.storage.table.tables import Tables
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A topic's table: its directories, the primary first, and what its files hold."""
+
+    directories: tuple[str, ...]
+    files: int
+    rows: int
+    size: int
+    """Bytes of the files on one root."""
+    others: tuple[OthersCommit, ...] = ()
+    """What somebody else has written to its log, one commit a root."""
+
+
+class Sealing:
+    """Seals what the policies ask for; one table after the other."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        metadata: MetadataStore,
+        resources: Resources,
+        ledgers: LedgerManager,
+        tables: Tables,
+        topic_tables: TopicTables,
+        catalog: TopicCatalog,
+        topics: Topics,
+    ) -> None:
+        clock = self._clock = runtime.clock
+        self._topics = topics
+        self._catalog = catalog
+        self._tables = tables
+        self.topic_tables = topic_tables
+        self._metadata = metadata
+        self._adopting: asyncio.Task[None] | None = None
+        self._is_ready = False
+        self._complaints = Complaints()
+        self._tidy_queue = TidyQueue(clock)
+        self._crowded = CrowdedTables(clock, self._tidy_queue)
+        self._release = JournalRelease(ledgers, clock)
+        self.source = EntrySource(ledgers)
+        self.leases = Leases(clock)
+        self.reads = ReadTables(settings, clock)
+        self._progress = SealingProgress(tables, self._release, self.reads, self._tidy_queue)
+        self._tidying = Tidying(
+            settings, runtime.sure_clock, metadata, topics, tables, self.source.entries
+        )
+        self.rounds = SealingRounds(
+            settings, clock, topics, self._progress, self.leases, self._crowded,
+            self._tidy_queue, self._complaints, self.seal, self.tidy,
+        )  # fmt: skip
+        rejoining = Rejoining(runtime, metadata, resources, ledgers, topics)
+        self.repairs = TableRepairs(
+            settings, resources, topics, catalog, tables, topic_tables, self.source,
+            self._progress, rejoining, self._repaired,
+        )  # fmt: skip
+        self.jobs = SealingJobs(resources, topics, self, tables, topic_tables)
+        self.copies = SealedCopies(metadata, resources, tables, topic_tables)
+        topic_tables.on_end = self._deleted
+
+    async def table(self, base: TopicName) -> TableState | None:
+        """Where the table of a topic is and what it has; ``None`` without one."""
+        record = await self._tables.record(base)
+        if record is None:
+            return None
+        files = rows = size = 0
+        async for sealed in self._tables.each_ledger(base):
+            files += len(sealed.files)
+            rows += sum(file.rows for file in sealed.files)
+            size += sum(file.size for file in sealed.files)
+        return TableState(record.roots, files, rows, size, record.others)
+
+    def start(self) -> None:
+        """Begin with what is done once. The rest is a chore."""
+        if self.repairs.adopts:
+            self._adopting = asyncio.create_task(self._adopt_all())
+
+    def chore(self) -> Chore:
+        """With ``sealByJobs`` this process tidies, and seals only what nobody has loaded."""
+        return Chore("sealing", CHECK_SECONDS, self._round, first_seconds=0.0)
+
+    async def close(self) -> None:
+        """End, once the chore does. What was decided is finished by the table's next owner."""
+        if self._adopting is not None:
+            self._adopting.cancel()
+            await asyncio.wait([self._adopting])
+        await self._tables.close()
+
+    async def _round(self) -> None:
+        if not self._is_ready:
+            self._is_ready = True
+            try:
+                await self._tables.get_ready()
+            except PulsarkError as error:
+                log.warning("sealed entries cannot be read yet, trying again: %s", error)
+        await self._release.tell_again()
+        await self.rounds.run()
+
+    async def _adopt_all(self) -> None:
+        seen: set[TopicName] = set()
+        async for name in self._catalog.all_stored():
+            base = name.base
+            if base not in seen:
+                seen.add(base)
+                await self._complaints.attempt(base, self.repairs.adopt_if_older(base))
+
+    def _deleted(self, base: TopicName) -> None:
+        for kept in (self._crowded, self._complaints, self._tidy_queue):
+            kept.drop(base)
+
+    def _repaired(self, base: TopicName) -> None:
+        self._complaints.drop(base)
+        self._tidy_queue.later(base)
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of this broker's topics."""
+        return self._tables
+
+    async def staging(self, base: TopicName, table_id: str) -> tuple[list[str], int, ValueSchemas]:
+        """Directories for the files of a bulk publish, how many are needed, and how to write."""
+        found = await self._tables.publishing.staging(base, table_id)
+        self._tidy_queue.later(base)
+        return found
+
+    def listed_ledgers(self, base: TopicName) -> ListedLedgers:
+        """Which ledgers a topic has by now."""
+        return ListedLedgers(self._metadata, self._topics, base)
+
+    async def tidy(self, base: TopicName, topics: list[Topic]) -> None:
+        """``Tidying`` of a table; ``topics`` is any partition of it."""
+        (topic,) = topics
+        async with self.topic_tables.exclusively(base):
+            table_id = await self.topic_tables.id_for(topic)
+            found = await self._tidying.tidy(base, table_id, topic.policies)
+            if found.more:
+                self._tidy_queue.soon(base)
+            elif found.later:
+                self._tidy_queue.later(base)
+        if found.error is not None:
+            raise found.error
+
+    # -- for jobs ---
+
+    async def due(
+        self, topics: list[Topic] | None, runner: str, *, everything: bool
+    ) -> list[tuple[TopicName, dict[Topic, list[SealRange]]]]:
+        """What is due of each table, in the order of its urgency; ``None``: of all loaded topics.
+
+        What another job has already is left out. What this one had, it asks for anew: it died.
+        """
+        self.leases.drop_those_of(runner)
+        now = self._clock.monotonic()
+        work = [Due(t.name.base, [t], 0, now) for t in topics or ()]
+        if topics is None:
+            work = await self.rounds.look(now)
+            work.sort(key=lambda table: -table.size)
+        tables: dict[TopicName, dict[Topic, list[SealRange]]] = {}
+        for table in work:
+            if self.leases.is_lent(table.base):
+                continue
+            for topic in table.topics:
+                if not topic.policies.sealing.enabled:
+                    continue
+                if topic not in self._progress:
+                    await self._progress.look_up(topic)
+                ranges = self._progress.due(topic, now, everything=everything)
+                if ranges:
+                    tables.setdefault(table.base, {})[topic] = ranges
+        return list(tables.items())
+
+    async def attached(self, topic: Topic, ledger_ids: Iterable[int]) -> None:
+        """A job's files of these ledgers are in the table: the journal releases their entries."""
+        await self._progress.attached(topic, ledger_ids, since=None)
+        self._tidy_queue.later(topic.name.base)
+
+    # -- sealing ---
+
+    async def seal(self, base: TopicName, topics: list[Topic], *, everything: bool = False) -> None:
+        """Seal what is due of the given partitions of a topic; or all that there is.
+
+        Entries are in the table and released by the journal when this returns. ``StorageError``
+        or ``MetadataError``: not all of them yet.
+        """
+        async with self.topic_tables.exclusively(base):
+            # Some may have been unloaded while this waited, and others have sealed them since.
+            topics = [topic for topic in topics if everything or not topic.closed]
+            topics = [await self._present(topic) for topic in topics]
+            try:
+                await self._seal_all(base, topics, everything)
+            except CrowdedTableError:
+                self._crowded.add(base)
+                raise
+            except OlderMetadataError as error:
+                if not self.repairs.may_adopt(base):
+                    raise
+                await self.repairs.adopt(base, error)
+                topics = [await self._present(topic) for topic in topics]
+                await self._seal_all(base, topics, everything)
+            self._crowded.drop(base)
+
+    async def _present(self, topic: Topic) -> Topic:
+        return await self._topics.load(topic.name) if topic.closed else topic
+
+    async def _seal_all(self, base: TopicName, topics: list[Topic], everything: bool) -> None:
+        while await self._seal(base, topics, everything) and everything:
+            pass
+
+    async def _seal(self, base: TopicName, topics: list[Topic], everything: bool) -> bool:
+        """One attach; whether there was anything to be sealed."""
+        topics = [topic for topic in topics if not topic.closed]  # it may be deleted by now
+        progress = self._progress
+        for topic in topics:
+            if topic not in progress:
+                await progress.look_up(topic)
+        now = self._clock.monotonic()
+        if not any(progress.due(topic, now, everything=everything) for topic in topics):
+            return False
+        before = self._tables.get(base)
+        table = await self._tables.open(base, await self.topic_tables.id_for(topics[0]))
+        if table is not before:
+            # Opening may have done what an owner before had only decided.
+            for topic in topics:
+                await progress.look_up(topic)
+        due = first_of(
+            {topic: progress.due(topic, now, everything=everything) for topic in topics},
+            ATTACH_BYTES,
+        )
+        try:
+            await table.seal(
+                [wanted for ranges in due.values() for wanted in ranges],
+                self.source.entries,
+                topics[0].policies.sealing.target_file_bytes,
+                located=self.source.located,
+                patient=not everything,
+            )
+        except StorageError:
+            for topic in due:
+                await progress.look_up(topic)  # some of it may be attached
+            raise
+        for topic, ranges in due.items():
+            since = now if ranges else progress.waits_since(topic)
+            await progress.attached(topic, [part.ledger_id for part in ranges], since=since)
+        self._tidy_queue.later(base)
+        return True

@@ -1,0 +1,211 @@
+"""Sealing by Spark jobs: the broker plans, the job writes files, the broker attaches them.
+
+The broker is the only committer. What it hands out in a plan it leaves alone until the lease is
+over, so that nothing is written twice; if it is all the same, the later attach is refused and its
+files are deleted in time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pulsark.metadata.resources import InUseError, InvalidResourceError
+from pulsark.storage.table.files.table_limits import FILES_PER_ATTACH_MAX
+from pulsark.storage.table.root_identity import storage_root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pulsark.dispatch.tables.sealing import Sealing
+    from pulsark.dispatch.topic.topic import Topic
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.dispatch.topics.topic_tables import TopicTables
+    from pulsark.metadata.resources import Resources
+    from pulsark.schemas.columns import ColumnType
+    from pulsark.schemas.value_schemas import ValueSchemas
+    from pulsark.storage.table.files.record import DataFile
+    from pulsark.storage.table.files.seal_range import SealRange
+    from pulsark.storage.table.tables import Tables
+    from pulsark.wire.topic_name import TopicName
+
+TABLES_A_PLAN_MAX: Final = 1000
+"""Tables that one plan has at most; a job that is done asks for the next one."""
+
+LEASE_SECONDS_MAX: Final = 3600.0
+"""The longest time for which a job may have a table to itself."""
+
+_path = re.compile(r"partition=(-1|\d{1,9})/ledger_id=(\d{1,19})/part-[-\w]{1,100}\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """Entries that one task seals. ``attempt`` goes into the names of the files."""
+
+    name: TopicName
+    topic_id: str
+    wanted: SealRange
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """What is due of one table, and where its files go."""
+
+    base: TopicName
+    table_id: str
+    roots: tuple[str, ...]
+    roots_needed: int
+    target_file_bytes: int
+    values: ValueSchemas
+    ranges: tuple[PlannedRange, ...]
+
+
+class SealingJobs:
+    """Plans and attaches for jobs."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        topics: Topics,
+        sealing: Sealing,
+        tables: Tables,
+        topic_tables: TopicTables,
+    ) -> None:
+        self._resources = resources
+        self._topics = topics
+        self._topic_tables = topic_tables
+        self._sealing = sealing
+        self._tables = tables
+
+    async def plan(
+        self,
+        names: Sequence[TopicName],
+        runner: str,
+        *,
+        everything: bool,
+        lease_seconds: float,
+        range_bytes: int,
+    ) -> list[PlannedTable]:
+        """What is due of some topics, or without names of all that are loaded.
+
+        Only what is named is loaded. ``everything``: as far as it goes, and not what policies ask
+        for. Topics whose sealing is off are left out. A range has about ``range_bytes`` at most.
+        ``runner`` is the job that asks: its next run takes over what a run had that died.
+        """
+        topics: list[Topic] | None = [t for name in names for t in await self._load(name)]
+        if not names:
+            topics = self._topics.loaded() if everything else None
+        found: list[PlannedTable] = []
+        for base, due in await self._sealing.due(topics, runner, everything=everything):
+            if len(found) == TABLES_A_PLAN_MAX:
+                break
+            found.append(await self._planned(base, due, range_bytes))
+            self._sealing.leases.lend(base, runner, min(lease_seconds, LEASE_SECONDS_MAX))
+        return found
+
+    async def _load(self, name: TopicName) -> list[Topic]:
+        partitions = await self._resources.partitioned_topics.get(name)
+        if partitions is None:
+            return [await self._topics.load(name)]
+        return [
+            await self._topics.load(name.with_partition(i), create=True)
+            for i in range(partitions.partitions)
+        ]
+
+    async def _planned(
+        self, base: TopicName, due: dict[Topic, list[SealRange]], range_bytes: int
+    ) -> PlannedTable:
+        some = next(iter(due))
+        table_id = await self._topic_tables.id_for(some)
+        table = await self._tables.open(base, table_id)
+        record, processes = table.record, self._tables.processes
+        return PlannedTable(
+            base,
+            table_id,
+            tuple([d for d in record.roots if not await self._problem(d)]),
+            self._tables.roots.needed(record),
+            some.policies.sealing.target_file_bytes,
+            await table.values(),
+            tuple(
+                PlannedRange(topic.name, topic.ledger.topic_id, piece, processes.new_attempt())
+                for topic, ranges in due.items()
+                for wanted in ranges
+                for piece in wanted.cut(range_bytes)
+            ),
+        )
+
+    async def _problem(self, directory: str) -> str:
+        return await self._tables.roots.problem(storage_root_of(directory))
+
+    async def attach(
+        self,
+        base: TopicName,
+        table_id: str,
+        files: Sequence[DataFile],
+        value: ColumnType | None = None,
+    ) -> int:
+        """Make files part of a topic that a job wrote; returns the number of the attach.
+
+        ``value`` is the type that the plan gave their values.
+        Attaching the same files once more changes nothing. ``InvalidResourceError`` for files
+        that cannot be right, ``InUseError`` if somebody was faster. The lease is over.
+        """
+        self._sealing.leases.lend(base, "", 0)
+        if not files or len(files) > FILES_PER_ATTACH_MAX:
+            raise InvalidResourceError(f"files: there are 1 to {FILES_PER_ATTACH_MAX} in an attach")
+        async with self._topic_tables.exclusively(base):
+            topics = await self._load(base)
+            if table_id != await self._topic_tables.id_for(topics[0]):
+                raise InUseError(f"{base} was deleted and created again; plan anew")
+            by_partition = {topic.name.partition: topic for topic in topics}
+            for file in files:
+                _check(file, by_partition)
+            table = await self._tables.open(base, table_id)
+            if await self._are_new(base, files):
+                await table.attach(files, value)
+            for topic in topics:
+                mine = {f.ledger_id for f in files if f.partition == topic.name.partition}
+                await self._sealing.attached(topic, mine)
+            return (await self._tables.open(base, table_id)).record.attached
+
+    async def _are_new(self, base: TopicName, files: Sequence[DataFile]) -> bool:
+        """False if the table has these files already; ``InUseError`` if it has others."""
+        ends: dict[int, int] = {}
+        known = []
+        for file in files:
+            sealed = await self._tables.sealed(base, file.ledger_id)
+            if sealed is not None and any(file.path == other.path for other in sealed.files):
+                known.append(file)
+                continue
+            through = ends.get(file.ledger_id, sealed.through if sealed is not None else -1)
+            if file.first_entry_id != through + 1:
+                raise InUseError(
+                    f"ledger {file.ledger_id} is sealed through {through}, and the next file "
+                    f"begins with {file.first_entry_id}; plan anew"
+                )
+            ends[file.ledger_id] = file.last_entry_id
+        if known and len(known) < len(files):
+            raise InUseError("some of the files are attached already; plan anew")
+        return not known
+
+
+def _check(file: DataFile, topics: dict[int, Topic]) -> None:
+    """``InvalidResourceError`` unless a file can be one of these topics."""
+    found = _path.fullmatch(file.path)
+    if found is None or (int(found[1]), int(found[2])) != (file.partition, file.ledger_id):
+        raise InvalidResourceError(
+            f"files: the path {file.path[:100]} is not partition=P/ledger_id=L/part-NAME.parquet "
+            "of the file's own partition and ledger"
+        )
+    topic = topics.get(file.partition)
+    info = None if topic is None else topic.ledger.ledger(file.ledger_id)
+    entries = 0 if info is None else info.entries
+    if not 0 <= file.first_entry_id <= file.last_entry_id < entries:
+        raise InvalidResourceError(
+            f"files: entries {file.first_entry_id} to {file.last_entry_id} of ledger "
+            f"{file.ledger_id}: partition {file.partition} has {entries} there"
+        )
+    if file.size <= 0 or file.rows < 0:
+        raise InvalidResourceError(f"files: {file.path} has {file.size} bytes, {file.rows} rows")

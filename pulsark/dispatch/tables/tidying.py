@@ -1,0 +1,194 @@
+"""Tidying a table: files are merged, removed and deleted, so that it stays small for years.
+
+- The files of a ledger are merged (``storage/table/merging``), also while it is open.
+- Rows of a ledger that was trimmed leave the table.
+- Files that left the table longer ago than its retention are deleted, and so are files that were
+  staged long ago and never attached.
+- A long log gets a checkpoint, and its old commits are folded into one.
+
+What fails of one ledger keeps no other one from its turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.tables.listed_ledgers import ListedLedgers
+from pulsark.errors import (
+    ChangedTableError,
+    MetadataError,
+    OlderMetadataError,
+    PulsarkError,
+    StorageError,
+)
+from pulsark.storage.table.files.merging import due_merge
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.policies.policies import TopicPolicies
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import SureClock
+    from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+    from pulsark.storage.table.files.record import SealedLedger
+    from pulsark.storage.table.process.table_processes import EntriesOf
+    from pulsark.storage.table.table import Table
+    from pulsark.storage.table.tables import Tables
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+STAGED_MS = 24 * 3_600_000
+"""Files that were staged so long ago, and that no attach names, are deleted."""
+
+MERGES_MAX = 64
+"""In one table at a time: then others have their turn."""
+
+FAILURES_MAX = 10
+"""After so many ledgers that failed, the reason is not in the ledgers."""
+
+
+@dataclass(slots=True)
+class Tidied:
+    """What is left to be done."""
+
+    more: bool = False
+    """At once, when others had their turn."""
+    later: bool = False
+    """Something will be due by itself."""
+    error: PulsarkError | None = None
+    """The first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tidying:
+    """Does it for the tables of a broker, each of which its caller has to itself meanwhile."""
+
+    settings: Settings
+    sure_clock: SureClock
+    metadata: MetadataStore
+    topics: Topics
+    tables: Tables
+    entries_of: EntriesOf
+
+    async def tidy(self, base: TopicName, table_id: str, policies: TopicPolicies) -> Tidied:
+        """Go through all ledgers of a table.
+
+        ``OlderMetadataError``, ``ChangedTableError``: it may not be touched.
+        """
+        run = _Run(self, base, table_id, policies.sealing.target_file_bytes)
+        found = False
+        async for sealed in self.tables.each_ledger(base, run.failed):
+            if not found:
+                found = True
+                await run.attempt(run.looked())
+            await run.attempt(run.ledger(sealed))
+        if found:
+            await run.attempt(run.folded())
+        await run.attempt(run.staged())
+        return run.tidied
+
+
+class _Run:
+    """One time through a table."""
+
+    def __init__(self, tidying: Tidying, base: TopicName, table_id: str, target: int) -> None:
+        self._settings = tidying.settings
+        self._sure_clock = tidying.sure_clock
+        self._topics = tidying.topics
+        self._tables = tidying.tables
+        self._entries_of = tidying.entries_of
+        self._base = base
+        self._table_id = table_id
+        self._target = target
+        self._listed = ListedLedgers(tidying.metadata, tidying.topics, base)
+        self._merges = self._failures = 0
+        self.tidied = Tidied()
+
+    async def attempt(self, work: Awaitable[None]) -> None:
+        """Do something; if it fails, the rest is done all the same."""
+        try:
+            await work
+        except (OlderMetadataError, ChangedTableError):
+            raise
+        except (StorageError, MetadataError) as error:
+            self.failed(error)
+        except Exception:
+            log.exception("%s: not all of its table is tidied", self._base)
+            self._failures += 1
+
+    def failed(self, error: PulsarkError) -> None:
+        """Something was not done."""
+        self._failures += 1
+        self.tidied.error = self.tidied.error or error
+        log.debug("%s: not all of its table is tidied: %s", self._base, error)
+
+    async def staged(self) -> None:
+        """Delete what nobody attached."""
+        before_ms = self._sure_clock.now_ms() - STAGED_MS
+        if await self._tables.remove_staged(self._base, before_ms):
+            self.tidied.later = True
+
+    async def looked(self) -> None:
+        """Has somebody else written to the log?"""
+        await (await self._table()).look()
+
+    async def _table(self) -> Table:
+        return await self._tables.open(self._base, self._table_id)
+
+    async def folded(self) -> None:
+        """Give a long log a checkpoint, and delete what is old of it."""
+        await (await self._table()).checkpoint()
+        days = self._settings.tableLogRetentionDays
+        before_ms = self._sure_clock.now_ms() - days * 86_400_000
+        if await (await self._table()).fold_log(before_ms):
+            self.tidied.later = True
+
+    async def ledger(self, sealed: SealedLedger) -> None:
+        """Merge, remove and delete files of one ledger."""
+        if self._failures >= FAILURES_MAX:
+            return
+        infos = await self._listed.of(sealed.partition)
+        if infos is None:
+            return
+        tables, info = self._tables, infos(sealed.ledger_id)
+        if info is not None:
+            sealed = await self._merged(sealed, info)
+        elif sealed.files:
+            await (await self._table()).remove(sealed)
+            self.tidied.later = True
+        hours = self._settings.tableVacuumRetentionHours
+        before_ms = self._sure_clock.now_ms() - hours * 3_600_000
+        if any(file.time_ms < before_ms for file in sealed.left):
+            await (await self._table()).vacuum(sealed.ledger_id, before_ms)
+        self.tidied.later |= any(file.time_ms >= before_ms for file in sealed.left)
+        known = len(sealed.files) + len(sealed.left)
+        if info is not None and info.open and known > tables.limits.files_of_ledger:
+            await self._close(sealed)
+
+    async def _merged(self, sealed: SealedLedger, info: LedgerInfo) -> SealedLedger:
+        """The ledger after its files were merged, as far as it is worth while."""
+        complete = not info.open and sealed.through == info.entries - 1
+        while True:
+            sizes = [file.size for file in sealed.files]
+            due = due_merge(sizes, self._target, self._tables.limits, complete=complete)
+            if due is None:
+                return sealed
+            if self._merges >= MERGES_MAX:
+                self.tidied.more = True
+                return sealed
+            self._merges += 1
+            files = sealed.files[due.start : due.stop]
+            await (await self._table()).merge(files, self._entries_of, self._target)
+            self.tidied.later = True
+            sealed = await self._tables.sealed(self._base, sealed.ledger_id) or sealed
+
+    async def _close(self, sealed: SealedLedger) -> None:
+        """An open ledger has as many files as its document should list: the next one goes on."""
+        topic = self._topics.get_loaded(self._listed.name(sealed.partition))
+        if topic is not None and not topic.ledger.is_fenced:
+            await topic.ledger.close_ledger()

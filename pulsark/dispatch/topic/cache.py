@@ -1,0 +1,168 @@
+"""The Arrow cache: the newest entries of each topic, in bounded chunks.
+
+A topic's cache is a window without gaps that ends at its last confirmed entry. Consumers take
+single entries out of it; Flight makes Arrow record batches of the same objects when asked
+(`flight_server.entry_batch`), so nothing is held twice. Chunks leave oldest first when the
+process-wide budget is exceeded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from pulsark.wire.position import Position
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.model.entry import Entry
+
+CHUNK_BYTES = 1 << 20
+CHUNK_ENTRIES = 4096
+READ_BYTES_MIN = 64 << 10
+"""What a subscription may read from storage however little is left for it."""
+ENTRY_OVERHEAD_BYTES = 200
+"""What the objects around an entry's bytes cost, so that the budget means memory."""
+
+
+class Chunk:
+    """Consecutive entries of one ledger."""
+
+    __slots__ = ("entries", "first", "first_entry_id", "ledger_id", "size")
+
+    def __init__(self, ledger_id: int, first_entry_id: int) -> None:
+        self.first = Position(ledger_id, first_entry_id)
+        """Place of the chunk's first entry."""
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.entries: list[Entry] = []
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next entry starts a new chunk."""
+        return self.size >= CHUNK_BYTES or len(self.entries) >= CHUNK_ENTRIES
+
+
+class CacheBudget:
+    """Bytes that all topic caches of a process may hold together."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+        self.at_hand_bytes = 0
+        """Of them, what subscriptions read from storage for consumers that are behind."""
+        # Insertion order is age: the oldest chunk of all topics is at the front.
+        self._chunks: OrderedDict[int, tuple[TopicCache, Chunk]] = OrderedDict()
+
+    def added(self, size: int) -> None:
+        """Account for bytes and make room for them."""
+        self.used_bytes += size
+        while self.used_bytes > self.max_bytes and self._chunks:
+            cache, chunk = next(iter(self._chunks.values()))
+            cache.evict_through(chunk)
+
+    def at_hand(self, change: int) -> None:
+        """Subscriptions hold so many bytes more, or less, for consumers that are behind."""
+        self.at_hand_bytes += change
+        if change > 0:
+            self.added(change)
+        else:
+            self.used_bytes += change
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much more may be at hand."""
+        return self.at_hand_bytes + size <= self.max_bytes // 2
+
+    def read_bytes(self, wanted: int) -> int:
+        """How much of that a subscription may read at once: little, once half of all is taken."""
+        left = self.max_bytes // 2 - self.at_hand_bytes
+        return max(min(wanted, left), min(wanted, READ_BYTES_MIN))
+
+    def chunk_created(self, cache: TopicCache, chunk: Chunk) -> None:
+        """A chunk begins to fill."""
+        self._chunks[id(chunk)] = (cache, chunk)
+
+    def removed(self, chunk: Chunk) -> None:
+        """A chunk left its cache."""
+        self.used_bytes -= chunk.size
+        self._chunks.pop(id(chunk), None)
+
+
+class TopicCache:
+    """The newest entries of one topic."""
+
+    def __init__(self, budget: CacheBudget) -> None:
+        self._budget = budget
+        self._chunks: deque[Chunk] = deque()
+
+    def append(self, ledger_id: int, first_entry_id: int, entries: list[Entry], size: int) -> None:
+        """Add entries that were just confirmed, ``size`` bytes of them; they follow all others.
+
+        They go into one chunk, which may become larger than its bound by one run of the journal.
+        """
+        chunks = self._chunks
+        chunk = chunks[-1] if chunks else None
+        if chunk is None or chunk.ledger_id != ledger_id or chunk.is_full:
+            chunk = Chunk(ledger_id, first_entry_id)
+            chunks.append(chunk)
+            self._budget.chunk_created(self, chunk)
+        chunk.entries += entries
+        size += ENTRY_OVERHEAD_BYTES * len(entries)
+        chunk.size += size
+        self._budget.added(size)
+
+    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """Entries from the first one at or after ``position``; ``None`` if it may be older
+        than the cache. An empty list means that the position is beyond the last entry."""
+        chunks = self._chunks
+        if not chunks or position < chunks[0].first:
+            return None
+        index = len(chunks) - 1
+        if position < chunks[index].first:  # mostly it is in the last one
+            index = bisect_right(chunks, position, key=_first) - 1
+        found: list[Entry] = []
+        start = 0
+        if position.ledger_id == chunks[index].ledger_id:
+            start = position.entry_id - chunks[index].first_entry_id
+        else:
+            index += 1
+        while index < len(chunks) and max_entries > 0 and max_bytes > 0:
+            chunk = chunks[index]
+            if chunk.size <= max_bytes:
+                part = chunk.entries[start : start + max_entries]
+                found += part
+                max_entries -= len(part)
+                max_bytes -= chunk.size
+            else:
+                for entry in chunk.entries[start : start + max_entries]:
+                    found.append(entry)
+                    max_entries -= 1
+                    max_bytes -= len(entry.data)
+                    if max_bytes <= 0:
+                        break
+            index += 1
+            start = 0
+        return found
+
+    def evict_through(self, chunk: Chunk) -> None:
+        """Drop a chunk and everything older: the window must not get gaps."""
+        while self._chunks:
+            oldest = self._chunks.popleft()
+            self._budget.removed(oldest)
+            if oldest is chunk:
+                return
+
+    def trim(self, ledger_id: int) -> None:
+        """Drop the entries of a ledger and of all before it: they do not exist any more."""
+        while self._chunks and self._chunks[0].ledger_id <= ledger_id:
+            self._budget.removed(self._chunks.popleft())
+
+    def clear(self) -> None:
+        """Drop everything."""
+        while self._chunks:
+            self._budget.removed(self._chunks.popleft())
+
+
+_first = attrgetter("first")

@@ -1,0 +1,270 @@
+"""The admission of consumers: what SUBSCRIBE asks for, and whether it may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.model.consumer import Consumer
+from pulsark.dispatch.model.interfaces import is_system_subscription
+from pulsark.dispatch.model.subscription_type import (
+    PlaceTakenError,
+    SubscriptionClosedError,
+    SubType,
+    TypeSpec,
+)
+from pulsark.dispatch.policies.schemas import from_wire
+from pulsark.dispatch.subscription.hash_ranges import check_ranges
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
+from pulsark.schemas.definition import SchemaType
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.message_id import position_of
+from pulsark.wire.position import EARLIEST, LATEST
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.model.client import Client
+    from pulsark.dispatch.model.interfaces import AnySubscription, AnyTopic
+    from pulsark.dispatch.topics.creation import TopicCreation
+    from pulsark.dispatch.topics.schema_admission import SchemaAdmission
+    from pulsark.runtime import Clock
+
+_SINGLE_ACTIVE = (SubType.Exclusive, SubType.Failover)
+
+
+class Subscribing:
+    """Admits consumers to the subscriptions of a broker's topics."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        creation: TopicCreation,
+        schema_admission: SchemaAdmission,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._creation = creation
+        self._schema_admission = schema_admission
+        self._unnamed = 0
+        self._expected: Counter[AnyTopic] = Counter()
+        """Consumers of topics whose subscriptions are being made."""
+
+    async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
+        """Make sure that a durable subscription exists; a new one starts at Earliest."""
+        check_subscription_name(name)
+        if name not in topic.subscriptions:
+            if not topic.policies.allow_auto_subscription_creation:
+                raise ClientError(
+                    ServerError.NotAllowedError, f"Subscription {name} may not be created"
+                )
+            await topic.create_subscription(name, EARLIEST, {}, durable=True)
+
+    async def subscribe(self, client: Client, request: pb.CommandSubscribe) -> Consumer:
+        """Admit a consumer. The subscription exists durably when this returns."""
+        check_subscription_name(request.subscription)
+        name = TopicName.parse(request.topic)
+        spec = self._wanted_type(request, name)
+        topic = await self._creation.topic_for_clients(
+            name, may_create=request.force_topic_creation
+        )
+        if spec.sub_type.name not in topic.policies.subscription_types:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"{spec.sub_type.name} subscriptions are not enabled on {name}",
+            )
+        self._check_room_in_topic(topic)
+        schema = from_wire(request.schema) if request.HasField("schema") else None
+        await self._schema_admission.of_consumer(topic, schema)
+        while True:
+            topic.check_open()
+            subscription: AnySubscription | None
+            subscription = topic.subscriptions.get(request.subscription)
+            if subscription is None:
+                # Whoever is refused is so before there is a subscription that nobody uses; from
+                # its creation to the consumer nothing is awaited.
+                with self._place_in_topic(topic), client.holdings.place_for_consumer():
+                    subscription = await self._create_subscription(topic, request)
+            else:
+                subscription.check_joinable(durable=request.durable)
+            try:
+                async with subscription.changing:
+                    return await self._join(client, request, subscription, spec)
+            except SubscriptionClosedError:
+                continue  # it was deleted while this one waited
+            except BaseException:
+                subscription.drop_if_abandoned()
+                raise
+
+    def _wanted_type(self, request: pb.CommandSubscribe, name: TopicName) -> TypeSpec:
+        sub_type = SubType(request.subType)
+        if request.read_compacted and not (sub_type in _SINGLE_ACTIVE and name.is_persistent):
+            raise ClientError(
+                ServerError.NotAllowedError,
+                "read_compacted is for Exclusive and Failover subscriptions of persistent topics",
+            )
+        ranges = _key_ranges(request)
+        if sub_type == SubType.Exclusive and ranges:
+            check_ranges(ranges)
+        if sub_type == SubType.Key_Shared:
+            if not self._settings.subscriptionKeySharedEnable:
+                raise ClientError(
+                    ServerError.NotAllowedError,
+                    "Key_Shared subscriptions are disabled here (subscriptionKeySharedEnable)",
+                )
+            meta = request.keySharedMeta
+            sticky = meta.keySharedMode == pb.KeySharedMode.STICKY
+            if sticky:
+                check_ranges(ranges)
+            return TypeSpec(sub_type, sticky, meta.allowOutOfOrderDelivery)
+        return TypeSpec(sub_type)
+
+    async def _join(
+        self,
+        client: Client,
+        request: pb.CommandSubscribe,
+        subscription: AnySubscription,
+        spec: TypeSpec,
+    ) -> Consumer:
+        """Add a consumer, all or nothing. The caller holds ``subscription.changing``.
+
+        ``SubscriptionClosedError``: whatever was awaited, the subscription is not there any more.
+        """
+        subscription.check_admits()
+        if request.replicate_subscription_state and subscription.durable:
+            await subscription.set_replicated(True)
+        self._check_room(subscription)
+        consumer = self._new_consumer(client, request, subscription, spec)
+        await self._admit(subscription, consumer, spec)
+        try:
+            if request.start_message_rollback_duration_sec:
+                back_ms = request.start_message_rollback_duration_sec * 1000
+                await subscription.rollback(self._clock.now_ms() - back_ms)
+            subscription.topic.check_open()
+            subscription.check_admits()
+        except BaseException:
+            subscription.remove_consumer(consumer)
+            raise
+        return consumer
+
+    async def _create_subscription(
+        self, topic: AnyTopic, request: pb.CommandSubscribe
+    ) -> AnySubscription:
+        if (
+            request.durable
+            and topic.name.is_persistent
+            and not topic.policies.allow_auto_subscription_creation
+        ):
+            raise ClientError(
+                ServerError.SubscriptionNotFound,
+                f"Subscription {request.subscription} does not exist",
+            )
+        earliest = request.initialPosition == pb.CommandSubscribe.Earliest
+        position = EARLIEST if earliest else LATEST
+        if not request.durable and request.HasField("start_message_id"):
+            position = topic.reader_start(position_of(request.start_message_id), position)
+        return await topic.create_subscription(
+            request.subscription,
+            position,
+            {p.key: p.value for p in request.subscription_properties},
+            durable=request.durable,
+            compacted=request.read_compacted,
+            replicated=request.replicate_subscription_state,
+        )
+
+    async def _admit(
+        self, subscription: AnySubscription, consumer: Consumer, spec: TypeSpec
+    ) -> None:
+        while True:
+            try:
+                subscription.use_type(spec)
+                subscription.add_consumer(consumer)
+                return
+            except PlaceTakenError as error:
+                # The holder's connection may be half dead: ask, and try again if it is.
+                if await error.holder.connection.probe() and not error.holder.closed:
+                    raise
+                subscription.topic.check_open()
+                subscription.remove_consumer(error.holder)
+
+    @contextmanager
+    def _place_in_topic(self, topic: AnyTopic) -> Iterator[None]:
+        """Have a place for a consumer in a topic. ``ClientError``: none is left."""
+        self._check_room_in_topic(topic)
+        self._expected[topic] += 1
+        try:
+            yield
+        finally:
+            self._expected[topic] -= 1
+            if not self._expected[topic]:
+                del self._expected[topic]
+
+    def _check_room_in_topic(self, topic: AnyTopic) -> None:
+        """Refuse a consumer that would be one too many for a topic."""
+        most = topic.policies.max_consumers
+        if most <= 0:
+            return
+        there = sum(s.type.consumer_count for s in topic.subscriptions.values())
+        if there + self._expected[topic] >= most:
+            raise ClientError(ServerError.ConsumerBusy, "Topic reached max consumers limit")
+
+    def _check_room(self, subscription: AnySubscription) -> None:
+        """Refuse a consumer that would be one too many."""
+        self._check_room_in_topic(subscription.topic)
+        most = subscription.topic.policies.max_consumers_per_subscription
+        if 0 < most <= subscription.type.consumer_count:
+            raise ClientError(ServerError.ConsumerBusy, "Subscription reached max consumers limit")
+
+    def _new_consumer(
+        self,
+        client: Client,
+        request: pb.CommandSubscribe,
+        subscription: AnySubscription,
+        spec: TypeSpec,
+    ) -> Consumer:
+        has_schema = request.HasField("schema")
+        # The epoch tells what was sent before a redelivery from what comes after it; where
+        # messages are redelivered one by one, or not at all, there is none.
+        has_epoch = (
+            request.HasField("consumer_epoch")
+            and spec.sub_type in _SINGLE_ACTIVE
+            and subscription.topic.name.is_persistent
+        )
+        self._unnamed += 1
+        return Consumer(
+            subscription,
+            client,
+            request.consumer_id,
+            request.consumer_name or f"consumer-{self._unnamed}",
+            priority=request.priority_level,
+            read_compacted=request.read_compacted,
+            epoch=request.consumer_epoch if has_epoch else None,
+            metadata={m.key: m.value for m in request.metadata},
+            schema_type=SchemaType.from_wire(request.schema.type) if has_schema else None,
+            key_ranges=_key_ranges(request),
+            connected_since_ms=self._clock.now_ms(),
+        )
+
+
+def _key_ranges(request: pb.CommandSubscribe) -> list[tuple[int, int]]:
+    return [(r.start, r.end) for r in request.keySharedMeta.hashRanges]
+
+
+def check_subscription_name(name: str) -> None:
+    """Refuse names that are empty or kept for the system."""
+    if not name:
+        raise ClientError(ServerError.ProducerBusy, "The subscription name is empty")
+    if len(name) > SUBSCRIPTION_NAME_CHARS_MAX:
+        raise ClientError(
+            ServerError.NotAllowedError,
+            f"The subscription name is longer than {SUBSCRIPTION_NAME_CHARS_MAX} characters",
+        )
+    if is_system_subscription(name):
+        raise ClientError(
+            ServerError.ProducerBusy, f"Subscription name {name} is reserved for the system"
+        )

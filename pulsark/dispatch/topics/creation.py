@@ -1,0 +1,191 @@
+"""How topics come to be: by request, with the first client, or with more partitions."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.model.interfaces import COMPACTION_SUBSCRIPTION
+from pulsark.dispatch.policies.policies import auto_topic_creation
+from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.resources import AlreadyExistsError
+from pulsark.wire.position import LATEST
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.topics.catalog import TopicCatalog
+    from pulsark.dispatch.topics.deletion import TopicDeletion
+    from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.dispatch.topics.topic_making import TopicMaking
+    from pulsark.metadata.resources import PartitionedTopic, Resources
+
+log = logging.getLogger(__name__)
+
+_TRANSACTION_COORDINATORS = TopicName.parse(
+    "persistent://pulsar/system/transaction_coordinator_assign"
+)
+"""Clients take its partitions for coordinators: without any, transactions are not enabled."""
+
+
+class TopicCreation:
+    """Makes the topics of a broker."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        resources: Resources,
+        ownership: Ownership,
+        catalog: TopicCatalog,
+        topics: Topics,
+        deletion: TopicDeletion,
+        making: TopicMaking,
+    ) -> None:
+        self._settings = settings
+        self._resources = resources
+        self._ownership = ownership
+        self._catalog = catalog
+        self._topics = topics
+        self._deletion = deletion
+        self._making = making
+
+    async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
+        """The topic that a producer or consumer asks for, by the rules of automatic creation."""
+        self._topics.check_enabled(name)
+        if self._topics.get(name) is not None:
+            return await self._topics.open(name)
+        namespace = await self._ownership.namespace(name)
+        parent = await self._resources.partitioned_topics.get(name.base)
+        if parent is not None:
+            if name.partition < 0:
+                raise ClientError(
+                    ServerError.NotAllowedError,
+                    f"{name} has {parent.partitions} partitions; use one of them",
+                )
+            if name.partition >= parent.partitions:
+                raise ClientError(
+                    ServerError.TopicNotFound,
+                    f"{name.base} has only {parent.partitions} partitions",
+                )
+            return await self._topics.open(name, create=True)
+        if await self._catalog.exists(name):
+            return await self._topics.open(name)
+        created = auto_topic_creation(self._settings, namespace.policies)
+        if not (may_create and created.allowed):
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        async with self._making.alone(name):
+            parent = await self._resources.partitioned_topics.get(name.base)
+            if parent is None:
+                if await self._catalog.exists(name):
+                    return await self._topics.open(name)
+                return await self._make(name)
+        return await self.topic_for_clients(name)  # it was made with partitions just now
+
+    async def partition_count(self, name: TopicName, *, create: bool) -> int:
+        """Partitions of a topic; 0 if it has none, or is missing and may be created."""
+        if name == _TRANSACTION_COORDINATORS:
+            return 0
+        self._topics.check_enabled(name)
+        namespace = await self._ownership.namespace(name)
+        found = await self._resources.partitioned_topics.get(name)
+        if found is not None:
+            return found.partitions
+        if await self._catalog.exists(name):
+            return 0
+        if name.partition >= 0 and (
+            await self._resources.partitioned_topics.get(name.base) is not None
+        ):
+            raise ClientError(
+                ServerError.TopicNotFound, f"Topic {name.base} has no partition {name.partition}"
+            )
+        created = auto_topic_creation(self._settings, namespace.policies)
+        if not (create and created.allowed):
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        if created.partitions and name.partition < 0:
+            try:
+                await self.create_partitioned_topic(name, created.partitions, {})
+            except AlreadyExistsError:
+                log.debug("%s was created by another client at the same time", name)
+            found = await self._resources.partitioned_topics.get(name)
+            return 0 if found is None else found.partitions
+        return 0
+
+    async def create_topic(self, name: TopicName, properties: dict[str, str]) -> None:
+        """Create a topic without partitions (or a missing partition).
+
+        What is not persistent keeps no properties.
+        """
+        await self._ownership.namespace(name)
+        async with self._making.alone(name):
+            if await self._resources.partitioned_topics.get(name) is not None or (
+                await self._catalog.is_made(name)
+            ):
+                raise AlreadyExistsError(f"Topic {name} already exists")
+            await self._make(name)
+        if properties and name.is_persistent:
+            await (await self._topics.load(name)).ledger.set_properties(properties)
+
+    async def _make(self, name: TopicName) -> AnyTopic:
+        """A topic that is not there, or a partition that may be only part of its topic.
+
+        Nobody else makes it meanwhile (``TopicMaking.alone``). ``NamespaceFullError``. A name
+        that ends like a partition's is one's only: all partitions of a topic share its table.
+        """
+        if name.partition >= 0:
+            if await self._catalog.exists(name):
+                return await self._topics.open(name, create=True)
+            if name.is_persistent:
+                raise ClientError(
+                    ServerError.NotAllowedError,
+                    f"{name} is the name of a partition, and {name.base} has no partitions: "
+                    "create it with partitions, or use a name that does not end in "
+                    "-partition-NUMBER",
+                )
+        await self._deletion.go_on_with(name)
+        async with self._making.room(name):
+            return await self._topics.open(name, create=True)
+
+    async def create_partitioned_topic(
+        self, name: TopicName, partitions: int, properties: dict[str, str]
+    ) -> None:
+        """Create a topic with partitions; they exist at once and load on first use."""
+        await self._ownership.namespace(name)
+        async with self._making.alone(name):
+            if await self._catalog.exists(name):
+                raise AlreadyExistsError(f"Topic {name} already exists")
+            await self._deletion.go_on_with(name)
+            async with self._making.room(name, partitions):
+                await self._resources.partitioned_topics.create(name, partitions, properties)
+
+    async def add_partitions(self, name: TopicName, partitions: int) -> None:
+        """Raise a topic's number of partitions. The new ones have its durable subscriptions.
+
+        Those come first: once producers see a partition, nobody may miss what is in it. They are
+        taken from the first partition. ``InvalidResourceError`` unless there are to be more.
+        """
+        async with self._making.alone(name):
+            found = await self._resources.partitioned_topics.get(name)
+            more = 0 if found is None else max(partitions - found.partitions, 0)
+            async with self._making.room(name, more):
+                await self._add_partitions(name, found, partitions)
+
+    async def _add_partitions(
+        self, name: TopicName, found: PartitionedTopic | None, partitions: int
+    ) -> None:
+        if found is not None and name.is_persistent:
+            first = await self._topics.load(name.with_partition(0), create=True)
+            kept = [one for one in first.subscriptions.values() if one.durable]
+            for index in range(found.partitions, partitions) if kept else ():
+                topic = await self._topics.load(name.with_partition(index), create=True)
+                for one in kept:
+                    if one.name != COMPACTION_SUBSCRIPTION:
+                        await topic.create_subscription(
+                            one.name,
+                            LATEST,
+                            dict(one.properties),
+                            durable=True,
+                            replicated=one.replicated,
+                        )
+        await self._resources.partitioned_topics.update(name, partitions)

@@ -1,0 +1,69 @@
+"""The cursor logs of the bundles that this broker owns, each opened when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pulsark.storage.cursor.log import CursorLog, CursorLogConfig
+
+if TYPE_CHECKING:
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import Runtime
+    from pulsark.storage.ledger.manager import LedgerManager
+    from pulsark.wire.position import Position
+    from pulsark.wire.topic_name import TopicName
+
+
+class CursorLogs:
+    """Who asks for the log of a topic's bundle owns the bundle from then on."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        metadata: MetadataStore,
+        ledgers: LedgerManager,
+        ownership: Ownership,
+    ) -> None:
+        self._config = CursorLogConfig.from_settings(settings)
+        self._runtime = runtime
+        self._metadata = metadata
+        self._ledgers = ledgers
+        self._ownership = ownership
+        self._logs: dict[str, asyncio.Task[CursorLog]] = {}
+
+    async def of(self, name: TopicName) -> CursorLog:
+        """The log that has the cursors of a topic."""
+        bundle = await self._ownership.own(name)
+        opening = self._logs.get(bundle)
+        if opening is None:
+            opening = self._logs[bundle] = asyncio.create_task(
+                CursorLog.open(bundle, self._ledgers, self._metadata, self._config, self._runtime)
+            )
+        try:
+            return await asyncio.shield(opening)
+        except Exception:
+            if self._logs.get(bundle) is opening:
+                del self._logs[bundle]
+            raise
+
+    async def mark_deletes(self, name: TopicName, topic_id: str) -> dict[str, Position]:
+        """The durable cursors of an unloaded topic: names and mark-delete positions."""
+        return (await self.of(name)).mark_deletes(topic_id)
+
+    def drop_failed(self) -> None:
+        """Forget logs that stopped for good; who asks next opens them anew."""
+        for bundle, task in list(self._logs.items()):
+            opened = task.done() and not task.cancelled() and task.exception() is None
+            if opened and task.result().failed is not None:
+                del self._logs[bundle]
+
+    async def close(self) -> None:
+        """Close all of them. What was acknowledged is on disk already."""
+        for found in await asyncio.gather(*self._logs.values(), return_exceptions=True):
+            if isinstance(found, CursorLog):
+                await found.close()
+        self._logs.clear()

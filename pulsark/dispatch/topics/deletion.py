@@ -1,0 +1,195 @@
+"""The end of topics, partitioned or not. ``remains`` has what goes with them, and in what order."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.resources import InUseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.topic.topic import Topic
+    from pulsark.dispatch.topics.catalog import TopicCatalog
+    from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.dispatch.topics.remains import Remains
+    from pulsark.dispatch.topics.topic_making import TopicMaking
+    from pulsark.metadata.resources import Resources
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+
+class TopicDeletion:
+    """Deletes the topics of a broker."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        catalog: TopicCatalog,
+        topics: Topics,
+        non_persistent: NonPersistentTopics,
+        remains: Remains,
+        making: TopicMaking,
+    ) -> None:
+        self._resources = resources
+        self._catalog = catalog
+        self._topics = topics
+        self._non_persistent = non_persistent
+        self._remains = remains
+        self._making = making
+
+    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete one topic or partition with its data and subscriptions.
+
+        What an earlier attempt did not come to is done.
+        """
+        self._making.forget(name)
+        async with self._topics.ending(name):
+            if not name.is_persistent:
+                await self._delete_non_persistent(name, force=force)
+                return
+            is_there = await self._catalog.is_made(name)
+            if is_there or self._topics.is_loading(name):
+                topic = await self._topics.load_to_delete(name)
+                if topic.is_used and not force:
+                    raise _in_use(name)
+                await self._delete_loaded(topic)
+            elif not await self._remains.finish_deletion(name) and not await self._catalog.exists(
+                name
+            ):
+                raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+
+    async def delete_loaded(self, topic: Topic, is_due: Callable[[Topic], bool]) -> bool:
+        """Delete a topic in memory, unless it was unloaded or deleted just now.
+
+        ``is_due`` is asked once nobody else ends it: clients may have come until then. From there
+        on they are told to come again.
+        """
+        self._making.forget(topic.name)
+        async with self._topics.ending(topic.name):
+            if topic.closed or not is_due(topic):
+                return False
+            await self._delete_loaded(topic)
+            return True
+
+    async def _delete_loaded(self, topic: Topic) -> None:
+        try:
+            topic.disconnect()  # before anything is awaited: what is confirmed now would be lost
+            await self._remains.doom_table(topic.name)
+            await topic.begin_deletion()
+            await self._remains.delete_shared(topic.name)
+            await topic.delete()
+            await self._remains.delete_table(topic.name)
+        finally:
+            self._topics.forget(topic)
+
+    async def go_on_with(self, name: TopicName) -> bool:
+        """Bring the deletion of a topic to its end, with partitions or without; whether one was
+        under way. Whoever makes a topic does so before."""
+        found = await self._go_on_with_partitions(name)
+        if not await self._catalog.is_made(name) and await self._catalog.is_stored(name):
+            async with self._topics.ending(name):
+                found |= await self._remains.finish_deletion(name)
+        return found
+
+    async def _delete_non_persistent(self, name: TopicName, *, force: bool) -> None:
+        """Delete one that is in memory, or what one left that was there before a restart."""
+        topic = self._non_persistent.get(name)
+        if topic is None:
+            if await self._resources.partitioned_topics.get(name) is not None or not (
+                await self._catalog.exists(name) or await self._remains.has_any_set(name)
+            ):
+                raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        elif topic.is_used and not force:
+            raise _in_use(name)
+        if name.partition >= 0:
+            await self._non_persistent.close(name)
+            return
+        with self._topics.refusing(name):
+            await self._non_persistent.close(name)
+            await self._remains.delete_shared(name)
+
+    async def delete_partitioned_topic(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete a topic with all its partitions, or go on with it."""
+        self._making.forget(name)
+        async with self._topics.ending(name):
+            found = await self._resources.partitioned_topics.record(name)
+            if found is None:
+                raise ClientError(
+                    ServerError.TopicNotFound, f"Partitioned topic {name} does not exist"
+                )
+            with self._topics.refusing(name):
+                if not found.deleting:
+                    await self._begin_partitioned(name, found.partitions, force=force)
+                await self._finish_partitioned(name, found.partitions)
+
+    async def delete_partitioned_if_empty(self, name: TopicName) -> None:
+        """Delete a partitioned topic of which no partition is stored or in memory."""
+        if self._topics.is_refused(name):
+            return
+        async with self._topics.ending(name):
+            with self._topics.refusing(name):  # from here on no partition is made
+                found = await self._resources.partitioned_topics.get(name)
+                if found is None:
+                    return
+                async for partition in in_turns(name.partitions(found.partitions)):
+                    if self._topics.is_loading(partition) or await self._catalog.is_made(partition):
+                        return
+                log.info("%s has only inactive partitions: deleting it, as its policy says", name)
+                await self._begin_partitioned(name, found.partitions, force=True)
+                await self._finish_partitioned(name, found.partitions)
+
+    async def _go_on_with_partitions(self, name: TopicName) -> bool:
+        """Go on where the deletion of a topic with partitions stopped; whether there was one."""
+        records = self._resources.partitioned_topics
+        found = await records.record(name)
+        if found is None or not found.deleting:
+            return False
+        async with self._topics.ending(name):
+            found = await records.record(name)  # somebody else may have gone on with it
+            if found is not None and found.deleting:
+                with self._topics.refusing(name):
+                    await self._finish_partitioned(name, found.partitions)
+        return True
+
+    async def _begin_partitioned(self, name: TopicName, partitions: int, *, force: bool) -> None:
+        """Mark a topic as deleted, if ``force`` or nobody uses it; ``InUseError``."""
+        leaving: list[AnyTopic] = []
+        try:
+            async for partition in in_turns(name.partitions(partitions)):
+                topic = self._topics.get(partition)
+                if topic is None and self._topics.is_loading(partition):  # somebody came before
+                    topic = await self._topics.load_to_delete(partition)
+                if topic is None:
+                    continue
+                leaving.append(topic)
+                topic.is_leaving = True
+                if topic.is_used and not force:
+                    raise _in_use(partition)
+            await self._remains.doom_table(name)
+            await self._resources.partitioned_topics.begin_delete(name)
+        except BaseException:
+            for topic in leaving:
+                topic.is_leaving = False
+            raise
+
+    async def _finish_partitioned(self, name: TopicName, partitions: int) -> None:
+        """Delete what a topic has that is marked."""
+        async for partition in in_turns(name.partitions(partitions)):
+            if self._topics.is_loading(partition) or await self._catalog.is_stored(partition):
+                await self.delete_topic(partition, force=True)
+            await self._non_persistent.close(partition)
+        await self._remains.doom_table(name)
+        await self._remains.delete_shared(name)
+        await self._resources.partitioned_topics.delete(name)
+        await self._remains.delete_table(name)
+
+
+def _in_use(name: TopicName) -> InUseError:
+    return InUseError(f"Topic {name} has connected producers or consumers")

@@ -1,0 +1,102 @@
+"""Loading of topics: from what is stored of one to the topic that clients use."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
+from pulsark.dispatch.topic.cache import CacheBudget
+from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
+from pulsark.dispatch.topic.topic import Topic, TopicContext
+from pulsark.metadata.paths import delayed_buckets_path, managed_ledger_path
+from pulsark.storage.delayed.delayed_buckets import DelayedBuckets
+from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
+
+if TYPE_CHECKING:
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.loop.run_queue import RunQueue
+    from pulsark.dispatch.topics.cursor_logs import CursorLogs
+    from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.dispatch.topics.policy_source import PolicySource
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import Runtime
+    from pulsark.storage.ledger.manager import LedgerManager
+    from pulsark.wire.topic_name import TopicName
+
+Existing = Callable[["TopicName", str, Collection[int]], Awaitable[set[int]]]
+"""Those of a partition's reserved ledgers that exist, by its name and its topic's id."""
+
+
+class TopicLoader:
+    """Makes topics that are ready to be used, and keeps what all of them share."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        metadata: MetadataStore,
+        ledgers: LedgerManager,
+        ownership: Ownership,
+        cursor_logs: CursorLogs,
+        policy_source: PolicySource,
+        run_queue: RunQueue,
+        existing: Existing,
+    ) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._metadata = metadata
+        self._ledgers = ledgers
+        self._ownership = ownership
+        self._cursor_logs = cursor_logs
+        self._policy_source = policy_source
+        self._run_queue = run_queue
+        self._existing = existing
+        self.cache_budget = CacheBudget(settings.managedLedgerCacheSizeMB << 20)
+        self.unacked = BrokerUnacked(
+            settings.maxUnackedMessagesPerBroker,
+            settings.maxUnackedMessagesPerSubscriptionOnBrokerBlocked,
+        )
+        self._context = TopicContext(settings, runtime, self.cache_budget, self.unacked, run_queue)
+
+    async def load(self, name: TopicName) -> Topic:
+        """A persistent topic; what is missing of it is made."""
+        cursors = await self._cursor_logs.of(name)
+        ledger = await ManagedLedger.open(
+            managed_ledger_path(name),
+            self._ledgers,
+            self._metadata,
+            ManagedLedgerConfig.from_settings(self._settings),
+            self._runtime,
+            attached=partial(self._existing, name),
+        )
+        delayed = DelayedBuckets(
+            delayed_buckets_path(name),
+            ledger.topic_id,
+            self._ledgers,
+            self._metadata,
+            ledger.ledger_config,
+        )
+        try:
+            topic = await Topic.open(name, self._context, ledger, cursors, delayed)
+        except BaseException:
+            await ledger.close()
+            raise
+        try:
+            topic.set_policies(await self._policy_source.current(name))
+            while not topic.deduplication_switch.follows:
+                await topic.deduplication_switch.follow()
+                topic.set_policies(await self._policy_source.current(name))
+        except BaseException:
+            await topic.close()
+            raise
+        return topic
+
+    async def make_non_persistent(self, name: TopicName) -> NonPersistentTopic:
+        """A topic that stores nothing."""
+        await self._ownership.own(name)
+        policies = await self._policy_source.current(name)
+        return NonPersistentTopic(
+            name, self._settings, policies, self._runtime.clock, self._run_queue
+        )

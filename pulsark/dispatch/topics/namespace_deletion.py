@@ -1,0 +1,103 @@
+"""The end of a namespace: it is hidden, looked at, and removed or shown again.
+
+It is hidden first, so that no topic appears after it was looked at. A kill in between leaves it
+hidden: ``settle`` decides then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pulsark.metadata.paths import MANAGED_LEDGERS, namespace_schemas_path, topic_below, topics_path
+from pulsark.metadata.resources import InUseError
+from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.policies.schemas import Schemas
+    from pulsark.dispatch.topics.catalog import TopicCatalog
+    from pulsark.dispatch.topics.deletion import TopicDeletion
+    from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
+    from pulsark.metadata.resources import Resources
+    from pulsark.metadata.store import MetadataStore
+
+_ATTEMPTS = 3
+"""So often a deletion by force is repeated when clients create topics meanwhile."""
+
+
+class NamespaceDeletion:
+    """Deletes the namespaces of a self._"""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        resources: Resources,
+        schemas: Schemas,
+        catalog: TopicCatalog,
+        non_persistent: NonPersistentTopics,
+        deletion: TopicDeletion,
+    ) -> None:
+        self._metadata = metadata
+        self._resources = resources
+        self._schemas = schemas
+        self._catalog = catalog
+        self._non_persistent = non_persistent
+        self._deletion = deletion
+        self._deciding = asyncio.Lock()
+        """Held while a namespace is hidden."""
+
+    async def delete(self, name: str, *, force: bool) -> None:
+        """Delete a namespace. ``InUseError`` if it has topics, which ``force`` deletes too."""
+        for _ in range(_ATTEMPTS if force else 1):
+            if force:
+                await self._delete_topics(name)
+            elif await self._has_topics(name):
+                break
+            async with self._deciding:
+                await self._resources.namespaces.begin_delete(name)
+                if await self._decide(name):
+                    return
+        raise InUseError("Cannot delete a namespace that has topics")
+
+    async def settle(self, tenant: str) -> None:
+        """Decide about namespaces whose deletion was broken off."""
+        for name in await self._resources.namespaces.hidden(tenant):
+            async with self._deciding:
+                if name in await self._resources.namespaces.hidden(tenant):
+                    await self._decide(name)
+
+    async def _decide(self, name: str) -> bool:
+        """Remove a hidden namespace, or show it again if it has topics; whether it is gone."""
+        namespaces = self._resources.namespaces
+        if await self._has_topics(name):
+            await namespaces.cancel_delete(name)
+            return False
+        await self._delete_what_was_set(name)
+        await namespaces.finish_delete(name)
+        return True
+
+    async def _delete_what_was_set(self, name: str) -> None:
+        """Policies and schemas of topics that are not there: the next namespace has none."""
+        policies = self._resources.topic_policies
+        for topic in await policies.list(name):
+            await policies.delete(topic)
+        for child in await self._metadata.children(namespace_schemas_path(name)):
+            topic = TopicName.parse(topic_below(name, child))
+            await self._schemas.erase(topic)
+
+    async def _has_topics(self, name: str) -> bool:
+        for domain in (PERSISTENT, NON_PERSISTENT):
+            if await self._resources.partitioned_topics.list(name, domain):
+                return True
+        if any(topic.name.namespace_name == name for topic in self._non_persistent.all()):
+            return True
+        return bool(await self._metadata.children(topics_path(MANAGED_LEDGERS, name)))
+
+    async def _delete_topics(self, name: str) -> None:
+        for domain in (PERSISTENT, NON_PERSISTENT):
+            for base in await self._resources.partitioned_topics.list(name, domain):
+                await self._deletion.delete_partitioned_topic(base, force=True)
+        for topic in await self._catalog.stored_topics(name):
+            await self._deletion.delete_topic(topic, force=True)
+        for volatile in await self._catalog.list_non_persistent_topics(name, include_system=True):
+            await self._deletion.delete_topic(TopicName.parse(volatile), force=True)

@@ -1,0 +1,42 @@
+"""The non-persistent topics that are in memory, which is all there is of them.
+
+One appears when it is created or first used, and goes when nobody has used it for a while.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
+    from pulsark.wire.topic_name import TopicName
+
+
+class NonPersistentTopics:
+    """Those of one broker. Everything runs on the event loop."""
+
+    def __init__(self) -> None:
+        self._topics: dict[TopicName, NonPersistentTopic] = {}
+
+    def all(self) -> list[NonPersistentTopic]:
+        """All of them."""
+        return list(self._topics.values())
+
+    def get(self, name: TopicName) -> NonPersistentTopic | None:
+        """A topic if it is there."""
+        return self._topics.get(name)
+
+    def add(self, topic: NonPersistentTopic) -> NonPersistentTopic:
+        """The topic of this name from now on: this one, unless there is one already."""
+        return self._topics.setdefault(topic.name, topic)
+
+    async def close(self, name: TopicName) -> None:
+        """Let a topic go; clients that are connected to it connect anew."""
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            await topic.close()
+
+    async def close_all(self) -> None:
+        """Let all of them go."""
+        for name in list(self._topics):
+            await self.close(name)

@@ -1,0 +1,89 @@
+"""Which broker serves a topic: namespace bundles, and the claims on them.
+
+A bundle is a range of the namespace's hash space. It is claimed by an ephemeral node that is
+put with the condition that there is none, so at most one broker holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+from pulsark.errors import BadVersionError, ClientError, ServerError
+from pulsark.metadata.paths import bundle_owner_path
+from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.wire.hashes import bundle_hash
+
+if TYPE_CHECKING:
+    from pulsark.metadata.resources import Namespace, Resources
+    from pulsark.wire.topic_name import TopicName
+
+
+class Ownership:
+    """The bundles that this broker holds."""
+
+    def __init__(self, metadata: MetadataStore, resources: Resources) -> None:
+        self._metadata = metadata
+        self._resources = resources
+        self._owned: dict[str, asyncio.Task[None]] = {}
+        self._owner = b""
+        self.web_url = ""
+        """Where this broker's admin API is, from ``announce`` on."""
+
+    def announce(self, broker_url: str, web_url: str) -> None:
+        """The addresses under which claims are made from now on."""
+        self.web_url = web_url
+        self._owner = json.dumps(
+            {"nativeUrl": broker_url, "httpUrl": web_url, "disabled": False}
+        ).encode()
+
+    async def namespace(self, name: TopicName) -> Namespace:
+        """The namespace of a topic, or ``ClientError(TopicNotFound)``."""
+        namespace = await self._resources.namespaces.get(name.namespace_name)
+        if namespace is None:
+            raise ClientError(
+                ServerError.TopicNotFound, f"Namespace {name.namespace_name} does not exist"
+            )
+        return namespace
+
+    async def bundle_of(self, name: TopicName) -> str:
+        """The namespace bundle of a topic, as ``0x00000000_0x40000000``."""
+        namespace = await self.namespace(name)
+        boundaries = [int(b, 16) for b in namespace.bundle_boundaries]
+        place = bundle_hash(str(name))
+        for low, high in itertools.pairwise(boundaries):
+            if low <= place < high or (high == boundaries[-1] and place == high):
+                return f"0x{low:08x}_0x{high:08x}"
+        raise ClientError(ServerError.MetadataError, f"No bundle covers {name}")
+
+    def owned(self) -> list[str]:
+        """The bundles that are claimed, as ``tenant/namespace/bundle``."""
+        return sorted(
+            bundle
+            for bundle, claim in self._owned.items()
+            if claim.done() and not claim.cancelled() and claim.exception() is None
+        )
+
+    async def own(self, name: TopicName) -> str:
+        """Own the bundle of a topic, or raise; returns ``tenant/namespace/bundle``."""
+        bundle = f"{name.namespace_name}/{await self.bundle_of(name)}"
+        claim = self._owned.get(bundle)
+        if claim is None:
+            claim = self._owned[bundle] = asyncio.create_task(self._claim(bundle))
+        try:
+            await asyncio.shield(claim)
+        except Exception:
+            if self._owned.get(bundle) is claim:
+                del self._owned[bundle]
+            raise
+        return bundle
+
+    async def _claim(self, bundle: str) -> None:
+        try:
+            await self._metadata.put(bundle_owner_path(bundle), self._owner, ABSENT, ephemeral=True)
+        except BadVersionError as error:
+            raise ClientError(
+                ServerError.ServiceNotReady, f"Bundle {bundle} is owned by another broker"
+            ) from error

@@ -1,0 +1,111 @@
+"""How loaded topics follow the policies that are set."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.policies.policies import effective
+from pulsark.dispatch.topics.policy_source import NamespacePolicies
+from pulsark.errors import PulsarkError
+from pulsark.limits import TOPIC_NAMES_PER_TURN
+from pulsark.metadata.paths import POLICIES, TOPIC_POLICIES, policies_at, topic_at
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.topics.policy_source import PolicySource
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.metadata.resources import Resources
+    from pulsark.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+
+class PolicyUpdates:
+    """Gives topics in memory their policies anew when they change."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metadata: MetadataStore,
+        resources: Resources,
+        source: PolicySource,
+        topics: Topics,
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._resources = resources
+        self._source = source
+        self._topics = topics
+        self._refreshing: set[asyncio.Task[None]] = set()
+        self._end_watches: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Follow the metadata store."""
+        watch = self._metadata.watch
+        self._end_watches = [
+            watch(POLICIES, self._namespace_changed),
+            watch(TOPIC_POLICIES, self._topic_changed),
+        ]
+
+    def close(self) -> None:
+        """Follow no longer."""
+        for end in self._end_watches:
+            end()
+        for task in self._refreshing:
+            task.cancel()
+
+    async def refresh_namespace(self, namespace: str) -> None:
+        """Bring the loaded topics of a namespace up to date."""
+        served = [
+            topic
+            async for topic in in_turns(self._topics.served(), TOPIC_NAMES_PER_TURN)
+            if topic.name.namespace_name == namespace
+        ]
+        seen, policies = -1, NamespacePolicies(None, {})
+        async for topic in in_turns(served):
+            while seen != self._source.changes:  # what is newer must not be overwritten
+                seen = self._source.changes
+                policies = await self._source.of_namespace(namespace)
+            if policies.namespace is not None and not topic.closed:
+                own = policies.topics.get(topic.name.base, {})
+                topic.set_policies(effective(self._settings, policies.namespace, own))
+        async for topic in in_turns(served):
+            await topic.policies_obeyed()
+
+    async def refresh_topic(self, base: TopicName) -> None:
+        """Bring a topic, or its partitions, up to date as far as they are loaded."""
+        found = await self._resources.partitioned_topics.get(base)
+        partitions = base.partitions(0 if found is None else found.partitions)
+        async for name in in_turns(chain([base], partitions)):
+            if (topic := self._topics.get(name)) is not None:
+                topic.set_policies(await self._source.current(name))
+                await topic.policies_obeyed()
+
+    def _namespace_changed(self, path: str) -> None:
+        name = policies_at(path)
+        # Tenants are above their namespaces, and have no policies.
+        if "/" in name:
+            self._spawn(partial(self.refresh_namespace, name))
+
+    def _topic_changed(self, path: str) -> None:
+        base = TopicName.parse(topic_at(TOPIC_POLICIES, path))
+        self._spawn(partial(self.refresh_topic, base))
+
+    def _spawn(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(self._logged(refresh))
+        self._refreshing.add(task)
+        task.add_done_callback(self._refreshing.discard)
+
+    async def _logged(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await refresh()
+        except PulsarkError as error:
+            log.warning("policies cannot be read, topics keep the ones they have: %s", error)

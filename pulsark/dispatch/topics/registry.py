@@ -1,0 +1,290 @@
+"""The topics in memory: loaded when they are first used, one object of each name at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.errors import ClientError, CorruptEntryError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.topic.topic import Topic
+    from pulsark.dispatch.topics.catalog import TopicCatalog
+    from pulsark.dispatch.topics.loader import TopicLoader
+    from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
+    from pulsark.dispatch.topics.remains import Remains
+    from pulsark.runtime import Clock
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+DAMAGE_SAID_SECONDS = 60.0
+"""So long nothing more is said of a topic that cannot be loaded."""
+
+
+class Topics:
+    """Those of a broker. Everything runs on the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        catalog: TopicCatalog,
+        remains: Remains,
+        loader: TopicLoader,
+        non_persistent: NonPersistentTopics,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._catalog = catalog
+        self._remains = remains
+        self._loader = loader
+        self._non_persistent = non_persistent
+        self._loading: dict[str, asyncio.Task[Topic]] = {}
+        """Persistent topics, loaded or on their way."""
+        self._damaged: dict[str, float] = {}
+        """When it was said last of a topic that its journal is damaged."""
+        self._visited: set[str] = set()
+        """Topics that are loaded for a visit, and that nobody else has asked for."""
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """Ends of visits; who comes waits, and loads the topic anew."""
+        self._ending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._refused: set[TopicName] = set()
+        """Topics that are being deleted with all their partitions just now."""
+        self._closed = False
+        self.unused_since = clock.monotonic()
+        """Nobody has used an unloaded topic since then, as far as is known."""
+
+    # -- what is in memory ---
+
+    def served(self) -> list[AnyTopic]:
+        """All topics in memory, stored or not."""
+        return [*self.loaded(), *self._non_persistent.all()]
+
+    def get(self, name: TopicName) -> AnyTopic | None:
+        """A topic if it is in memory."""
+        return self.get_loaded(name) if name.is_persistent else self._non_persistent.get(name)
+
+    def loaded(self) -> list[Topic]:
+        """Persistent topics in memory."""
+        return [task.result() for task in self._loading.values() if _has_loaded(task)]
+
+    def get_loaded(self, name: TopicName) -> Topic | None:
+        """A persistent topic if it is in memory."""
+        task = self._loading.get(str(name))
+        return task.result() if task is not None and _has_loaded(task) else None
+
+    def is_loading(self, name: TopicName) -> bool:
+        """Whether a persistent topic is in memory, or on its way there."""
+        return str(name) in self._loading
+
+    # -- loading ---
+
+    async def open(self, name: TopicName, *, create: bool = False) -> AnyTopic:
+        """A topic, stored or not; made if ``create`` and it is missing."""
+        if name.is_persistent:
+            return await self.load(name, create=create)
+        self._check_serving(name)
+        return await self._open_non_persistent(name, create=create)
+
+    async def load(self, name: TopicName, *, create: bool = False) -> Topic:
+        """A persistent topic, loaded if needed; made if ``create`` and it is missing."""
+        self._check_serving(name)
+        return await self._load(name, create=create, served=True)
+
+    async def load_to_delete(self, name: TopicName) -> Topic:
+        """A topic of which there is a record, even while all partitions are being deleted."""
+        return await self._load(name, create=True, served=False)
+
+    def check_enabled(self, name: TopicName) -> None:
+        """Raise ``ClientError`` if topics of this kind are switched off here."""
+        kinds = self._settings
+        if not (
+            kinds.enablePersistentTopics if name.is_persistent else kinds.enableNonPersistentTopics
+        ):
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"{name.domain.capitalize()} topics are not enabled on this broker",
+            )
+
+    def _check_serving(self, name: TopicName) -> None:
+        """Raise ``ClientError`` if the broker or the topic is on its way out."""
+        if self._closed:
+            raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
+        if self.is_refused(name.base):
+            raise ClientError(ServerError.ServiceNotReady, f"Topic {name.base} is being deleted")
+
+    async def _open_non_persistent(self, name: TopicName, *, create: bool) -> AnyTopic:
+        self.check_enabled(name)
+        topic = self._non_persistent.get(name)
+        if topic is not None:
+            return topic
+        if not create and not await self._catalog.exists(name):
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        topic = await self._loader.make_non_persistent(name)
+        self._check_serving(name)
+        return self._non_persistent.add(topic)  # another request may have been first
+
+    async def _load(self, name: TopicName, *, create: bool, served: bool) -> Topic:
+        if self._closed:
+            raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
+        if not name.is_persistent:
+            raise ClientError(
+                ServerError.NotAllowedError, f"{name} is not persistent: it stores nothing"
+            )
+        self.check_enabled(name)
+        key = str(name)
+        while (leaving := self._leaving.get(key)) is not None:
+            await asyncio.wait([leaving])
+        if (
+            key not in self._loading
+            and not create
+            and not await self._catalog.exists(name)
+            and key not in self._loading
+        ):
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        if served:
+            self._check_serving(name)  # a deletion may have begun meanwhile
+        self._visited.discard(key)
+        loading = self._loading.get(key) or self._start_loading(name, served=served)
+        topic = await asyncio.shield(loading)
+        if topic.closed:
+            raise ClientError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded")
+        return topic
+
+    def _start_loading(self, name: TopicName, *, served: bool = True) -> asyncio.Task[Topic]:
+        key = str(name)
+        task = self._loading[key] = asyncio.create_task(self._loaded_anew(name, served=served))
+        task.add_done_callback(lambda done: self._forget_failed(key, done))
+        return task
+
+    async def _loaded_anew(self, name: TopicName, *, served: bool) -> Topic:
+        if served and await self._catalog.is_orphan(name):
+            # Its topic was there when it was asked for. A deletion that begins now waits for this.
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        await self._remains.finish_deletion(name)
+        return await self._loader.load(name)
+
+    def _forget_failed(self, key: str, task: asyncio.Task[Topic]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if (task.cancelled() or error is not None) and self._loading.get(key) is task:
+            del self._loading[key]
+        if isinstance(error, CorruptEntryError):
+            self._say_damaged(key, error)
+
+    def _say_damaged(self, key: str, error: CorruptEntryError) -> None:
+        """Once a minute of each topic, however often clients come again."""
+        now = self._clock.monotonic()
+        self._damaged = {k: at for k, at in self._damaged.items() if now < at + DAMAGE_SAID_SECONDS}
+        if key not in self._damaged:
+            self._damaged[key] = now
+            log.warning(
+                "%s cannot be loaded: %s. Stop this process: `pulsark doctor --data-dir DIR` says "
+                "what is damaged and what can be done",
+                key,
+                error,
+            )
+
+    # -- unloading ---
+
+    async def unload(self, name: TopicName) -> None:
+        """Close a topic; clients connect anew and load it again."""
+        await self._non_persistent.close(name)
+        async with self.ending(name):
+            topic = self.get_loaded(name)
+            if topic is not None and not topic.closed:
+                self.unused_since = self._clock.monotonic()
+                await self._leave(topic)
+
+    def ending(self, name: TopicName) -> asyncio.Lock:
+        """Held by whoever unloads or deletes a topic: one does after the other."""
+        lock = self._ending.get(str(name))
+        if lock is None:
+            lock = self._ending[str(name)] = asyncio.Lock()
+        return lock
+
+    def is_refused(self, base: TopicName) -> bool:
+        """Whether a topic with all its partitions is on its way out just now."""
+        return base in self._refused
+
+    @contextmanager
+    def refusing(self, base: TopicName) -> Iterator[None]:
+        """While this lasts, nobody comes to a topic. The caller is the one who ends it."""
+        self._refused.add(base)
+        try:
+            yield
+        finally:
+            self._refused.discard(base)
+
+    @asynccontextmanager
+    async def visit(self, name: TopicName) -> AsyncIterator[Topic | None]:
+        """A topic that nobody has loaded, loaded for as long as this lasts; else ``None``.
+
+        It stays if somebody else asks for it meanwhile.
+        """
+        key = str(name)
+        exists = await self._catalog.is_made(name)
+        if not exists or self._closed or key in self._loading or key in self._leaving:
+            yield None
+            return
+        self._visited.add(key)
+        try:
+            topic = await asyncio.shield(self._start_loading(name))
+            try:
+                yield topic
+            finally:
+                if key in self._visited and not topic.closed and not self._closed:
+                    leaving = self._leaving[key] = asyncio.create_task(self._leave(topic))
+                    leaving.add_done_callback(lambda _: self._leaving.pop(key))
+                    await asyncio.shield(leaving)
+        finally:
+            self._visited.discard(key)
+
+    async def _leave(self, topic: Topic) -> None:
+        try:
+            await topic.close()
+        finally:
+            self.forget(topic)
+
+    def forget(self, topic: Topic) -> None:
+        """Nobody gets this topic any more; the next who asks loads another one."""
+        if self.get_loaded(topic.name) is topic:
+            del self._loading[str(topic.name)]
+
+    async def drop_lost(self) -> None:
+        """Unload topics whose ledger or cursors stopped for good; clients load them anew."""
+        async for topic in in_turns(self.loaded()):
+            if topic.is_lost:
+                log.warning("%s lost its ledger or its cursors: unloading it", topic.name)
+                await self.unload(topic.name)
+
+    # -- the end ---
+
+    def refuse_all(self) -> None:
+        """The broker is shutting down: nobody gets a topic any more."""
+        self._closed = True
+
+    async def close(self) -> None:
+        """Close all topics, those that are being loaded, too."""
+        self.refuse_all()
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        for task in list(self._loading.values()):
+            await asyncio.wait([task])
+            if _has_loaded(task):
+                topic = task.result()
+                async with self.ending(topic.name):
+                    if not topic.closed:
+                        await topic.close()
+        self._loading.clear()
+
+
+def _has_loaded(task: asyncio.Task[Topic]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

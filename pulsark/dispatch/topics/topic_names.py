@@ -1,0 +1,32 @@
+"""Lists of full names of topics."""
+
+from __future__ import annotations
+
+from heapq import merge
+from itertools import chain, pairwise
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.limits import TOPIC_NAMES_PER_TURN
+
+
+def is_system(topic: str) -> bool:
+    """Whether a full name is one of the system's own topics, which clients are not shown."""
+    return topic.rpartition("/")[2].startswith("__")
+
+
+async def in_order(names: list[str], *, include_system: bool) -> list[str]:
+    """Each of these names once, sorted."""
+    starts = range(0, len(names), TOPIC_NAMES_PER_TURN)
+    parts = [
+        sorted(names[start : start + TOPIC_NAMES_PER_TURN]) async for start in in_turns(starts, 1)
+    ]
+    # As a store lists them they are in order already, but for partitions.
+    in_a_row = all(before[-1] <= after[0] for before, after in pairwise(parts))
+    found: list[str] = []
+    last = ""
+    ordered = chain.from_iterable(parts) if in_a_row else merge(*parts)
+    async for name in in_turns(ordered, TOPIC_NAMES_PER_TURN):
+        if name != last and (include_system or not is_system(name)):
+            found.append(name)
+        last = name
+    return found

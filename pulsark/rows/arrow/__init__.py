@@ -1,0 +1,1 @@
+"""Arrow arrays, fields and schemas from which ``rows`` and ``rows.values`` build their batches."""

@@ -1,0 +1,166 @@
+"""The column ``value`` of a table's file: typed, and beside it what types do not tell.
+
+A row has a typed value if its schema can read the payload. If the value does not encode to exactly
+the payload's bytes, ``value_raw`` has the payload as well. This is checked for each message before
+it is written, so no codec can lose data. A payload that fails in its codec counts as unreadable;
+payloads of a schema without a codec stay bytes.
+
+A file's metadata has the schemas of its rows, so that reading it needs nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsark.errors import CorruptEntryError
+from pulsark.rows.values.codec import Codec, codec_of, form_of, learn
+from pulsark.rows.values.types import arrow_type, fit, holds, spread
+from pulsark.schemas.definition import SchemaError
+from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
+
+log = logging.getLogger(__name__)
+
+Convert = Callable[[Codec, pa.Array], pa.Array]
+
+
+class ValueColumn:
+    """Values of one file."""
+
+    def __init__(self, schemas: ValueSchemas) -> None:
+        self.type = arrow_type(schemas.kind)
+        self._schemas = schemas
+        self._by_version = {each.version: each for each in schemas.schemas}
+        self._codecs: dict[bytes, Codec] = {}
+        self._without: set[bytes] = set()
+        """Versions of schemas that have no codec."""
+
+    def fresh(self) -> ValueColumn:
+        """For another file: nothing learned yet."""
+        return ValueColumn(self._schemas)
+
+    def decode(self, payloads: pa.Array, versions: pa.Array) -> pa.Array:
+        """Values alone, null where there is none; of each row by the version that it carries."""
+        return self._converted(payloads, versions, self.type, _tried(self._decoded, self.type))
+
+    def split(self, payloads: pa.Array, versions: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Values, and where they do not tell all of a payload, the payload; of each row.
+
+        ``versions`` are the schema versions that the rows carry.
+        """
+        values = self.decode(payloads, versions)
+        encoded = _tried(self._encoded, pa.binary())
+        again = self._converted(values, versions, pa.binary(), encoded)
+        same = pc.fill_null(pc.equal(again, payloads), False)
+        return values, pc.if_else(same, pa.scalar(None, pa.binary()), payloads)
+
+    def keep(self, values: pa.Array, version: bytes) -> tuple[pa.Array, pa.Array]:
+        """``split`` of values that the codec of a version has made, and that were never sent.
+
+        They are payloads only when somebody reads them, made by that codec then; until then they
+        stand for themselves, wherever the column can hold all of them.
+        """
+        codec = self._codec(version)
+        if codec is None or not values.type.equals(codec.type):
+            raise ValueError("values that are not of the version's schema")
+        if holds(self.type, values.type):
+            return fit(values, self.type), pa.nulls(len(values), pa.binary())
+        return self.split(
+            codec.encode(values), pa.repeat(pa.scalar(version, pa.binary()), len(values))
+        )
+
+    def knows(self, version: bytes, values: pa.DataType) -> bool:
+        """Whether ``keep`` takes values of a type."""
+        codec = self._codec(version)
+        return codec is not None and values.equals(codec.type)
+
+    def join(self, values: pa.Array, raw: pa.Array, versions: pa.Array) -> pa.Array:
+        """The inverse of ``split``: the payloads, null for null.
+
+        What was encoded when it was written is now, too; anything else is an error.
+        """
+        typed = pc.if_else(pc.is_null(raw), values, pa.scalar(None, values.type))
+        return pc.coalesce(raw, self._converted(typed, versions, pa.binary(), self._encoded))
+
+    def to_metadata(self) -> bytes:
+        """What a file has to say of its values."""
+        used = tuple(
+            ValueSchema(version, self._by_version[version].schema, form_of(codec))
+            for version, codec in self._codecs.items()
+        )
+        return ValueSchemas(self._schemas.kind, used).encode()
+
+    @classmethod
+    def from_metadata(cls, metadata: bytes) -> ValueColumn:
+        """The inverse. Raises ``CorruptEntryError``."""
+        try:
+            return cls(ValueSchemas.decode(metadata))
+        except (KeyError, TypeError, ValueError, SchemaError) as e:
+            raise CorruptEntryError(f"its values are described wrongly: {e!r}") from None
+
+    def _codec(self, version: bytes | None) -> Codec | None:
+        if version is None or version not in self._by_version or version in self._without:
+            return None
+        codec = self._codecs.get(version)
+        if codec is None:
+            found = self._by_version[version]
+            try:
+                codec = codec_of(found.schema, found.form, self._schemas.kind)
+            except Exception as e:  # noqa: BLE001 - logged; payloads are kept
+                log.warning(
+                    "values with version %s of a schema stay as they were sent: %r",
+                    version.hex(), e,
+                )  # fmt: skip
+                self._without.add(version)
+                return None
+            self._codecs[version] = codec
+        return codec
+
+    def _decoded(self, codec: Codec, payloads: pa.Array) -> pa.Array:
+        learn(codec, payloads)
+        return fit(codec.decode(payloads), self.type)
+
+    def _encoded(self, codec: Codec, values: pa.Array) -> pa.Array:
+        return codec.encode(fit(values, codec.type))
+
+    def _converted(
+        self,
+        column: pa.Array,
+        versions: pa.Array,
+        kind: pa.DataType,
+        convert: Convert,
+    ) -> pa.Array:
+        """A column converted with the codec of each row; null where there is none."""
+        codes = versions.dictionary_encode()
+        known = codes.dictionary.to_pylist()
+        if len(known) == 1 and not codes.null_count:
+            codec = self._codec(known[0])
+            return pa.nulls(len(column), kind) if codec is None else convert(codec, column)
+        numbers = pc.fill_null(codes.indices, -1).to_numpy()
+        found = pa.nulls(len(column), kind)
+        for number, version in enumerate(known):
+            codec = self._codec(version)
+            if codec is not None:
+                here = numbers == number
+                part = convert(codec, column.filter(pa.array(here)))
+                found = pc.coalesce(found, spread(part, here))
+        return found
+
+
+def _tried(convert: Convert, kind: pa.DataType) -> Convert:
+    """A conversion that gives null for each value with which it fails."""
+
+    def tried(codec: Codec, column: pa.Array) -> pa.Array:
+        try:
+            return convert(codec, column)
+        except Exception as e:  # noqa: BLE001 - logged; payloads are kept
+            if len(column) <= 1:
+                log.warning("a value stays as it was sent: %r", e)
+                return pa.nulls(len(column), kind)
+        middle = len(column) // 2
+        return pa.concat_arrays([tried(codec, column[:middle]), tried(codec, column[middle:])])
+
+    return tried

@@ -1,0 +1,120 @@
+"""Where the parts of a standalone are: the metadata store, the bookies, the tables.
+
+::
+
+    DATA/LOCK               held while the process lives; so in each bookie's directories
+    DATA/standalone.json    addresses and pid, while it serves
+    DATA/metadata.db        the metadata store
+    DATA/bookies/NAME/      journal and storage root of each embedded bookie;
+                            the tables of topics are in ledgers/table
+
+``journalDirectories`` and ``ledgerDirectories`` put the last ones elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsark.errors import ConfigError
+from pulsark.runtime import Disk, lock_directory
+from pulsark.storage.bookie.fleet import BookieHome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pulsark.config.settings import Settings
+
+METADATA_NAME = "metadata.db"
+READY_NAME = "standalone.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    """The directories of a standalone."""
+
+    path: str
+    homes: tuple[BookieHome, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> DataDir:
+        """As the settings say it."""
+        path = os.path.abspath(settings.dataDir)
+        homes = []
+        for index in range(settings.bookies):
+            home = _default_home(path, index + 1)
+            journals, ledgers = settings.journalDirectories, settings.ledgerDirectories
+            homes.append(
+                BookieHome(
+                    journals[index] if journals else home.journal_dir,
+                    ledgers[index] if ledgers else home.ledger_dir,
+                )
+            )
+        return cls(path, tuple(homes))
+
+    @classmethod
+    def found(cls, settings: Settings, disk: Disk, known: int = 0) -> DataDir:
+        """The directories of the settings, and all bookies in the usual place.
+
+        So a tool that does not know the number of bookies misses none. ``known``
+        are the places that the metadata store knows.
+        """
+        told = cls.of(settings)
+        if settings.journalDirectories or settings.ledgerDirectories:
+            return told
+        homes = list(told.homes)
+        names = disk.list(os.path.join(told.path, "bookies"))
+        while len(homes) < known or f"bookie-{len(homes) + 1}" in names:
+            homes.append(_default_home(told.path, len(homes) + 1))
+        return cls(told.path, tuple(homes))
+
+    @property
+    def metadata_path(self) -> str:
+        """The file of the metadata store."""
+        return os.path.join(self.path, METADATA_NAME)
+
+    @property
+    def ready_path(self) -> str:
+        """The file that is there while the standalone serves."""
+        return os.path.join(self.path, READY_NAME)
+
+    @property
+    def storage_roots(self) -> list[str]:
+        """Where tables are: beside the index of each bookie."""
+        return [os.path.join(home.ledger_dir, "table") for home in self.homes]
+
+
+@contextlib.contextmanager
+def locked(data: DataDir) -> Iterator[None]:
+    """Hold the locks of a data directory and of all directories of its bookies.
+
+    So no two processes share any of them, whatever their settings say. (A storage root is in the
+    ledger directory of its bookie.) A directory that is not there, or cannot be written, has no
+    lock. Raises ``ConfigError`` if another process has one.
+    """
+    bookies = [path for home in data.homes for path in (home.journal_dir, home.ledger_dir)]
+    held = []
+    try:
+        for path in dict.fromkeys(map(os.path.realpath, (data.path, *bookies))):
+            try:
+                lock = lock_directory(path)
+            except OSError:
+                continue  # its users report why it cannot be used
+            if lock is None:
+                key = "dataDir" if path == os.path.realpath(data.path) else "bookies"
+                raise ConfigError(
+                    f"{key}: {path} is in use by another process; stop it or choose another "
+                    "directory (--data-dir, journalDirectories, ledgerDirectories)"
+                )
+            held.append(lock)
+        yield
+    finally:
+        for lock in held:
+            os.close(lock)
+
+
+def _default_home(path: str, place: int) -> BookieHome:
+    home = os.path.join(path, "bookies", f"bookie-{place}")
+    return BookieHome(os.path.join(home, "journal"), os.path.join(home, "ledgers"))

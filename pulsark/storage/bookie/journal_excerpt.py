@@ -1,0 +1,81 @@
+"""Where entries of a ledger lie in a bookie's journal: another process can read them by itself.
+
+What it says holds until the journal collects its garbage. Then a file is missing, or has another
+epoch, and reading says so: never does it give other entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsark.errors import UnreadableExcerptError
+from pulsark.storage.bookie.index import Stretch
+from pulsark.storage.bookie.segment_reader import read_entries
+from pulsark.storage.bookie.segment_window import SegmentFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pulsark.runtime import Disk
+
+EXCERPT_BYTES: Final = 4 << 20
+"""An excerpt ends behind so many bytes of entries."""
+
+_NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class JournalExcerpt:
+    """Consecutive entries of a ledger. ``epochs`` are those of the segments they lie in."""
+
+    directory: str
+    ledger_id: int
+    epochs: dict[int, int]
+    stretches: Sequence[Stretch]
+
+    @property
+    def last(self) -> int:
+        """The last entry."""
+        return self.stretches[-1].last
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entries, about."""
+        return sum([stretch.size for stretch in self.stretches])
+
+    def entries(self, disk: Disk) -> Iterator[tuple[int, bytes]]:
+        """Read them; ``UnreadableExcerptError`` at the first that cannot be."""
+        files = SegmentFiles(disk, self.directory)
+        try:
+            for stretch in self.stretches:
+                found = read_entries(files, self.epochs, self.ledger_id, [stretch], _NO_LIMIT)
+                yield from found.entries
+                if found.corrupt is not None:
+                    raise UnreadableExcerptError(
+                        f"entry {self.ledger_id}:{found.corrupt} is not where it was in "
+                        f"{files.path(stretch.segment_id)}"
+                    )
+        except OSError as e:
+            raise UnreadableExcerptError(f"{self.directory} cannot be read: {e}") from e
+        finally:
+            files.close()
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``from_json``."""
+        return {
+            "directory": self.directory,
+            "ledgerId": self.ledger_id,
+            "epochs": list(self.epochs.items()),
+            "stretches": self.stretches,
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> JournalExcerpt:
+        """What ``to_json`` gave."""
+        return cls(
+            document["directory"],
+            document["ledgerId"],
+            dict(document["epochs"]),
+            [Stretch(*values) for values in document["stretches"]],
+        )

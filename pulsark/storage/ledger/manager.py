@@ -1,0 +1,469 @@
+"""Ledgers: append-only lists of entries, each with one writer and copies on several bookies."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+from pulsark.errors import (
+    BadVersionError,
+    CorruptEntryError,
+    EntrySealedError,
+    MetadataError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    StorageError,
+    UnreadableTableError,
+)
+from pulsark.metadata.paths import LEDGER_ID_COUNTER, ledger_path
+from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.storage.bookie.bookie import Bookie, LedgerTail
+from pulsark.storage.bookie.records import is_lost
+from pulsark.storage.ledger.bookies import LedgerBookies
+from pulsark.storage.ledger.metadata import (
+    Ensemble,
+    LedgerConfig,
+    LedgerMetadata,
+    LedgerState,
+    decode_ledger_metadata,
+)
+from pulsark.storage.ledger.recovery import recover_ledger
+from pulsark.storage.ledger.sealed_marks import Entries, SealedEntries, SealedMarks
+from pulsark.storage.ledger.writer import LedgerListener, LedgerWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from pulsark.runtime import Runtime
+    from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
+
+__all__ = [
+    "LedgerConfig",
+    "LedgerListener",
+    "LedgerManager",
+    "LedgerMetadata",
+    "LedgerState",
+    "LedgerWriter",
+    "SealedEntries",
+]
+
+log = logging.getLogger(__name__)
+
+_CACHED_LEDGERS: Final = 4096
+
+
+class LedgerManager:
+    """Creates, reads, recovers and deletes ledgers over a metadata store and bookies."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        bookies: Mapping[str, Bookie],
+        runtime: Runtime,
+        sealed: SealedEntries | None = None,
+    ) -> None:
+        self._sealed = sealed
+        self._marks = None if sealed is None else SealedMarks(sealed)
+        self._store = metadata
+        self._bookies = LedgerBookies(bookies, runtime)
+        self._clock = runtime.clock
+        # The owner of a writer holds it; one that was dropped needs no care here.
+        self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
+        self._closed: dict[int, LedgerMetadata] = {}
+
+    @property
+    def bookie_ids(self) -> list[str]:
+        """Their ids, sorted."""
+        return self._bookies.ids
+
+    @property
+    def bookie_count(self) -> int:
+        """Bookies that ledgers can be on."""
+        return self._bookies.count
+
+    def flush(self) -> None:
+        """What was appended so far need not wait for more of this turn of the loop."""
+        self._bookies.flush()
+
+    async def create(
+        self, config: LedgerConfig, listener: LedgerListener, *, ledger_id: int | None = None
+    ) -> LedgerWriter:
+        """A new ledger with an id that was never used, open for the returned writer.
+
+        ``ledger_id`` is one from ``new_ids``, for a ledger that is listed before it exists. With
+        fewer bookies than the ensemble needs it has fewer copies, but an ack quorum.
+        """
+        config = self._bookies.attainable(config)
+        ensemble = self._bookies.choose(config.ensemble_size)
+        if ledger_id is None:
+            ledger_id = await self._store.next_id(LEDGER_ID_COUNTER)
+        metadata = LedgerMetadata(
+            ledger_id,
+            config,
+            LedgerState.OPEN,
+            (Ensemble(0, 0, tuple(bookie.bookie_id for bookie in ensemble)),),
+            self._clock.now_ms(),
+        )
+        version = await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
+        writer = LedgerWriter(metadata, version, ensemble, self._store, listener, self._bookies)
+        self._writers[ledger_id] = writer
+        return writer
+
+    async def new_ids(self, count: int) -> list[int]:
+        """Ids of ledgers that were never used, ascending."""
+        return [await self._store.next_id(LEDGER_ID_COUNTER) for _ in range(count)]
+
+    async def add_sealed(self, ledger_id: int, owner: str, entries: int, length: int) -> None:
+        """Let there be a closed ledger whose entries are in the table of ``owner``'s topic."""
+        metadata = LedgerMetadata(
+            ledger_id,
+            LedgerConfig(owner=owner),
+            LedgerState.CLOSED,
+            (),
+            self._clock.now_ms(),
+            entries - 1,
+            length,
+        )
+        await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
+
+    async def take_up(
+        self, ledger_id: int, owner: str, entries: int, length: int
+    ) -> LedgerMetadata:
+        """Let there be a ledger again of which the table of ``owner``'s topic has ``entries``.
+
+        If bookies know of it, it is open, on all that do: a recovery, which asks each of them,
+        finds where it ends. Else it has no more than the table. One that is there stays as it is.
+        """
+        holders = []
+        for bookie in self._bookies.all():
+            if await bookie.tail(ledger_id, fence=False) != LedgerTail(-1, -1):
+                holders.append(bookie.bookie_id)
+        if not holders:
+            with suppress(BadVersionError):
+                await self.add_sealed(ledger_id, owner, entries, length)
+            return await self.open(ledger_id)
+        count = len(holders)
+        metadata = LedgerMetadata(
+            ledger_id,
+            # With an ack quorum of one nothing is absent as long as one of them has it.
+            LedgerConfig(count, count, 1, owner=owner),
+            LedgerState.OPEN,
+            (Ensemble(0, 0, tuple(holders)),),
+            self._clock.now_ms(),
+        )
+        with suppress(BadVersionError):
+            await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
+        return await self.open(ledger_id)
+
+    async def open(self, ledger_id: int) -> LedgerMetadata:
+        """A ledger as the metadata store knows it; ``NoSuchLedgerError`` if it does not."""
+        cached = self._closed.get(ledger_id)
+        if cached is not None:
+            return cached
+        found = await self._store.get(ledger_path(ledger_id))
+        if found is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return self._remember(decode_ledger_metadata(ledger_id, found.value))
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Fence and close a ledger at its true end; see ``recovery``. Closed ones are kept."""
+        self._forget(ledger_id)
+        return self._remember(await recover_ledger(ledger_id, self._store, self._bookies))
+
+    async def read(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, confirmed: int = -1
+    ) -> Entries:
+        """Entries from ``first`` on, without gaps, up to ``last``, the ledger's end or its LAC.
+
+        ``confirmed``: the caller knows that entries up to this one are confirmed; without it,
+        of a ledger that another process writes only those are read that its bookies know of.
+
+        At least one if there is one at ``first``, further ones up to about ``max_bytes``; it may
+        end earlier. Any copy serves. Errors, if none does: ``EntrySealedError``,
+        ``CorruptEntryError`` (a copy is damaged), ``NoSuchEntryError`` (all are sure),
+        ``UnreadableTableError`` (so are all bookies, and the table has lost it),
+        ``NoSuchLedgerError``, ``StorageError``.
+        """
+        metadata, end = await self._readable(ledger_id, confirmed)
+        last = min(last, end)
+        if first > last or first < 0:
+            return []
+        if metadata.is_attached:
+            return await self._read_sealed(metadata, first, last, max_bytes)
+        mark = -1 if self._marks is None else await self._marks.of(metadata)
+        if first <= mark:
+            try:
+                return await self._read_sealed(metadata, first, min(last, mark), max_bytes)
+            except NoSuchEntryError as e:
+                raise EntrySealedError(f"{ledger_id}:{first} is not in its table: {e}") from e
+        ensemble, ensemble_end = metadata.ensemble_at(first)
+        last = min(last, ensemble_end)
+        if metadata.config.ensemble_size > metadata.config.write_quorum and last > first:
+            found = await self._read_striped(metadata, ensemble, first, last, max_bytes)
+            if found:
+                return found
+        try:
+            return await self._read_any_copy(metadata, ensemble, first, last, max_bytes)
+        except StorageError as e:
+            if self._sealed is None:
+                raise
+            try:
+                return await self._read_sealed(metadata, first, last, max_bytes)
+            except NoSuchEntryError as unknown:
+                if isinstance(e, EntrySealedError):
+                    raise EntrySealedError(f"{e}; {unknown}") from None
+                raise e from None  # what is not sealed is as the bookies say
+            except StorageError as f:
+                # Only if bookies are sure that they have none, it is as the table says.
+                raise f if is_absent(e) else e from f
+
+    async def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+        """Where some of these entries lie, ``first`` among them, in a journal of this machine.
+
+        They have to be confirmed. ``None``: they can be ``read`` at most.
+        """
+        metadata, end = await self._readable(ledger_id, last)
+        config = metadata.config
+        if metadata.is_attached or config.ensemble_size > config.write_quorum or first > end:
+            return None
+        ensemble, ensemble_end = metadata.ensemble_at(first)
+        last = min(last, end, ensemble_end)
+        for bookie_id in self._in_order(metadata, ensemble, first):
+            if self._bookies.is_suspect(bookie_id):
+                continue
+            found = self._bookies.get(bookie_id).excerpt(ledger_id, first, last)
+            if found is not None:
+                return found
+        return None
+
+    async def sealed_through(self, ledger_id: int) -> int:
+        """The last entry of a ledger that lives in its topic's table; -1 without one."""
+        if self._sealed is None:
+            return -1
+        metadata = await self._metadata_of(ledger_id)
+        return await self._sealed.sealed_through(metadata.config.owner, ledger_id)
+
+    async def release(self, ledger_id: int, through: int) -> None:
+        """The entries up to ``through`` live in the table: bookies may forget them, durably.
+
+        Raises ``StorageError`` if a bookie could not be told; then it is to be called again.
+        """
+        metadata = await self._metadata_of(ledger_id)
+        if self._marks is not None:
+            self._marks.raised(ledger_id, through)
+        errors = await self._tell(metadata, lambda bookie: bookie.release(ledger_id, through))
+        if self._marks is not None:
+            self._marks.told(ledger_id, frozenset(errors))
+        for error in errors.values():
+            raise error
+
+    async def recycle(self) -> tuple[int, list[str]]:
+        """Bookies keep no bytes of what was released or deleted.
+
+        Returns how many files stay all the same, and the bookies that could not be told now, or
+        were not told of something that was released.
+        """
+        files, behind = 0, set(() if self._marks is None else self._marks.untold)
+        for bookie_id in self._bookies.ids:
+            try:
+                files += await self._bookies.get(bookie_id).recycle()
+            except StorageError as e:
+                log.warning("bookie %s cannot free disk space yet: %s", bookie_id, e)
+                behind.add(bookie_id)
+        return files, sorted(behind)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove a ledger from its bookies and then from the metadata; no error if it is gone.
+
+        Raises ``StorageError`` if a bookie could not be told; then it is to be called again.
+        """
+        self._forget(ledger_id)
+        try:
+            metadata = await self.open(ledger_id)
+        except NoSuchLedgerError:
+            return
+        self._closed.pop(ledger_id, None)
+        for error in (await self._tell(metadata, lambda bookie: bookie.delete(ledger_id))).values():
+            raise error
+        if self._marks is not None:
+            self._marks.forget(ledger_id)
+        try:
+            await self._store.delete(ledger_path(ledger_id))
+        except BadVersionError:
+            return  # deleted by somebody else meanwhile
+
+    # Internals.
+
+    async def _tell(
+        self, metadata: LedgerMetadata, tell: Callable[[Bookie], Awaitable[None]]
+    ) -> dict[str, StorageError]:
+        """Tell every bookie that may hold entries; returns why some could not be told.
+
+        One that is lost for good has none any more.
+        """
+        errors = {}
+        for bookie_id in metadata.bookie_ids():
+            try:
+                await tell(self._bookies.get(bookie_id))
+            except StorageError as e:
+                if bookie_id in self._bookies or not await is_lost(bookie_id, self._store):
+                    errors[bookie_id] = e
+        return errors
+
+    def _forget(self, ledger_id: int) -> None:
+        self._closed.pop(ledger_id, None)
+        writer = self._writers.pop(ledger_id, None)
+        if writer is not None and not writer.metadata.is_closed:
+            writer.abandon()
+
+    def _remember(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        if metadata.is_closed:
+            while len(self._closed) >= _CACHED_LEDGERS:
+                del self._closed[next(iter(self._closed))]
+            self._closed[metadata.ledger_id] = metadata
+        return metadata
+
+    async def _read_sealed(
+        self, metadata: LedgerMetadata, first: int, last: int, max_bytes: int
+    ) -> Entries:
+        if self._sealed is None:
+            raise StorageError(f"ledger {metadata.ledger_id} is in a table, and there are none")
+        return await self._sealed.read_of(
+            metadata.config.owner, metadata.ledger_id, first, last, max_bytes
+        )
+
+    async def _metadata_of(self, ledger_id: int) -> LedgerMetadata:
+        writer = self._writers.get(ledger_id)
+        return writer.metadata if writer is not None else await self.open(ledger_id)
+
+    async def _readable(self, ledger_id: int, confirmed: int) -> tuple[LedgerMetadata, int]:
+        """A ledger, and the last entry of it that exists."""
+        metadata = self._closed.get(ledger_id)
+        if metadata is None:
+            writer = self._writers.get(ledger_id)
+            if writer is not None:
+                self._remember(writer.metadata)
+                return writer.metadata, writer.last_confirmed
+            metadata = await self.open(ledger_id)
+        if metadata.is_closed:
+            return metadata, metadata.last_entry_id
+        return metadata, confirmed if confirmed >= 0 else await self._stored_end(metadata)
+
+    async def _stored_end(self, metadata: LedgerMetadata) -> int:
+        """What another owner's open ledger has confirmed, as far as its bookies know."""
+        ensemble = metadata.ensembles[-1]
+        confirmed, errors = ensemble.first_entry_id - 1, []
+        for bookie_id in ensemble.bookies:
+            try:
+                tail = await self._bookies.get(bookie_id).tail(metadata.ledger_id, fence=False)
+            except StorageError as e:
+                errors.append(e)
+            else:
+                confirmed = max(confirmed, tail.last_confirmed)
+        if len(errors) == len(ensemble.bookies):
+            raise errors[0]
+        return confirmed
+
+    async def _read_any_copy(
+        self,
+        metadata: LedgerMetadata,
+        ensemble: Ensemble,
+        first: int,
+        last: int,
+        max_bytes: int,
+    ) -> Entries:
+        ledger_id, errors = metadata.ledger_id, []
+        for bookie_id in self._in_order(metadata, ensemble, first):
+            try:
+                bookie = self._bookies.get(bookie_id)
+                found = _consecutive(await bookie.read(ledger_id, first, last, max_bytes), first)
+            except StorageError as e:
+                errors.append(await self._unless_lost(bookie_id, e))
+                continue
+            if found:
+                return found
+            errors.append(NoSuchEntryError(f"{bookie_id} does not hold {ledger_id}:{first}"))
+        raise _gravest(errors)
+
+    async def _unless_lost(self, bookie_id: str, error: StorageError) -> StorageError:
+        """Why a bookie could not be read; one that is lost for good has no entry any more."""
+        if bookie_id in self._bookies:
+            return error
+        try:
+            lost = await is_lost(bookie_id, self._store)
+        except MetadataError:
+            return error
+        return NoSuchEntryError(f"bookie {bookie_id} is lost for good") if lost else error
+
+    def _in_order(
+        self, metadata: LedgerMetadata, ensemble: Ensemble, entry_id: int
+    ) -> Sequence[str]:
+        """The holders of an entry, those that failed lately last.
+
+        Ledgers start with different holders, which spreads reads, and each with one, which
+        keeps them sequential.
+        """
+        holders = metadata.holders(ensemble, entry_id)
+        if len(holders) == 1:
+            return holders
+        start = metadata.ledger_id % metadata.config.ensemble_size
+        place = {name: index for index, name in enumerate(ensemble.bookies)}
+        size = len(ensemble.bookies)
+        return sorted(
+            holders, key=lambda name: (self._bookies.is_suspect(name), (place[name] - start) % size)
+        )
+
+    async def _read_striped(
+        self,
+        metadata: LedgerMetadata,
+        ensemble: Ensemble,
+        first: int,
+        last: int,
+        max_bytes: int,
+    ) -> Entries:
+        """What the fewest bookies that together hold all entries have, merged; may be empty."""
+        config = metadata.config
+        names = ensemble.bookies[:: config.write_quorum]
+        merged: dict[int, bytes] = {}
+        for name in names:
+            try:
+                found = await self._bookies.get(name).read(
+                    metadata.ledger_id, first, last, max(max_bytes // len(names), 1)
+                )
+            except StorageError:
+                continue  # the entries it lacks end the run; another copy serves those
+            merged.update(found)
+        return _consecutive(sorted(merged.items()), first)
+
+
+def _consecutive(found: Entries, first: int) -> Entries:
+    """The entries without gaps from ``first`` on."""
+    if not found or found[0][0] != first:
+        return []
+    if found[-1][0] - first == len(found) - 1:
+        return found
+    return [pair for index, pair in enumerate(found) if pair[0] - first == index]
+
+
+def is_absent(error: StorageError) -> bool:
+    """Whether an entry is certainly not where it was looked for; else nobody knows."""
+    return isinstance(
+        error, NoSuchEntryError | NoSuchLedgerError | EntrySealedError | UnreadableTableError
+    )
+
+
+def _gravest(errors: Sequence[StorageError]) -> StorageError:
+    """The error that says most: nothing is absent as long as one copy is unknown."""
+    for kind in (EntrySealedError, CorruptEntryError):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    for error in errors:
+        if not isinstance(error, NoSuchEntryError | NoSuchLedgerError):
+            return error
+    for error in errors:
+        if isinstance(error, NoSuchEntryError):
+            return error
+    return errors[0]

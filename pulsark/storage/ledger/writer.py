@@ -1,0 +1,365 @@
+"""The single writer of a ledger: sends runs of entries to a quorum and says what is confirmed.
+
+Bookies complete a writer's appends in order, so one number a bookie tells all that it has
+confirmed. The last-add-confirmed (LAC) is the highest entry such that it and every earlier
+one are held by an ack quorum. The work is per run and bookie, not per entry, unless entries
+are striped over more bookies than hold each of them.
+
+When a bookie fails and a spare exists, the spare takes its place: nothing is confirmed until
+the new ensemble is in the metadata, and the spare is sent every entry above the LAC again.
+Until then an answer of the spare must not count, because a recovery that reads the old
+metadata would not ask it. Without a spare the ledger goes on while ack quorums can be met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from pulsark.errors import (
+    BadVersionError,
+    LedgerFencedError,
+    MetadataError,
+    StorageError,
+)
+from pulsark.metadata.paths import ledger_path
+from pulsark.storage.bookie.bookie import Bookie, EntryRun
+from pulsark.storage.ledger.metadata import Ensemble, LedgerMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.storage.ledger.bookies import LedgerBookies
+
+
+class LedgerListener(Protocol):
+    """Whom a writer tells. Called on the event loop, never from inside ``append``."""
+
+    def ledger_confirmed(self, ledger_id: int, last_confirmed: int) -> None:
+        """All entries up to ``last_confirmed`` are durable. It only rises."""
+
+    def ledger_failed(self, ledger_id: int, error: StorageError) -> None:
+        """Nothing more will be confirmed. The outcome of entries above the LAC is unknown.
+
+        ``LedgerFencedError``: another owner took over. Told once.
+        """
+
+
+class _Slot:
+    """One place of the ensemble and the bookie that has it now."""
+
+    __slots__ = ("bookie", "confirmed", "failed", "index")
+
+    def __init__(self, index: int, bookie: Bookie, confirmed: int) -> None:
+        self.index = index
+        self.bookie = bookie
+        self.confirmed = confirmed
+        """Every entry up to this one that belongs here is stored here."""
+        self.failed = False
+
+
+class LedgerWriter:
+    """Made by ``LedgerManager.create``; recovery uses one too, to complete the copies."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        ensemble: Sequence[Bookie],
+        store: MetadataStore,
+        listener: LedgerListener,
+        bookies: LedgerBookies,
+        *,
+        recovery: bool = False,
+        last_confirmed: int = -1,
+        length: int = 0,
+    ) -> None:
+        self.metadata = metadata
+        self.ledger_id = metadata.ledger_id
+        self.last_confirmed = last_confirmed
+        """The LAC: entries up to it are durable, and exist."""
+        self.last_pushed = last_confirmed
+        """The last entry that got an id."""
+        self.length = length
+        """Bytes of all confirmed entries."""
+        self.error: StorageError | None = None
+        """Why nothing more will be confirmed."""
+        self._version = version
+        self._store = store
+        self._listener = listener
+        self._bookies = bookies
+        self._recovery = recovery
+        self._reserve = metadata.config.reserve or recovery
+        self._write_quorum = metadata.config.write_quorum
+        self._ack_quorum = metadata.config.ack_quorum
+        self._striped = metadata.config.ensemble_size > self._write_quorum
+        self._slots = [_Slot(i, bookie, last_confirmed) for i, bookie in enumerate(ensemble)]
+        self._unconfirmed: deque[EntryRun] = deque()
+        self._change: asyncio.Task[None] | None = None
+        self._failure = StorageError(f"ledger {self.ledger_id} has lost its bookies")
+        self._closing = False
+        self._finished = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def append(self, payloads: Sequence[bytes]) -> int:
+        """Send entries, at least one; returns the id of the first. They are kept, not copied.
+
+        Raises the ``StorageError`` that ended this writer, if one did.
+        """
+        if self.error is not None:
+            raise self.error
+        if self._closing:
+            raise StorageError(f"ledger {self.ledger_id} is closed")
+        first = self.last_pushed + 1
+        self.last_pushed += len(payloads)
+        run = EntryRun(self.ledger_id, first, self.last_confirmed, payloads, self.length)
+        self._unconfirmed.append(run)
+        for slot in self._slots:
+            if not slot.failed:
+                self._send(slot, run)
+        return first
+
+    async def close(self) -> LedgerMetadata:
+        """Wait until everything sent is confirmed, then close the ledger at its end.
+
+        Raises the error with which it failed instead; then the ledger needs recovery.
+        """
+        self._closing = True
+        await self.drained()
+        if self.error is not None:
+            raise self.error
+        # From here on no answer counts: one that fails must not change a closed ensemble.
+        self._finished = True
+        await self._save(self.metadata.closed(self.last_confirmed, self.length))
+        return self.metadata
+
+    async def drained(self, *, everywhere: bool = False) -> None:
+        """Wait until all entries are confirmed or the ledger failed.
+
+        ``everywhere``: until every bookie that has not failed holds its entries.
+        """
+        while self.error is None and not self._is_drained(everywhere):
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+
+    def abandon(self) -> None:
+        """Stop listening to answers; tells nobody. What was sent may be stored or not."""
+        if self.error is None:
+            self.error = StorageError(f"ledger {self.ledger_id} was abandoned")
+            self._wake()
+
+    # Sending.
+
+    def _send(self, slot: _Slot, run: EntryRun) -> None:
+        last = run.first_entry_id + len(run.payloads) - 1
+        if not self._striped:
+            slot.bookie.append(
+                run,
+                partial(self._answered, slot, last),
+                recovery=self._recovery,
+                reserve=self._reserve,
+            )
+            return
+        for part in self._stripe(slot.index, run):
+            last = part.first_entry_id + len(part.payloads) - 1
+            slot.bookie.append(
+                part,
+                partial(self._answered, slot, last),
+                recovery=self._recovery,
+                reserve=self._reserve,
+            )
+
+    def _stripe(self, index: int, run: EntryRun) -> list[EntryRun]:
+        """The parts of a run that belong to one place of the ensemble."""
+        size, parts, start = len(self._slots), [], -1
+        for i in range(len(run.payloads) + 1):
+            entry_id = run.first_entry_id + i
+            mine = i < len(run.payloads) and (index - entry_id) % size < self._write_quorum
+            if mine and start < 0:
+                start = i
+            elif not mine and start >= 0:
+                parts.append(
+                    EntryRun(
+                        run.ledger_id,
+                        run.first_entry_id + start,
+                        run.last_confirmed,
+                        run.payloads[start:i],
+                        run.confirmed_bytes,
+                    )
+                )
+                start = -1
+        return parts
+
+    # Answers.
+
+    def _answered(self, slot: _Slot, last: int, error: BaseException | None) -> None:
+        if slot.failed or self._finished or self.error is not None:
+            return
+        if error is not None:
+            self._slot_failed(slot, error)
+            return
+        slot.confirmed = last
+        if self._change is None:
+            self._advance()
+
+    def _advance(self) -> None:
+        last_confirmed = self._quorum_confirmed()
+        if last_confirmed > self.last_confirmed:
+            self.last_confirmed = last_confirmed
+            self._forget_confirmed()
+            self._listener.ledger_confirmed(self.ledger_id, last_confirmed)
+        if self._waiting:
+            self._wake()
+
+    def _quorum_confirmed(self) -> int:
+        slots, quorum = self._slots, self._ack_quorum
+        if not self._striped:
+            if len(slots) == 1:
+                return slots[0].confirmed
+            return sorted([slot.confirmed for slot in slots], reverse=True)[quorum - 1]
+        size, end = len(slots), self.last_pushed
+        for residue in range(size):
+            holders = [slots[(residue + i) % size].confirmed for i in range(self._write_quorum)]
+            confirmed = sorted(holders, reverse=True)[quorum - 1]
+            # The first entry of this residue that is neither below the LAC nor confirmed.
+            start = max(confirmed, self.last_confirmed) + 1
+            end = min(end, start + (residue - start) % size - 1)
+        return end
+
+    def _forget_confirmed(self) -> None:
+        runs, last_confirmed = self._unconfirmed, self.last_confirmed
+        while runs:
+            run = runs[0]
+            count = last_confirmed - run.first_entry_id + 1
+            if count <= 0:
+                return
+            if count < len(run.payloads):
+                self.length += sum(map(len, run.payloads[:count]))
+                runs[0] = EntryRun(
+                    run.ledger_id,
+                    last_confirmed + 1,
+                    run.last_confirmed,
+                    run.payloads[count:],
+                    run.confirmed_bytes,
+                )
+                return
+            self.length += sum(map(len, run.payloads))
+            runs.popleft()
+
+    def _is_drained(self, everywhere: bool) -> bool:
+        if self._change is not None or self.last_confirmed < self.last_pushed:
+            return False
+        return not everywhere or all(
+            slot.failed or slot.confirmed >= self._last_of(slot) for slot in self._slots
+        )
+
+    def _last_of(self, slot: _Slot) -> int:
+        """The last entry sent that belongs to this place; -1 if none does."""
+        if not self._striped:
+            return self.last_pushed
+        size = len(self._slots)
+        for entry_id in range(self.last_pushed, max(self.last_pushed - size, -1), -1):
+            if (slot.index - entry_id) % size < self._write_quorum:
+                return entry_id
+        return -1
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    # Failures.
+
+    def _slot_failed(self, slot: _Slot, error: BaseException) -> None:
+        if isinstance(error, LedgerFencedError):
+            self._fail(error)
+            return
+        slot.failed = True
+        # What it confirmed above the LAC no longer counts: it leaves the ensemble.
+        slot.confirmed = -1
+        self._bookies.failed(slot.bookie.bookie_id)
+        self._failure = error if isinstance(error, StorageError) else StorageError(str(error))
+        if self._change is not None:
+            return
+        if self._bookies.spare([slot.bookie.bookie_id for slot in self._slots]) is not None:
+            self._change = asyncio.get_running_loop().create_task(self._change_ensemble())
+        elif self._quorum_lost():
+            self._fail(self._failure)
+        elif self._waiting:
+            self._wake()
+
+    def _quorum_lost(self) -> bool:
+        size = len(self._slots)
+        return any(
+            sum(not self._slots[(residue + i) % size].failed for i in range(self._write_quorum))
+            < self._ack_quorum
+            for residue in range(size)
+        )
+
+    def _fail(self, error: StorageError) -> None:
+        self.error = error
+        self._wake()
+        self._listener.ledger_failed(self.ledger_id, error)
+
+    async def _change_ensemble(self) -> None:
+        """Put spares in the places of failed bookies until none fails or none is left."""
+        error: StorageError | None = None
+        try:
+            while replacements := self._replacements():
+                await self._install(replacements)
+        except StorageError as e:
+            error = e
+        except MetadataError as e:
+            # The change may have been made or not; nothing above the LAC was confirmed.
+            error = StorageError(f"ledger {self.ledger_id}: the ensemble change failed: {e}")
+        finally:
+            self._change = None
+        if self.error is not None:
+            return
+        if error is None and self._quorum_lost():
+            error = self._failure
+        if error is not None:
+            self._fail(error)
+        else:
+            self._advance()
+
+    def _replacements(self) -> dict[int, Bookie]:
+        ids = [slot.bookie.bookie_id for slot in self._slots]
+        found: dict[int, Bookie] = {}
+        for slot in self._slots:
+            if slot.failed and self.error is None:
+                spare = self._bookies.spare(ids)
+                if spare is None:
+                    break
+                found[slot.index] = spare
+                ids.append(spare.bookie_id)
+        return found
+
+    async def _install(self, replacements: dict[int, Bookie]) -> None:
+        ids = [replacements.get(slot.index, slot.bookie).bookie_id for slot in self._slots]
+        ensemble = Ensemble(self.last_confirmed + 1, self.length, tuple(ids))
+        await self._save(self.metadata.with_ensemble(ensemble))
+        if self.error is not None:
+            return
+        for index, bookie in replacements.items():
+            slot = self._slots[index] = _Slot(index, bookie, self.last_confirmed)
+            for run in self._unconfirmed:
+                self._send(slot, run)
+
+    async def _save(self, metadata: LedgerMetadata) -> None:
+        if self._recovery and not metadata.is_closed:
+            # An ensemble that only recovery knows of comes true with the close. Were it stored
+            # now and recovery died, the next one would ask replacements that hold nothing.
+            self.metadata = metadata
+            return
+        path = ledger_path(self.ledger_id)
+        try:
+            self._version = await self._store.put(path, metadata.encode(), self._version)
+        except BadVersionError as e:
+            raise LedgerFencedError(f"ledger {self.ledger_id} has another owner") from e
+        self.metadata = metadata

@@ -1,0 +1,162 @@
+"""Bulk publish: files that were staged become ledgers of a topic, in all its partitions at once.
+
+Whoever has the rows writes them as Parquet files of entries to the table's staging directory, on
+every root, under names that begin with the time. Nobody knows of them there. A publish
+
+1. reserves ledgers behind everything there is, and gives the files a second name where those
+   ledgers belong;
+2. has the partitions confirm and close what is open, and hold back appends from then on;
+3. attaches: the intent, one compare-and-set, is the moment from which the ledgers exist;
+4. tells the partitions, whose consumers receive them at once, and lets appends go on.
+
+A publish that fails before the intent leaves the staged files as they were; it may be tried again.
+What nobody publishes is deleted when it is old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pulsark.errors import CorruptEntryError, StorageError
+from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.schemas.columns import BINARY, ColumnType
+from pulsark.storage.managed_ledger.reservation import NewLedger, Reservation
+from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger, ledger_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
+    from pulsark.storage.table.attach import TableOwner
+    from pulsark.storage.table.files.record import DataFile
+
+log = logging.getLogger(__name__)
+
+
+class BulkPublish:
+    """One publish; ``ledgers`` are the topic's partitions by number, all that are concerned."""
+
+    def __init__(
+        self,
+        owner: TableOwner,
+        ledgers: Mapping[int, ManagedLedger],
+        staged: Sequence[StagedLedger],
+        disk: Disk,
+        worker: Worker,
+        roots_needed: int,
+    ) -> None:
+        self._owner = owner
+        self._ledgers = ledgers
+        self._staged = staged
+        self._disk = disk
+        self._worker = worker
+        self._roots_needed = roots_needed
+        self._linked: list[tuple[str, DataFile]] = []
+        self._reservations: list[Reservation] = []
+
+    async def run(self, ident: str, number: int, value: ColumnType = BINARY) -> bool:
+        """Publish; ``False`` if it was done before. Errors as those of ``TableOwner.publish``."""
+        async with AsyncExitStack() as stack:
+            done = await self._owner.publish(
+                ident, number, lambda: self._reserve(stack), self._decided, value
+            )
+        # Whether it was done now or before: nobody needs the first names any more.
+        await self._everywhere(self._remove_staged)
+        return done
+
+    async def _reserve(self, stack: AsyncExitStack) -> list[DataFile]:
+        adds: list[DataFile] = []
+        names: list[str] = []
+        for partition in sorted({ledger.partition for ledger in self._staged}):
+            mine = [ledger for ledger in self._staged if ledger.partition == partition]
+            reservation = await stack.enter_async_context(self._ledgers[partition].reservation())
+            self._reservations.append(reservation)
+            ids = await reservation.add([NewLedger(one.entries, one.length) for one in mine])
+            for ledger_id, ledger in zip(ids, mine, strict=True):
+                adds += ledger.as_ledger(ledger_id)
+                names += [file.path for file in ledger.files]
+        await self._link(names, adds)
+        closing = [reservation.close_ledger() for reservation in self._reservations]
+        # All have come to an end before anything is decided, also if one of them fails.
+        for error in await asyncio.gather(*closing, return_exceptions=True):
+            if error is not None:
+                raise error
+        return adds
+
+    async def _decided(self, exist: bool | None) -> None:
+        await asyncio.gather(*[reservation.decide(exist) for reservation in self._reservations])
+        if exist is False:
+            await self._everywhere(self._unlink)
+
+    async def _link(self, names: Sequence[str], adds: Sequence[DataFile]) -> None:
+        complete, errors = 0, []
+        for root in self._owner.record.roots:
+            try:
+                await run_in_worker(self._worker, partial(self._link_on, root, names, adds))
+            except (OSError, StorageError) as e:
+                log.warning("%s: left out of a bulk publish: %s", root, e)
+                errors.append(e)
+            else:
+                complete += 1
+        if complete < self._roots_needed:
+            kind = CorruptEntryError if isinstance(errors[0], CorruptEntryError) else StorageError
+            raise kind(
+                f"the staged files are on {complete} storage roots of {self._roots_needed}: "
+                f"{errors[0]}"
+            )
+
+    def _link_on(self, root: str, names: Sequence[str], adds: Sequence[DataFile]) -> None:
+        for name, file in zip(names, adds, strict=True):
+            source, place = f"{root}/{STAGING}/{name}", f"{root}/{file.path}"
+            try:
+                size = self._disk.size(source)
+            except FileNotFoundError:
+                raise CorruptEntryError(
+                    f"{name} is not there; was it written on another machine, or long ago?"
+                ) from None
+            if size != file.size:
+                raise CorruptEntryError(f"{name} has {size} bytes, not {file.size}")
+            self._disk.make_dirs(place.rpartition("/")[0])
+            self._linked.append((root, file))
+            self._disk.link(source, place)
+
+    async def _everywhere(self, action: Callable[[str], None]) -> None:
+        for root in self._owner.record.roots:
+            try:
+                await run_in_worker(self._worker, partial(action, root))
+            except OSError as e:
+                log.warning("%s: files of a bulk publish cannot be deleted yet: %s", root, e)
+
+    def _unlink(self, root: str) -> None:
+        for where, file in self._linked:
+            if where == root:
+                self._disk.remove(f"{root}/{file.path}")
+
+    def _remove_staged(self, root: str) -> None:
+        for ledger in self._staged:
+            for file in ledger.files:
+                self._disk.remove(f"{root}/{STAGING}/{file.path}")
+
+
+def remove_old_staged(disk: Disk, root: str, before_ms: int) -> int:
+    """Delete staged files of writers that began before a time; returns how many others stay."""
+    left = 0
+    for name in disk.list(f"{root}/{STAGING}"):
+        time = name.partition("-")[0]
+        if time.isdigit() and int(time) < before_ms:
+            disk.remove(f"{root}/{STAGING}/{name}")
+        else:
+            left += 1
+    return left
+
+
+def remove_never_attached(disk: Disk, root: str, partition: int, ledger_id: int) -> int:
+    """Delete the files of a ledger that was reserved and never will exist; returns 0."""
+    directory = f"{root}/{ledger_directory(partition, ledger_id)}"
+    for name in disk.list(directory):
+        disk.remove(f"{directory}/{name}")
+    return 0

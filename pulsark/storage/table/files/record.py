@@ -1,0 +1,426 @@
+"""What the metadata store knows of a table: its roots, its attaches, its sealed ledgers.
+
+Two kinds of documents, each changed by compare-and-set of the whole: the *table record*, whose
+intent is the moment of truth of an attach, and one *sealed ledger* for each ledger that has rows.
+``docs/formats/table.md`` describes the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pulsark.errors import MetadataError, StorageError
+from pulsark.metadata.documents import check_version
+from pulsark.schemas.columns import BINARY, ColumnType, merged
+
+if TYPE_CHECKING:
+    from pulsark.wire.topic_name import TopicName
+
+FORMAT_VERSION = 2
+"""The newest version that is read. A table has version 1 until its values have types."""
+SEALED_LEDGER_VERSION = 1
+
+Statistics = Mapping[str, Mapping[str, Any]]
+"""``minValues``, ``maxValues``, ``nullCount``: by column, as Delta has them."""
+
+
+def table_directory(root: str, topic: TopicName, table_id: str) -> str:
+    """The table's directory on a storage root.
+
+    The id makes it unique. Tenant and namespace are for people: an equals sign would be read as
+    a partition column, and a percent sign is undone by some readers, so they become ``_``.
+    """
+    tenant, namespace = (re.sub(r"[^-.\w]", "_", n) for n in (topic.tenant, topic.namespace))
+    return f"{root}/{tenant}/{namespace}/{table_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file with all rows of consecutive entries of one ledger.
+
+    ``path`` is relative to the table's directory, the same on every root. ``crc32c`` is that
+    of all bytes of the file.
+    """
+
+    path: str
+    partition: int
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    rows: int
+    size: int
+    crc32c: int
+    statistics: Statistics
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in documents."""
+        return {
+            "path": self.path,
+            "partition": self.partition,
+            "ledgerId": self.ledger_id,
+            "entries": [self.first_entry_id, self.last_entry_id],
+            "rows": self.rows,
+            "size": self.size,
+            "crc32c": self.crc32c,
+            "stats": self.statistics,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> DataFile:
+        """The inverse of ``to_json``; raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+        first, last = document["entries"]
+        return cls(
+            str(document["path"]),
+            int(document["partition"]),
+            int(document["ledgerId"]),
+            int(first),
+            int(last),
+            int(document["rows"]),
+            int(document["size"]),
+            int(document["crc32c"]),
+            dict(document["stats"]),
+        )
+
+    def without_statistics(self) -> DataFile:
+        """What reading needs; statistics are for the log."""
+        return replace(self, statistics={})
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One attach: the files that join the table and those that leave it."""
+
+    number: int
+    """1 for the first attach of a table; each has the next one."""
+    time_ms: int
+    """When it was decided: the commits of all roots carry this time."""
+    adds: tuple[DataFile, ...] = ()
+    removes: tuple[DataFile, ...] = ()
+    value: ColumnType | None = None
+    """The new type of the column ``value``, if the attach changes it."""
+    guards: bool = False
+    """Whether the commit keeps others from writing: of the first one after an older release."""
+    repairs: bool = False
+    """Whether it is no attach of files: each root's log is to have what the metadata store says."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the table record."""
+        return {
+            "number": self.number,
+            "timeMs": self.time_ms,
+            "adds": [file.to_json() for file in self.adds],
+            "removes": [file.to_json() for file in self.removes],
+            **({"value": self.value} if self.value is not None else {}),
+            **({"guards": True} if self.guards else {}),
+            **({"repairs": True} if self.repairs else {}),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Intent:
+        """The inverse of ``to_json``."""
+        return cls(
+            int(document["number"]),
+            int(document["timeMs"]),
+            tuple(DataFile.from_json(file) for file in document["adds"]),
+            tuple(DataFile.from_json(file) for file in document["removes"]),
+            document.get("value"),
+            bool(document.get("guards", False)),
+            bool(document.get("repairs", False)),
+        )
+
+
+class Published(NamedTuple):
+    """The last bulk publish of somebody who makes them one after the other."""
+
+    ident: str
+    number: int
+    time_ms: int
+
+
+class OthersCommit(NamedTuple):
+    """The newest commit of somebody else that was found in the log on one root."""
+
+    directory: str
+    version: int
+    time_ms: int
+    what: str
+    """What it says of itself: the operation, and whose it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """The durable state of a table."""
+
+    table_id: str
+    """The id of its topic: 32 hexadecimal digits."""
+    created_ms: int
+    roots: tuple[str, ...]
+    """Directories of the table on its storage roots; the first is the primary."""
+    intent: Intent | None = None
+    """The last attach. It stays here when it is done, to make its commits again if need be."""
+    pending: bool = False
+    """Whether the intent is still to be rolled forward."""
+    value: ColumnType = BINARY
+    """The type of the column ``value``. Only the first attach may change it from binary."""
+    guarded: bool = True
+    """Whether its log says that nobody else may write; false of tables of older releases."""
+    first_version: int = 0
+    """Commits of versions before it may be gone; a checkpoint has what they said."""
+    published: tuple[Published, ...] = ()
+    """Bulk publishes that were decided, the latest last; older ones are in ``publishes``."""
+    others: tuple[OthersCommit, ...] = ()
+    """What others have written to its logs, and nobody has repaired since; one a root."""
+
+    @property
+    def version(self) -> int:
+        """The version of the table's format: the oldest that can say all of it."""
+        return 1 if self.value == BINARY else 2
+
+    def relocated(self, where: Callable[[str], str]) -> TableRecord:
+        """With the directories as they are called now."""
+        others = tuple(o._replace(directory=where(o.directory)) for o in self.others)
+        return replace(self, roots=tuple(map(where, self.roots)), others=others)
+
+    def known_of_others(self, directory: str) -> int:
+        """The newest version on a root that is known to be somebody else's; -1 without one."""
+        return max((o.version for o in self.others if o.directory == directory), default=-1)
+
+    def with_others(self, found: OthersCommit) -> TableRecord:
+        """With a commit of somebody else noted."""
+        rest = [other for other in self.others if other.directory != found.directory]
+        return replace(self, others=(*rest, found))
+
+    def has_published(self, ident: str, number: int) -> bool:
+        """Whether it lists a bulk publish, or a later one of the same origin."""
+        return any(done.ident == ident and done.number >= number for done in self.published)
+
+    def with_published(self, done: Published) -> TableRecord:
+        """With a bulk publish noted, in place of an earlier one of the same origin."""
+        others = tuple(other for other in self.published if other.ident != done.ident)
+        return replace(self, published=(*others, done))
+
+    def decided(self, ledger_id: int) -> SealedLedger | None:
+        """A ledger that the intent brings whole, as long as that is to be rolled forward."""
+        if self.intent is None or not self.pending:
+            return None
+        partition = ledgers_of(self.intent).get(ledger_id, -1)
+        found = SealedLedger(ledger_id, partition).with_intent(self.intent)
+        return found if found.files and found.is_whole() else None
+
+    @property
+    def attached(self) -> int:
+        """The number of the last attach that was decided, 0 before the first."""
+        return self.intent.number if self.intent is not None else 0
+
+    def intending(
+        self,
+        time_ms: int,
+        adds: Iterable[DataFile],
+        removes: Iterable[DataFile],
+        value: ColumnType | None = None,
+    ) -> TableRecord:
+        """With the next attach decided; ``value`` is the type that its files have in ``value``.
+
+        Raises ``StorageError`` if the table does not take that type.
+        """
+        if value is None or value == self.value:
+            value = None
+        elif self.attached and merged(self.value, value) != value:
+            raise StorageError("the table has other columns than the files of an attach")
+        intent = Intent(
+            self.attached + 1, time_ms, tuple(adds), tuple(removes), value, not self.guarded
+        )
+        return replace(
+            self,
+            intent=intent,
+            pending=True,
+            value=self.value if value is None else value,
+            guarded=True,
+        )
+
+    def repairing(self, time_ms: int, behind: int = 0) -> TableRecord:
+        """With a repair of the logs decided, which has the number of the next attach.
+
+        Some log has one with the number ``behind``, of which the table knows nothing.
+        """
+        number = max(self.attached, behind) + 1
+        intent = Intent(number, time_ms, guards=True, repairs=True)
+        return replace(self, intent=intent, pending=True, guarded=True)
+
+    def taking_up(self, attached: int, time_ms: int, value: ColumnType) -> TableRecord:
+        """With everything known up to an attach that some log has, and this record has not.
+
+        As if that had been a repair: a root that has it not yet gets what its table has by then.
+        """
+        intent = Intent(attached, time_ms, guards=True, repairs=True)
+        return replace(self, intent=intent, pending=True, value=value, guarded=True)
+
+    def done(self) -> TableRecord:
+        """With the intent rolled forward."""
+        repaired = self.intent is not None and self.intent.repairs and self.pending
+        return replace(self, pending=False, others=() if repaired else self.others)
+
+    def encode(self) -> bytes:
+        """The stored JSON."""
+        return _encode(
+            {
+                "version": self.version,
+                "tableId": self.table_id,
+                "createdMs": self.created_ms,
+                "roots": list(self.roots),
+                "intent": self.intent.to_json() if self.intent is not None else None,
+                "pending": self.pending,
+                **({"value": self.value} if self.version > 1 else {}),
+                **({"guarded": True} if self.guarded else {}),
+                **({"firstVersion": self.first_version} if self.first_version else {}),
+                **({"published": [list(p) for p in self.published]} if self.published else {}),
+                **({"others": [list(o) for o in self.others]} if self.others else {}),
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, value: bytes) -> TableRecord:
+        """The inverse of ``encode``; raises ``MetadataError``."""
+        try:
+            document = json.loads(value)
+            check_version(document, FORMAT_VERSION)
+            intent = document["intent"]
+            return cls(
+                str(document["tableId"]),
+                int(document["createdMs"]),
+                tuple(map(str, document["roots"])),
+                Intent.from_json(intent) if intent is not None else None,
+                bool(document["pending"]),
+                document.get("value", BINARY),
+                bool(document.get("guarded", False)),
+                int(document.get("firstVersion", 0)),
+                tuple(
+                    Published(str(ident), int(number), int(time_ms))
+                    for ident, number, time_ms in document.get("published", ())
+                ),
+                tuple(
+                    OthersCommit(str(directory), int(version), int(time_ms), str(what))
+                    for directory, version, time_ms, what in document.get("others", ())
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+
+
+class LeftFile(NamedTuple):
+    """A file that an attach took out of the table. Readers of older versions may need it."""
+
+    path: str
+    time_ms: int
+    """When it left."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedLedger:
+    """Which files hold a ledger's entries: from the first one on, without gaps."""
+
+    ledger_id: int
+    partition: int
+    files: tuple[DataFile, ...] = ()
+    left: tuple[LeftFile, ...] = ()
+    """Files that are no longer part of it, and are still on the roots."""
+
+    @property
+    def through(self) -> int:
+        """The last entry that is sealed, -1 without one."""
+        return self.files[-1].last_entry_id if self.files else -1
+
+    def file_of(self, entry_id: int) -> DataFile | None:
+        """The file that holds an entry."""
+        for file in self.files:
+            if file.first_entry_id <= entry_id <= file.last_entry_id:
+                return file
+        return None
+
+    def with_intent(self, intent: Intent) -> SealedLedger:
+        """After an attach; the same again if it was already applied."""
+        gone = {file.path for file in intent.removes}
+        new = [file.without_statistics() for file in _of(self.ledger_id, intent.adds)]
+        known = {file.path for file in new} | gone
+        files = [file for file in self.files if file.path not in known] + new
+        files.sort(key=lambda file: file.first_entry_id)
+        left = {file.path: file for file in self.left}
+        for path in gone & {file.path for file in _of(self.ledger_id, intent.removes)}:
+            left.setdefault(path, LeftFile(path, intent.time_ms))
+        return replace(self, files=tuple(files), left=tuple(sorted(left.values())))
+
+    def taking_up(
+        self, files: Iterable[DataFile], left: Iterable[str], time_ms: int
+    ) -> SealedLedger:
+        """With these files, as its table's log has them; what it had besides has left."""
+        now = tuple(sorted(files, key=lambda file: file.first_entry_id))
+        paths = {file.path for file in now}
+        gone = {file.path: file for file in self.left if file.path not in paths}
+        for path in sorted({*left, *(file.path for file in self.files)} - paths):
+            gone.setdefault(path, LeftFile(path, time_ms))
+        return replace(self, files=now, left=tuple(sorted(gone.values())))
+
+    def whole(self) -> SealedLedger:
+        """As far as the files follow each other from the first entry on."""
+        files: list[DataFile] = []
+        for file in self.files:
+            if file.first_entry_id != (files[-1].last_entry_id + 1 if files else 0):
+                break
+            files.append(file)
+        return replace(self, files=tuple(files))
+
+    def without_left(self, paths: Iterable[str]) -> SealedLedger:
+        """After files that had left were deleted."""
+        gone = set(paths)
+        return replace(self, left=tuple(file for file in self.left if file.path not in gone))
+
+    def is_whole(self) -> bool:
+        """Whether the files follow each other from the first entry on."""
+        ends = [-1, *(file.last_entry_id for file in self.files)]
+        return all(
+            file.first_entry_id == end + 1 for file, end in zip(self.files, ends, strict=False)
+        )
+
+    def encode(self) -> bytes:
+        """The stored JSON."""
+        return _encode(
+            {
+                "version": SEALED_LEDGER_VERSION,
+                "ledgerId": self.ledger_id,
+                "partition": self.partition,
+                "files": [file.to_json() for file in self.files],
+                "left": [list(file) for file in self.left],
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, value: bytes) -> SealedLedger:
+        """The inverse of ``encode``; raises ``MetadataError``."""
+        try:
+            document = json.loads(value)
+            check_version(document, SEALED_LEDGER_VERSION)
+            return cls(
+                int(document["ledgerId"]),
+                int(document["partition"]),
+                tuple(DataFile.from_json(file) for file in document["files"]),
+                tuple(LeftFile(str(path), int(time)) for path, time in document["left"]),
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+
+
+def ledgers_of(intent: Intent) -> dict[int, int]:
+    """The ledgers that an attach changes, and their partitions."""
+    return {file.ledger_id: file.partition for file in (*intent.removes, *intent.adds)}
+
+
+def _of(ledger_id: int, files: Sequence[DataFile]) -> list[DataFile]:
+    return [file for file in files if file.ledger_id == ledger_id]
+
+
+def _encode(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()

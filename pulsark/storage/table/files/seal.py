@@ -1,0 +1,475 @@
+"""Sealing: entries of a ledger become Parquet files on the storage roots of a table.
+
+``seal`` is what both runners call, the Spark job and the child process of a standalone. The
+files it returns are written, synced and verified, and part of nothing: ``attach`` makes them so.
+
+Imports pyarrow: never import it where a broker starts.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pulsark.errors import CorruptEntryError, StorageError
+from pulsark.rows import FILE_SCHEMA, RowBuilder, file_schema
+from pulsark.rows.values import ValueColumn
+from pulsark.schemas.columns import BINARY
+from pulsark.storage.table.files.disk_source import DiskSource
+from pulsark.storage.table.files.record import DataFile
+from pulsark.wire.entry import checksum_ok
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pulsark.runtime import AppendFile, Disk
+    from pulsark.schemas.value_schemas import ValueSchemas
+
+log = logging.getLogger(__name__)
+
+FORMAT_KEY: Final = b"pulsark.formatVersion"
+FILE_FORMAT_VERSION: Final = 2
+"""The newest that is read. Version 1 has values as bytes, and is still written for those."""
+
+VALUES_KEY: Final = b"pulsark.values"
+"""Where a file with typed values says how they were made."""
+
+TARGET_FILE_BYTES: Final = 128 << 20
+"""A file is closed when it has become as large."""
+
+ROW_GROUP_BYTES: Final = 1 << 20
+"""A row group is to take about so many bytes of the file: what a read of one entry costs."""
+
+ROW_GROUP_VALUES_MAX: Final = 16 << 20
+"""Bytes of values in a row group, however well they are compressed."""
+
+COMPRESSION_LEVEL: Final = 6
+"""Of zstd: flights as JSON take 13 % less than at level 3; sealing is never in a hurry."""
+
+VERIFIED_ROWS: Final = 8192
+"""At a time: few enough that their memory is used again."""
+
+PAGE_BYTES: Final = 32 << 20
+"""More than a row group has: a column of a row group is one page, compressed as a whole."""
+
+DICTIONARIES: Final = [
+    "batch_size", "key", "key_base64", "ordering_key", "properties.key_value.key",
+    "properties.key_value.value", "producer_name", "publish_time", "schema_version",
+    "replicated_from", "deliver_at_time",
+]  # fmt: skip
+"""Columns whose values come again."""
+
+DIFFERENCES: Final = dict.fromkeys(
+    ("entry_id", "batch_index", "sequence_id", "event_time"), "DELTA_BINARY_PACKED"
+)
+"""Columns that rise, by little."""
+
+PIECE_BYTES: Final = 1 << 20
+"""Of a file that are written, or read to be verified, at a time."""
+
+STATISTICS: Final = (
+    "entry_id", "batch_index", "batch_size", "sequence_id", "publish_time", "event_time",
+    "deliver_at_time",
+)  # fmt: skip
+"""Columns with minimum, maximum and number of nulls in the log: numbers and times."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES_SAID: Final = range(253_402_300_800_000_000)
+"""Microseconds since the epoch that have a form in a log: until the end of the year 9999."""
+
+
+def seal(
+    entries: Iterable[tuple[int, bytes]],
+    partition: int,
+    ledger_id: int,
+    directories: Sequence[str],
+    disk: Disk,
+    nonce: str,
+    *,
+    target_bytes: int = TARGET_FILE_BYTES,
+    roots_needed: int = 1,
+    values: ValueSchemas | None = None,
+    as_sent: bool = False,
+) -> list[DataFile]:
+    """Write consecutive entries of one ledger, in order, to every directory of its table.
+
+    ``values`` are the schemas of their messages, and the type to be given to ``attach`` with the
+    files; without them values are bytes, for a table whose values are.
+    Each file is synced, read back and compared on ``roots_needed`` directories at least; one
+    that fails meanwhile is left out with a warning, and gets its files from another one later.
+    With ``as_sent`` nothing is taken apart: each entry is one row with its bytes.
+    ``nonce`` makes the names differ from those of any other attempt. Raises ``CorruptEntryError``
+    for an entry that fails its checksum, ``StorageError`` for a gap, ``OSError``.
+    """
+    column = ValueColumn(values) if values is not None and values.kind != BINARY else None
+    sealer = _Sealer(
+        partition, ledger_id, directories, disk, nonce, target_bytes, roots_needed, column, as_sent
+    )
+    try:
+        for entry_id, entry in entries:
+            sealer.add(entry_id, entry)
+        sealer.finish_file()
+    except BaseException:
+        sealer.abandon()
+        raise
+    return sealer.files
+
+
+class _Sealer:
+    def __init__(
+        self,
+        partition: int,
+        ledger_id: int,
+        directories: Sequence[str],
+        disk: Disk,
+        nonce: str,
+        target_bytes: int,
+        roots_needed: int,
+        values: ValueColumn | None,
+        as_sent: bool,
+    ) -> None:
+        self.files: list[DataFile] = []
+        self._as_sent = as_sent
+        self._partition = partition
+        self._ledger_id = ledger_id
+        self._directories = list(directories)
+        self._disk = disk
+        self._nonce = nonce
+        self._target_bytes = target_bytes
+        self._roots_needed = roots_needed
+        self._values = values
+        self._builder = RowBuilder.for_table(partition, values)
+        self._group_bytes = ROW_GROUP_BYTES
+        self._file: FileWriter | None = None
+        self._next = -1
+        self._first = 0
+        """First entry of the row group that is being collected."""
+
+    def add(self, entry_id: int, entry: bytes) -> None:
+        if self._next not in (-1, entry_id):
+            raise StorageError(
+                f"ledger {self._ledger_id}: entry {entry_id} follows {self._next - 1}"
+            )
+        if not checksum_ok(entry):
+            raise CorruptEntryError(f"entry {self._ledger_id}:{entry_id} fails its checksum")
+        if not self._builder.rows:
+            self._first = entry_id
+        self._next = entry_id + 1
+        if self._as_sent:
+            self._builder.add_as_sent(self._ledger_id, entry_id, entry)
+        else:
+            self._builder.add(self._ledger_id, entry_id, entry)
+        if self._builder.size >= self._group_bytes:
+            self._finish_group()
+
+    def _finish_group(self) -> None:
+        if not self._builder.rows:
+            return
+        size = self._builder.size
+        if self._file is None:
+            name = f"part-{self._first:012d}-{self._nonce}-{len(self.files)}.parquet"
+            path = f"partition={self._partition}/ledger_id={self._ledger_id}/{name}"
+            values = self._values.fresh() if self._values is not None else None
+            self._file = FileWriter(path, self._first, self._directories, self._disk, values)
+            self._builder.values = values
+        written = self._file.write_rows(self._builder.finish(), self._next - 1)
+        # What this group took says how many values the next one may hold.
+        ratio = max(written, 1) / max(size, 1)
+        wanted = int(ROW_GROUP_BYTES / ratio)
+        self._group_bytes = max(ROW_GROUP_BYTES // 4, min(wanted, ROW_GROUP_VALUES_MAX))
+        if self._file.size >= self._target_bytes:
+            self.finish_file()
+
+    def finish_file(self) -> None:
+        self._finish_group()
+        file, self._file = self._file, None
+        if file is not None:
+            found = file.finish(self._partition, self._ledger_id, self._roots_needed)
+            self._directories = file.directories
+            self.files.append(found)
+
+    def abandon(self) -> None:
+        if self._file is not None:
+            self._file.abandon()
+
+
+class FileWriter(io.RawIOBase):
+    """One Parquet file, written to several directories at the same time.
+
+    ``first`` is its first entry. Without ``compressed`` all columns are, else those and what is in
+    them. ``verified`` are the columns of which every row is read again at the end, without it all;
+    that every byte is right is always seen. A file that is not ``cached`` leaves its memory in the
+    kernel to the next one: new memory for gigabytes takes as long as compressing them. Directories
+    that fail are left out with a warning.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        first: int,
+        directories: Sequence[str],
+        disk: Disk,
+        values: ValueColumn | None,
+        compression_level: int = COMPRESSION_LEVEL,
+        compressed: Sequence[str] | None = None,
+        verified: Sequence[str] | None = None,
+        cached: bool = True,
+    ) -> None:
+        super().__init__()
+        self._verified = verified
+        self._cached = cached
+        self._values = values
+        self._path = path
+        self._first = first
+        self._last = first - 1
+        self._disk = disk
+        self._rows = 0
+        self._crc = 0
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        self.size = 0
+        """Bytes of the file so far."""
+        self._statistics = _Statistics()
+        self._outputs: dict[str, AppendFile] = {}
+        errors = []
+        for directory in directories:
+            try:
+                self._outputs[directory] = self._create(directory)
+            except OSError as e:
+                log.warning("%s: left out of sealing: %s", directory, e)
+                errors.append(e)
+        if not self._outputs:
+            raise errors[0]
+        schema = FILE_SCHEMA if values is None else file_schema(values.type)
+        dictionaries = DICTIONARIES + ([] if values is None else list(_leaves(schema, "value")))
+        some = [leaf for name in compressed or () for leaf in _leaves(schema, name)]
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self, mode="w"),
+            schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
+            compression="zstd" if compressed is None else dict.fromkeys(some, "zstd"),
+            compression_level=(
+                compression_level if compressed is None else dict.fromkeys(some, compression_level)
+            ),
+            data_page_size=PAGE_BYTES,
+            use_dictionary=dictionaries,
+            column_encoding=DIFFERENCES,
+            write_page_checksum=True,
+            sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
+        )
+
+    @property
+    def directories(self) -> list[str]:
+        """Where the file has been written without an error so far."""
+        return list(self._outputs)
+
+    def _create(self, directory: str) -> AppendFile:
+        path = f"{directory}/{self._path}"
+        self._disk.make_dirs(path.rpartition("/")[0])
+        return self._disk.create(path)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        """For pyarrow."""
+        piece = bytes(data)
+        self._crc = google_crc32c.extend(self._crc, piece)
+        self.size += len(piece)
+        # Pages come in small pieces: a column of a row group is at least three of them.
+        self._pieces.append(piece)
+        self._waiting += len(piece)
+        if self._waiting >= PIECE_BYTES:
+            self._push()
+        return len(piece)
+
+    def _push(self) -> None:
+        pieces, self._pieces, self._waiting = self._pieces, [], 0
+        self._everywhere(lambda directory: self._outputs[directory].writev(pieces))
+
+    def write_rows(self, rows: pa.RecordBatch, last: int) -> int:
+        """A row group with all rows of the entries up to ``last``; returns its bytes."""
+        before = self.size
+        self._statistics.add(rows)
+        self._rows += rows.num_rows
+        self._last = last
+        self._writer.write_batch(rows, row_group_size=max(rows.num_rows, 1))
+        return self.size - before
+
+    def finish(self, partition: int, ledger_id: int, roots_needed: int) -> DataFile:
+        """Close, sync and verify."""
+        if self._values is not None:
+            self._writer.add_key_value_metadata({VALUES_KEY: self._values.to_metadata()})
+        self._writer.close()
+        self._push()
+        self._everywhere(lambda directory: self._outputs[directory].sync())
+        self._everywhere(lambda directory: self._outputs[directory].close())
+        file = DataFile(
+            self._path,
+            partition,
+            ledger_id,
+            self._first,
+            self._last,
+            self._rows,
+            self.size,
+            self._crc,
+            self._statistics.result(),
+        )
+        self._everywhere(
+            lambda directory: verify(self._disk, directory, file, self._verified, self._cached)
+        )
+        if len(self._outputs) < roots_needed:
+            raise StorageError(
+                f"{self._path} is on {len(self._outputs)} storage roots of {roots_needed}"
+            )
+        return file
+
+    def abandon(self) -> None:
+        for directory in list(self._outputs):
+            self._leave_out(directory)
+
+    def _leave_out(self, directory: str) -> None:
+        """Give one directory up; what was written there goes."""
+        self._outputs.pop(directory).close()
+        try:
+            self._disk.remove(f"{directory}/{self._path}")
+        except OSError as e:
+            log.warning("%s/%s stays: %s", directory, self._path, e)
+
+    def _everywhere(self, action: Any) -> None:
+        """Do something on each directory; those that fail are left out from then on."""
+        errors = []
+        for directory in list(self._outputs):
+            try:
+                action(directory)
+            except (OSError, StorageError) as e:
+                log.warning("%s: left out of sealing: %s", directory, e)
+                self._leave_out(directory)
+                errors.append(e)
+        if not self._outputs:
+            raise errors[0]
+
+
+def _leaves(parent: Any, name: str, path: str = "") -> Iterator[str]:
+    """The columns that a field has in a file."""
+    kind, path = parent.field(name).type, f"{path}{name}"
+    if pa.types.is_struct(kind):
+        for inner in kind:
+            yield from _leaves(kind, inner.name, f"{path}.")
+    elif pa.types.is_map(kind):
+        yield f"{path}.key_value.key"
+        yield from _leaves(pa.struct([("value", kind.item_type)]), "value", f"{path}.key_value.")
+    elif pa.types.is_list(kind):
+        yield from _leaves(pa.struct([("element", kind.value_type)]), "element", f"{path}.list.")
+    else:
+        yield path
+
+
+def verify(
+    disk: Disk,
+    directory: str,
+    file: DataFile,
+    columns: Sequence[str] | None = None,
+    cached: bool = True,
+) -> None:
+    """Read a file again: all its bytes, and every row of some columns, of all without ``columns``.
+
+    Without ``cached`` the kernel need not keep any of it in memory.
+
+    ``CorruptEntryError`` if they are not right.
+    """
+    path = f"{directory}/{file.path}"
+    size = disk.size(path)
+    with DiskSource(disk.open(path), size) as source:
+        if size != file.size or _checksum(source) != file.crc32c:
+            raise CorruptEntryError(f"{path} reads differently than it was written")
+        _verify_rows(source, path, file, columns)
+        if not cached:
+            source.uncache()
+
+
+def _checksum(source: DiskSource) -> int:
+    """Of all bytes, read a few at a time: new memory for all of them is what takes longest."""
+    crc = 0
+    while piece := source.read(PIECE_BYTES):
+        crc = google_crc32c.extend(crc, piece)
+    return int(crc)
+
+
+def _verify_rows(
+    source: DiskSource, path: str, file: DataFile, columns: Sequence[str] | None
+) -> None:
+    try:
+        parquet = pq.ParquetFile(pa.PythonFile(source, mode="r"), page_checksum_verification=True)
+        rows = first = 0
+        last = file.first_entry_id - 1
+        for batch in parquet.iter_batches(VERIFIED_ROWS, use_threads=False, columns=columns):
+            ids = batch.column("entry_id").to_numpy()
+            steps = np.diff(np.concatenate(([last if rows else ids[0]], ids)))
+            if ((steps != 0) & (steps != 1)).any():
+                raise CorruptEntryError(f"{path} lacks entries")
+            first = first if rows else int(ids[0])
+            last = int(ids[-1])
+            rows += batch.num_rows
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptEntryError(f"{path} cannot be read: {e}") from None
+    if (rows, first, last) != (file.rows, file.first_entry_id, file.last_entry_id):
+        raise CorruptEntryError(f"{path} has {rows} rows of the entries {first} to {last}")
+
+
+def read_whole(disk: Disk, path: str) -> bytes:
+    """All bytes of a file."""
+    size = disk.size(path)
+    file = disk.open(path)
+    try:
+        return file.read(0, size)
+    finally:
+        file.close()
+
+
+class _Statistics:
+    """Minima, maxima and nulls of a file's columns, as a Delta log has them."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, tuple[Any, Any]] = {}
+        self._nulls = dict.fromkeys(STATISTICS, 0)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        for name in STATISTICS:
+            column = rows.column(name)
+            self._nulls[name] += column.null_count
+            if pa.types.is_timestamp(column.type):
+                column = column.cast(pa.int64())
+            found = pc.min_max(column)
+            low, high = found["min"].as_py(), found["max"].as_py()
+            if low is not None:
+                before = self._ranges.get(name, (low, high))
+                self._ranges[name] = min(low, before[0]), max(high, before[1])
+
+    def result(self) -> dict[str, dict[str, Any]]:
+        """What cannot be said is left out: a file may have anything then."""
+        ranges = {
+            name: found
+            for name, found in self._ranges.items()
+            if not name.endswith("_time") or all(time in _TIMES_SAID for time in found)
+        }
+        return {
+            "minValues": {name: _shown(name, low) for name, (low, _) in ranges.items()},
+            "maxValues": {name: _shown(name, high) for name, (_, high) in ranges.items()},
+            "nullCount": dict(self._nulls),
+        }
+
+
+def _shown(name: str, value: int) -> Any:
+    """A number, or a time in ISO form: readers take numbers in place of times for wrong ones."""
+    if not name.endswith("_time"):
+        return value
+    time = _EPOCH + timedelta(microseconds=value)
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond:06d}Z"

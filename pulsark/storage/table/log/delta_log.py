@@ -1,0 +1,413 @@
+"""The Delta log of a table on one storage root: JSON files, one a commit.
+
+The log is written here and not by a library, for two reasons. Libraries sync nothing, so that a
+power failure can leave an empty commit, which readers take for one without rows. And every step
+of an attach must run on the simulated disk, where it is crashed.
+
+A commit is written to a temporary file, synced, and linked to its name, which must not exist:
+of two writers of one version one wins, and a commit is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pulsark.errors import CorruptEntryError, StorageError
+from pulsark.schemas.columns import BINARY, struct
+from pulsark.storage.table.files.record import DataFile, Intent, TableRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pulsark.runtime import Disk
+
+APP_ID = "pulsark"
+"""Under this name commits carry the number of their attach."""
+
+FORMAT_PROPERTY = "pulsark.formatVersion"
+
+WRITER_FEATURE = "pulsark"
+"""An engine that does not know a feature of a table's writers may read the table, and must not
+write to it, optimise it or delete from it. Nobody else knows this one."""
+
+WHAT_CHARS_MAX = 200
+"""Of what a commit of somebody else says of itself."""
+
+Action: TypeAlias = dict[str, Any]
+
+_MESSAGE_TIME = "timestamp"
+COLUMN_TYPES: Mapping[str, Any] = {
+    "partition": "integer",
+    "ledger_id": "long",
+    "entry_id": "long",
+    "batch_index": "integer",
+    "batch_size": "integer",
+    "key": "string",
+    "key_base64": "boolean",
+    "ordering_key": "binary",
+    "value": "binary",
+    "value_raw": "binary",
+    "properties": {
+        "type": "map",
+        "keyType": "string",
+        "valueType": "string",
+        "valueContainsNull": True,
+    },
+    "producer_name": "string",
+    "sequence_id": "long",
+    "publish_time": _MESSAGE_TIME,
+    "event_time": _MESSAGE_TIME,
+    "schema_version": "binary",
+    "replicated_from": "string",
+    "deliver_at_time": _MESSAGE_TIME,
+    "entry_meta": "binary",
+    "message_meta": "binary",
+}
+"""The columns of ``rows.TABLE_SCHEMA`` in Delta's words; a test compares them."""
+
+LAST_CHECKPOINT: Final = "_last_checkpoint"
+
+_commit_name = re.compile(r"(\d{20})\.json")
+_checkpoint_name = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+
+class CorruptCommitError(CorruptEntryError):
+    """A commit is empty, torn or no commit at all."""
+
+
+class DeltaLog:
+    """The log of the table in a directory. All calls block, and raise ``OSError``."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.disk = self._disk = disk
+        self.directory = directory
+        self.path = self._log = f"{directory}/_delta_log"
+
+    def versions(self) -> list[int]:
+        """The commits that are there, ascending; old ones may be gone."""
+        found = map(_commit_name.fullmatch, self._disk.list(self._log))
+        return sorted(int(match[1]) for match in found if match)
+
+    def has(self, version: int) -> bool:
+        """Whether there is a commit, or at least a file with its name."""
+        try:
+            self._disk.size(self._path(version))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def checkpoints(self) -> list[int]:
+        """The versions of which there are checkpoints, ascending."""
+        found = map(_checkpoint_name.fullmatch, self._disk.list(self._log))
+        return sorted(int(match[1]) for match in found if match)
+
+    def first(self) -> int:
+        """The first version that can be told: from its checkpoint, if the log was folded."""
+        versions = self.versions()
+        if not versions:
+            return 0
+        known = [version for version in self.checkpoints() if version >= versions[0]]
+        return versions[0] if not versions[0] or not known else known[0]
+
+    def read(self, version: int) -> list[Action]:
+        """The actions of a commit; ``CorruptCommitError``."""
+        return parse_commit(self.read_bytes(version), self._path(version))
+
+    def read_bytes(self, version: int) -> bytes:
+        """A commit as it is stored."""
+        path = self._path(version)
+        file = self._disk.open(path)
+        try:
+            return file.read(0, self._disk.size(path))
+        finally:
+            file.close()
+
+    def create(self, record: TableRecord) -> None:
+        """Make the table's directory and its first commit, unless they are there.
+
+        ``StorageError`` if the log does not begin with that commit any more; a repair begins it
+        anew.
+        """
+        self._disk.make_dirs(self._log)
+        if not self.versions():
+            begins = record.intent is not None and record.intent.repairs and record.pending
+            if record.first_version and not begins:
+                raise StorageError(
+                    f"{self.directory} has no log; the job replicate_ledgers fills the root"
+                )
+            self._write(0, first_commit(record))
+
+    def write(self, version: int, commit: bytes) -> None:
+        """Add a commit, durably; ``FileExistsError`` if there is one with its number."""
+        self._write(version, commit)
+
+    def replace(self, version: int, commit: bytes) -> None:
+        """Write a damaged commit again, durably."""
+        self._disk.write_atomic(self._path(version), commit)
+
+    def clean(self) -> None:
+        """Remove what interrupted writers left behind."""
+        for name in self._disk.list(self._log):
+            if name.endswith(".tmp"):
+                self._disk.remove(f"{self._log}/{name}")
+
+    def attached(self, versions: Sequence[int]) -> int:
+        """The number of the last attach among these commits; 0 without one."""
+        for version in reversed(versions):
+            number = attach_number(self.read(version))
+            if number is not None:
+                return number
+        return 0
+
+    def _write(self, version: int, commit: bytes) -> None:
+        self._disk.write_new(self._path(version), commit)
+
+    def _path(self, version: int) -> str:
+        return f"{self._log}/{commit_name(version)}"
+
+
+def commit_name(version: int) -> str:
+    """The name of a commit's file."""
+    return f"{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """The name of a checkpoint's file."""
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def parse_commit(commit: bytes, path: str) -> list[Action]:
+    """The actions of a commit; ``CorruptCommitError`` unless it is whole."""
+    try:
+        actions = [json.loads(line) for line in commit.splitlines()]
+    except ValueError as e:
+        raise CorruptCommitError(f"{path} is damaged: {e}") from None
+    if not actions or not commit.endswith((b"}", b"\n")):
+        raise CorruptCommitError(f"{path} is damaged: {len(commit)} bytes")
+    if not all(isinstance(action, dict) for action in actions):
+        raise CorruptCommitError(f"{path} is damaged: an action is no object")
+    return actions
+
+
+def attach_number(actions: Iterable[Action]) -> int | None:
+    """The attach that a commit belongs to, if it is one of ours."""
+    for action in actions:
+        transaction = action.get("txn")
+        if transaction is not None and transaction.get("appId") == APP_ID:
+            return int(transaction["version"])
+    return None
+
+
+def attached_ms(actions: Iterable[Action]) -> int | None:
+    """When an attach was decided (epoch), if this is one and says it."""
+    actions = list(actions)
+    return None if attach_number(actions) is None else _time_of(actions)
+
+
+def files_of(actions: Iterable[Action]) -> list[DataFile]:
+    """The files that a commit of ours adds."""
+    return [_file(action["add"]) for action in actions if "add" in action]
+
+
+def first_commit(record: TableRecord) -> bytes:
+    """The commit that makes a table; equal on all roots."""
+    return _lines(
+        [
+            _info(record.created_ms, "CREATE TABLE"),
+            _protocol(),
+            _metadata(replace(record, value=BINARY)),
+        ]
+    )
+
+
+def _protocol() -> Action:
+    return {
+        "protocol": {
+            "minReaderVersion": 1,
+            "minWriterVersion": 7,
+            "writerFeatures": [WRITER_FEATURE],
+        }
+    }
+
+
+def _metadata(record: TableRecord) -> Action:
+    columns = struct({**COLUMN_TYPES, "value": record.value}.items())
+    return {
+        "metaData": {
+            "id": _id_of(record.table_id),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(columns, separators=(",", ":")),
+            "partitionColumns": ["partition", "ledger_id"],
+            "configuration": {FORMAT_PROPERTY: str(record.version)},
+            "createdTime": record.created_ms,
+        }
+    }
+
+
+def _id_of(ident: str) -> str:
+    return "-".join((ident[:8], ident[8:12], ident[12:16], ident[16:20], ident[20:]))
+
+
+def commit_of(record: TableRecord) -> bytes:
+    """The commit of the last attach; equal on all roots, so that it can be made again."""
+    intent = record.intent
+    assert intent is not None
+    operation = "WRITE" if intent.adds else "DELETE"
+    return _lines(
+        [
+            _info(intent.time_ms, operation),
+            _transaction(intent),
+            *([_protocol()] if intent.guards else []),
+            *([_metadata(record)] if intent.value is not None else []),
+            *({"add": _add(file, intent.time_ms)} for file in intent.adds),
+            *({"remove": _remove(file, intent.time_ms)} for file in intent.removes),
+        ]
+    )
+
+
+def is_commit_of(actions: Iterable[Action], intent: Intent) -> bool:
+    """Whether these are the actions of an attach, whichever release wrote them."""
+    actions = list(actions)
+    return (
+        attach_number(actions) == intent.number
+        and _time_of(actions) in (None, intent.time_ms)
+        and (intent.repairs or _has_files_of(actions, intent))
+    )
+
+
+def is_of_table(metadata: Mapping[str, Any], table_id: str) -> bool:
+    """Whether a log with this ``metaData`` is that of a table."""
+    return metadata.get("id") == _id_of(table_id)
+
+
+def attach_time(actions: Iterable[Action]) -> int:
+    """When an attach was decided; 0 if its commit does not say."""
+    return _time_of(actions) or 0
+
+
+def _has_files_of(actions: list[Action], intent: Intent) -> bool:
+    return {a["add"]["path"] for a in actions if "add" in a} == {f.path for f in intent.adds} and {
+        a["remove"]["path"] for a in actions if "remove" in a
+    } == {f.path for f in intent.removes}
+
+
+def said_by_others(actions: Iterable[Action]) -> tuple[int, str]:
+    """Time (0: it does not say) and operation of a commit that is none of ours."""
+    infos = [found for a in actions if isinstance(found := a.get("commitInfo"), dict)]
+    info = infos[0] if infos else {}
+    time_ms = info.get("timestamp")
+    whose = info.get("engineInfo") or info.get("clientVersion") or "an unknown engine"
+    what = f"{info.get('operation') or 'a commit'} by {whose}"
+    return time_ms if isinstance(time_ms, int) else 0, what[:WHAT_CHARS_MAX]
+
+
+def _time_of(actions: Iterable[Action]) -> int | None:
+    times = [action["commitInfo"].get("timestamp") for action in actions if "commitInfo" in action]
+    return int(times[0]) if times and times[0] is not None else None
+
+
+def repair_of(record: TableRecord, adds: Iterable[Action], removes: Iterable[Action]) -> bytes:
+    """The commit of a repair on one root, whose log lacks ``adds`` and has ``removes`` too many."""
+    intent = record.intent
+    assert intent is not None
+    return _lines(
+        [
+            _info(intent.time_ms, "RESTORE"),
+            _transaction(intent),
+            _protocol(),
+            _metadata(record),
+            *({"remove": _taken_out(action, intent.time_ms)} for action in removes),
+            *({"add": action} for action in adds),
+        ]
+    )
+
+
+def added(file: DataFile, time_ms: int) -> Action:
+    """The ``add`` of a file."""
+    return _add(file, time_ms)
+
+
+def _taken_out(add: Mapping[str, Any], time_ms: int) -> Action:
+    """The ``remove`` of a file that somebody has added, maybe not one of ours."""
+    return {
+        "path": add["path"],
+        "deletionTimestamp": time_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": add.get("partitionValues") or {},
+        "size": add.get("size") or 0,
+        **({"deletionVector": add["deletionVector"]} if add.get("deletionVector") else {}),
+    }
+
+
+def _transaction(intent: Intent) -> Action:
+    return {"txn": {"appId": APP_ID, "version": intent.number, "lastUpdated": intent.time_ms}}
+
+
+def _add(file: DataFile, time_ms: int) -> Action:
+    statistics = {"numRecords": file.rows, **file.statistics}
+    return {
+        "path": file.path,
+        "partitionValues": _partition_values(file),
+        "size": file.size,
+        "modificationTime": time_ms,
+        "dataChange": True,
+        "stats": json.dumps(statistics, separators=(",", ":")),
+        "tags": {
+            "pulsark.entries": f"{file.first_entry_id}-{file.last_entry_id}",
+            "pulsark.crc32c": str(file.crc32c),
+        },
+    }
+
+
+def _file(add: Mapping[str, Any]) -> DataFile:
+    try:
+        statistics = json.loads(add["stats"])
+        first, last = add["tags"]["pulsark.entries"].split("-")
+        return DataFile(
+            add["path"],
+            int(add["partitionValues"]["partition"]),
+            int(add["partitionValues"]["ledger_id"]),
+            int(first),
+            int(last),
+            statistics.pop("numRecords"),
+            add["size"],
+            int(add["tags"]["pulsark.crc32c"]),
+            statistics,
+        )
+    except (KeyError, TypeError, ValueError) as e:
+        raise CorruptCommitError(f"not an add action of ours: {e!r}") from None
+
+
+def _remove(file: DataFile, time_ms: int) -> Action:
+    return {
+        "path": file.path,
+        "deletionTimestamp": time_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": _partition_values(file),
+        "size": file.size,
+    }
+
+
+def _partition_values(file: DataFile) -> dict[str, str]:
+    return {"partition": str(file.partition), "ledger_id": str(file.ledger_id)}
+
+
+def _info(time_ms: int, operation: str) -> Action:
+    return {
+        "commitInfo": {
+            "timestamp": time_ms,
+            "operation": operation,
+            "operationParameters": {},
+            "engineInfo": "pulsark",
+        }
+    }
+
+
+def _lines(actions: Iterable[Action]) -> bytes:
+    encode: Callable[[Action], str] = json.JSONEncoder(separators=(",", ":")).encode
+    return b"".join(encode(action).encode() + b"\n" for action in actions)

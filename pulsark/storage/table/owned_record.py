@@ -1,0 +1,228 @@
+"""The record of a table, as its owner has it: changed by compare-and-set, and by nobody else.
+
+With it go the documents of sealed ledgers, which say the same of one ledger each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.errors import (
+    BadVersionError,
+    CrowdedTableError,
+    LedgerFencedError,
+    MetadataError,
+    StorageError,
+)
+from pulsark.metadata.paths import TABLES, sealed_ledger_path, topic_at
+from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.storage.table.files.record import (
+    DataFile,
+    Intent,
+    OthersCommit,
+    SealedLedger,
+    TableRecord,
+    ledgers_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pulsark.storage.table.files.table_limits import TableLimits
+
+log = logging.getLogger(__name__)
+
+DOUBT_SECONDS = 1.0
+DOUBT_ATTEMPTS = 10
+"""How often the outcome of an intent is asked for before its ledgers are left in doubt."""
+
+LEDGERS_A_TURN = 64
+"""Documents that are read before the event loop does other work."""
+
+
+class OwnedRecord:
+    """``record`` is the table as it is now, and ``path`` where its record is."""
+
+    def __init__(
+        self,
+        path: str,
+        record: TableRecord,
+        version: int,
+        metadata: MetadataStore,
+        where: Callable[[str], str],
+        limits: TableLimits,
+    ) -> None:
+        self.path = path
+        self.record = record
+        self._version = version
+        self._metadata = metadata
+        self._where = where
+        self._limits = limits
+        self._doubtful = False
+        """Whether the outcome of a write of the record is unknown."""
+
+    @property
+    def changed(self) -> str:
+        """What is said when somebody else has written to the table's log."""
+        topic = topic_at(TABLES, self.path)
+        newest = max(self.record.others, key=lambda found: found.version)
+        return (
+            f"the table of {topic} was changed by somebody else (commit {newest.version} in "
+            f"{newest.directory} is {newest.what}): nothing of it is merged, removed or deleted "
+            f"until somebody runs: pulsark tables repair {topic}"
+        )
+
+    # -- the record ---
+
+    async def save(self, record: TableRecord) -> None:
+        """Replace the record. ``LedgerFencedError``: the table has another owner."""
+        try:
+            self._version = await self._metadata.put(self.path, record.encode(), self._version)
+        except BadVersionError:
+            raise self._fenced() from None
+        except BaseException:  # a caller that is cancelled does not know either
+            self._doubtful = True
+            raise
+        self.record = record
+
+    async def settle(self) -> None:
+        """Find out what became of a write whose outcome is unknown."""
+        if self._doubtful:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Another owner's version is told by its next write."""
+        found = await self._metadata.get(self.path)
+        if found is None or found.version not in (self._version, self._version + 1):
+            raise self._fenced()
+        self.record = TableRecord.decode(self.path, found.value).relocated(self._where)
+        self._version = found.version
+        self._doubtful = False
+
+    async def check_owned(self) -> None:
+        """``LedgerFencedError`` if the table has another owner by now."""
+        found = await self._metadata.get(self.path)
+        if found is None or found.version != self._version:
+            raise self._fenced()
+
+    def _fenced(self) -> LedgerFencedError:
+        return LedgerFencedError(f"table {self.record.table_id} has another owner")
+
+    async def decide(self, record: TableRecord) -> bool:
+        """Write the intent; whether it is there, which may take a while to find out.
+
+        An error that leaves this open is raised.
+        """
+        try:
+            await self.save(record)
+        except MetadataError:
+            for _ in range(DOUBT_ATTEMPTS):
+                await asyncio.sleep(DOUBT_SECONDS)
+                try:
+                    await self._reload()
+                except MetadataError:
+                    continue
+                return self.record == record
+            raise
+        return True
+
+    async def note(self, found: OthersCommit) -> None:
+        """Remember that somebody else has written, before anything is written behind it."""
+        await self.save(self.record.with_others(found))
+        log.warning("%s", self.changed)
+
+    async def check(self, record: TableRecord) -> None:
+        """``StorageError`` for an intent that could not be rolled forward."""
+        assert record.intent is not None
+        self.check_size(record.encode(), "the table record")
+        for ledger_id, partition in ledgers_of(record.intent).items():
+            sealed = await self.sealed(ledger_id) or SealedLedger(ledger_id, partition)
+            after = sealed.with_intent(record.intent)
+            if not after.is_whole():
+                raise StorageError(
+                    f"the files of ledger {ledger_id} would not follow each other: "
+                    f"sealed through {sealed.through}"
+                )
+            self.check_size(after.encode(), f"the list of {len(after.files)} files of {ledger_id}")
+
+    def check_size(self, document: bytes, what: str) -> None:
+        """``CrowdedTableError`` for a document that would be too large."""
+        if len(document) > self._limits.document_bytes:
+            raise CrowdedTableError(
+                f"table {self.record.table_id}: {what} would have {len(document)} bytes, and may "
+                f"have {self._limits.document_bytes}; it goes on when files are merged and deleted"
+            )
+
+    # -- the documents of ledgers ---
+
+    async def sealed(self, ledger_id: int) -> SealedLedger | None:
+        """Which files hold a ledger's entries; ``None`` if none of them is sealed."""
+        return await read_sealed(self.path, ledger_id, self._metadata)
+
+    async def files(self) -> list[DataFile]:
+        """All files that the table has."""
+        files: list[DataFile] = []
+        for number, child in enumerate(await self._metadata.children(self.path), 1):
+            if number % LEDGERS_A_TURN == 0:
+                await asyncio.sleep(0)
+            sealed = await self.sealed(int(child)) if child.isdigit() else None
+            files += sealed.files if sealed is not None else ()
+        return files
+
+    async def document(self, ledger_id: int) -> tuple[SealedLedger, int] | None:
+        """What is stored of a ledger, and its version in the metadata store."""
+        path = sealed_ledger_path(self.path, ledger_id)
+        found = await self._metadata.get(path)
+        return None if found is None else (SealedLedger.decode(path, found.value), found.version)
+
+    async def put(self, sealed: SealedLedger, version: int) -> None:
+        """Replace what is stored of a ledger; nothing is stored of one that has no files.
+
+        ``LedgerFencedError``: it has another version, so that the table has another owner.
+        """
+        try:
+            await self._put(sealed, version)
+        except BadVersionError:
+            raise self._fenced() from None
+
+    async def _put(self, sealed: SealedLedger, version: int) -> None:
+        path = sealed_ledger_path(self.path, sealed.ledger_id)
+        if sealed.files or sealed.left:
+            await self._metadata.put(path, sealed.encode(), version)
+        elif version != ABSENT:
+            await self._metadata.delete(path, version)
+
+    async def show(self, intent: Intent) -> None:
+        """Bring the documents of all ledgers of an intent up to date.
+
+        Each is written in its version that was read while the table was certainly this owner's:
+        what another owner does to it comes later, and is not overwritten.
+        """
+        for ledger_id, partition in ledgers_of(intent).items():
+            shown = False
+            while not shown:
+                found = await self.document(ledger_id)
+                await self.check_owned()
+                before, version = found or (SealedLedger(ledger_id, partition), ABSENT)
+                try:
+                    await self._put(before.with_intent(intent), version)
+                    shown = True
+                except BadVersionError:
+                    pass  # a stale owner rolled the same intent forward, or this is one
+
+    async def take_up(self, found: SealedLedger, left: Sequence[str], now_ms: int) -> None:
+        """Know of a ledger what a log says of it."""
+        known = await self.document(found.ledger_id)
+        before, version = known or (found, ABSENT)
+        after = before.taking_up(found.files, left, now_ms)
+        self.check_size(after.encode(), f"the list of files of {found.ledger_id}")
+        await self.put(after, version)
+
+
+async def read_sealed(path: str, ledger_id: int, metadata: MetadataStore) -> SealedLedger | None:
+    """Which files hold a ledger's entries, for readers; ``path`` is that of the table record."""
+    where = sealed_ledger_path(path, ledger_id)
+    found = await metadata.get(where)
+    return None if found is None else SealedLedger.decode(where, found.value)

@@ -1,0 +1,278 @@
+"""The broker's side of a table process: started at the first request, ended when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pulsark import errors
+from pulsark.errors import ProcessEndedError, StorageError
+from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
+from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
+from pulsark.storage.table.log.log_content import LogContent
+from pulsark.storage.table.log.log_repair import LogRepair
+from pulsark.storage.table.process import pipe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 30.0
+"""A process that had nothing to do for so long ends; the next request starts another one."""
+
+REPLY_SECONDS = 120.0
+"""One that does not answer for so long is killed,"""
+
+REPLY_RATE = 1 << 20
+"""but it has a second more for so many bytes that it was told to read by itself."""
+
+KEEPS_MEMORY: Final = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+}
+"""The environment of a process that seals: what it frees it uses again. While the kernel makes new
+pages ready for it, many at a time, nobody else has that processor, however patient it is."""
+
+Priority = Literal["patient", "normal", "urgent"]
+"""How a process shares the processors: it takes what nobody else wants, it goes behind the broker,
+or, because somebody waits for its answers, it gets its share."""
+
+Entries = list[tuple[int, bytes]]
+Piece = Entries | JournalExcerpt
+"""Entries, or where the process finds them."""
+
+Reply = tuple[dict[str, Any], Entries]
+
+
+class TableProcess:
+    """Requests are answered one after the other. A process that dies fails what it was asked."""
+
+    def __init__(self) -> None:
+        self.priority: Priority = "normal"
+        self._busy = asyncio.Lock()
+        self._process: Process | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def seal(
+        self,
+        entries: AsyncIterator[Piece],
+        partition: int,
+        ledger_id: int,
+        directories: Sequence[str],
+        nonce: str,
+        target_bytes: int,
+        roots_needed: int,
+        values: ValueSchemas | None = None,
+        *,
+        as_sent: bool = False,
+    ) -> list[DataFile]:
+        """``seal.seal`` of entries that come in pieces.
+
+        ``UnreadableExcerptError``: with entries instead of excerpts it may succeed.
+        ``UnsealableError``: with fewer entries, or ``as_sent``.
+        """
+        request = {
+            "op": "seal",
+            "partition": partition,
+            "ledgerId": ledger_id,
+            "directories": list(directories),
+            "nonce": nonce,
+            "targetBytes": target_bytes,
+            "rootsNeeded": roots_needed,
+            "values": (values or ValueSchemas()).encode().decode(),
+            "asSent": as_sent,
+        }
+        document, _ = await self._exchange(request, entries)
+        return [DataFile.from_json(file) for file in _checked(document)["files"]]
+
+    async def read(
+        self,
+        directories: Sequence[str],
+        ledger: SealedLedger,
+        first: int,
+        last: int,
+        max_bytes: int,
+    ) -> Entries:
+        """``TableReader.read``."""
+        request = {
+            "op": "read",
+            "directories": list(directories),
+            "ledger": ledger.encode().decode(),
+            "first": first,
+            "last": last,
+            "maxBytes": max_bytes,
+        }
+        document, entries = await self._exchange(request)
+        _checked(document)
+        return entries
+
+    async def begin(self) -> None:
+        """Start the process, and have it load what reading takes, which is most of a second."""
+        document, _ = await self._exchange({"op": "begin"})
+        _checked(document)
+
+    async def check(self, directories: Sequence[str], files: Sequence[DataFile]) -> None:
+        """``check_files``: every file can be read in each directory that has it."""
+        request = {
+            "op": "check",
+            "directories": list(directories),
+            "files": [file.to_json() for file in files],
+        }
+        document, _ = await self._exchange(request)
+        _checked(document)
+
+    async def repair(
+        self, directory: str, record: TableRecord, named: Sequence[DataFile]
+    ) -> LogRepair:
+        """``log_repair``."""
+        request = {
+            "op": "repair",
+            "directory": directory,
+            "record": record.encode().decode(),
+            "files": [file.to_json() for file in named],
+        }
+        document, commit = await self._exchange(request)
+        return LogRepair.from_json(_checked(document), commit[0][1])
+
+    async def content(self, directory: str, record: TableRecord) -> LogContent:
+        """``log_content``."""
+        request = {
+            "op": "content",
+            "directory": directory,
+            "record": record.encode().decode(),
+        }
+        document, _ = await self._exchange(request)
+        return LogContent.from_json(_checked(document))
+
+    async def checkpoint(self, directories: Sequence[str]) -> list[int | None]:
+        """``checkpoint_if_due`` of each directory; ``None`` also where it failed."""
+        document, _ = await self._exchange({"op": "checkpoint", "directories": list(directories)})
+        return list(_checked(document)["versions"])
+
+    async def make_bases(
+        self, directories: Sequence[str], before_ms: int, now_ms: int, least: int
+    ) -> list[int | None]:
+        """``log_folding``: by directory, the version of which it has a checkpoint now."""
+        request = {
+            "op": "bases",
+            "directories": list(directories),
+            "beforeMs": before_ms,
+            "nowMs": now_ms,
+            "least": least,
+        }
+        document, _ = await self._exchange(request)
+        return list(_checked(document)["versions"])
+
+    async def forget_commits(self, directories: Sequence[str], first: int, most: int) -> bool:
+        """``log_folding.forget`` in each directory; whether all that was old is gone."""
+        request = {"op": "forget", "directories": list(directories), "first": first, "most": most}
+        document, _ = await self._exchange(request)
+        return bool(_checked(document)["done"])
+
+    async def forget(self) -> None:
+        """End the process once it has nothing to do: what it keeps in memory is gone."""
+        async with self._busy:
+            self._kill()
+
+    async def close(self) -> None:
+        """End the process, and start none any more."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            self._kill()
+            await process.wait()
+
+    async def _exchange(
+        self, request: dict[str, Any], entries: AsyncIterator[Piece] | None = None
+    ) -> Reply:
+        """Send a request, and the entries that belong to it; returns the reply."""
+        async with self._serving() as process:
+            await _send(process, pipe.encode(request))
+            seconds = REPLY_SECONDS
+            if entries is not None:
+                async for piece in entries:
+                    await _send(process, encode_piece(piece))
+                    if isinstance(piece, JournalExcerpt):
+                        seconds += piece.size / REPLY_RATE
+                await _send(process, pipe.encode({"op": "end"}))
+            return await _reply(process, seconds)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[Process]:
+        """A process that waits for a request; killed if the exchange does not come to its end."""
+        async with self._busy:
+            if self._idle is not None:
+                self._idle.cancel()
+            process = await self._started()
+            try:
+                yield process
+            except (OSError, EOFError, TimeoutError) as e:
+                self._kill()
+                raise ProcessEndedError(f"the table process ended: {e!r}") from None
+            except BaseException:
+                # An exchange that was broken off, for instance because an entry cannot be read,
+                # leaves a reply that nobody expects. An error that is a reply is none here.
+                self._kill()
+                raise
+            self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
+
+    async def _started(self) -> Process:
+        if self._closed:
+            raise StorageError("the broker is closing")
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "pulsark.storage.table.process.worker", self.priority,
+                stdin=PIPE, stdout=PIPE,
+                env=None if self.priority == "urgent" else {**os.environ, **KEEPS_MEMORY},
+            )  # fmt: skip
+        return process
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+def encode_piece(piece: Piece) -> bytes:
+    """The message with entries, or with where they are."""
+    if isinstance(piece, JournalExcerpt):
+        return pipe.encode({"op": "excerpt", **piece.to_json()})
+    return pipe.encode({"op": "entries"}, piece)
+
+
+async def _send(process: Process, message: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(message)
+    await process.stdin.drain()
+
+
+async def _reply(process: Process, seconds: float) -> Reply:
+    assert process.stdout is not None
+    async with asyncio.timeout(seconds):
+        return await pipe.receive(process.stdout)
+
+
+def _checked(document: dict[str, Any]) -> dict[str, Any]:
+    """A reply that is no error, or the error raised."""
+    if "error" not in document:
+        return document
+    kind = getattr(errors, document["error"], StorageError)
+    if not issubclass(kind, StorageError):
+        kind = StorageError
+    raise kind(document["message"])

@@ -1,0 +1,131 @@
+"""The table processes of a broker, and which of them does what.
+
+Two seal: a patient one that takes what is left of the processors, and another. The third reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pulsark.errors import StorageError, UnreadableExcerptError
+from pulsark.runtime import Runtime, Worker, run_in_worker
+from pulsark.storage.table.files import orphans
+from pulsark.storage.table.files.seal_range import SealRange
+from pulsark.storage.table.process.process import Entries, Piece, TableProcess
+
+if TYPE_CHECKING:
+    from pulsark.schemas.value_schemas import ValueSchemas
+    from pulsark.storage.table.files.record import DataFile
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 5.0
+PATIENCE_RATE = 8 << 20
+"""A range that is sealed patiently may take so long, and a second for so many bytes."""
+
+HURRY_SECONDS = 300.0
+"""After one that took longer there is no patience for so long."""
+
+EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
+"""Gives the entries of a range in pieces, in order and without gaps."""
+
+PiecesOf = Callable[[SealRange], AsyncIterator[Piece]]
+"""Likewise; some pieces may only say where entries are."""
+
+
+class TableProcesses:
+    """What is sealed here are files that are part of nothing. What fails leaves none."""
+
+    def __init__(
+        self,
+        new_process: Callable[[], TableProcess],
+        runtime: Runtime,
+        thread: Callable[[], Worker],
+    ) -> None:
+        self.normal, self.reading = new_process(), new_process()
+        self.patient = new_process()
+        self.reading.priority = "urgent"
+        self.patient.priority = "patient"
+        self._runtime = runtime
+        self._thread = thread
+        self._patience_from = 0.0
+        """Since the patient process got no processor, the other one seals until then."""
+
+    async def close(self) -> None:
+        """End them."""
+        await self.normal.close()
+        await self.patient.close()
+        await self.reading.close()
+
+    def new_attempt(self) -> str:
+        """What makes the names of the files of one attempt differ from all others."""
+        return orphans.nonce(self._runtime.clock.now_ms(), self._runtime.rng.getrandbits(48))
+
+    async def seal(
+        self,
+        wanted: SealRange,
+        roots: Sequence[str],
+        roots_needed: int,
+        target_bytes: int,
+        values: ValueSchemas,
+        entries_of: EntriesOf,
+        located: PiecesOf | None = None,
+        patient: bool = False,
+        as_sent: bool = False,
+    ) -> list[DataFile]:
+        """``seal.seal`` of a range; ``located`` is asked first where it is given."""
+
+        async def attempt(
+            process: TableProcess, source: PiecesOf, seconds: float | None
+        ) -> list[DataFile]:
+            name = self.new_attempt()
+            try:
+                async with asyncio.timeout(seconds):
+                    return await process.seal(
+                        source(wanted),
+                        wanted.partition,
+                        wanted.ledger_id,
+                        roots,
+                        name,
+                        target_bytes,
+                        roots_needed,
+                        values,
+                        as_sent=as_sent,
+                    )
+            except (StorageError, TimeoutError):
+                await self._remove_attempt(roots, wanted, name)
+                raise
+
+        now = self._runtime.clock.monotonic()
+        source: PiecesOf = located or entries_of
+        process, seconds = self.normal, None
+        if patient and now >= self._patience_from:
+            process, seconds = self.patient, PATIENCE_SECONDS + wanted.size / PATIENCE_RATE
+        while True:
+            try:
+                return await attempt(process, source, seconds)
+            except TimeoutError:
+                log.info("sealing takes its share of the processors, because clients left it none")
+                self._patience_from = now + HURRY_SECONDS
+                process, seconds = self.normal, None
+            except UnreadableExcerptError as e:
+                log.info(
+                    "the table process cannot read the journal, so the bookies read for it: %s", e
+                )
+                source = entries_of
+
+    async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
+        """Delete what a process wrote that died; a root that cannot be reached keeps it."""
+        disk = self._runtime.disk
+        for root in roots:
+            remove = partial(
+                orphans.remove_attempt, disk, root, wanted.partition, wanted.ledger_id, attempt
+            )
+            try:
+                await run_in_worker(self._thread(), remove)
+            except OSError as e:
+                log.warning("%s: staged files cannot be deleted yet: %s", root, e)

@@ -1,0 +1,255 @@
+"""The table process: seals and reads for a broker, which has neither pyarrow nor the time.
+
+    python -m pulsark.storage.table.process.worker patient|normal|urgent
+
+Requests come on standard input and are answered on standard output, one after the other, as
+``messages`` says. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pulsark.errors import PulsarkError, StorageError
+from pulsark.runtime import Disk, OsDisk
+from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
+from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
+from pulsark.storage.table.log.log_content import log_content
+from pulsark.storage.table.log.log_repair import log_repair
+from pulsark.storage.table.process import pipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pulsark.storage.table.process.block_cache import Blocks
+    from pulsark.storage.table.process.pipe import BlockingReader
+
+log = logging.getLogger(__name__)
+
+NICENESS = 10
+"""Of a process that is not urgent: publishing goes before sealing."""
+
+Reply = tuple[dict[str, Any], list[tuple[int, bytes]]]
+
+
+class TableWorker:
+    """Answers requests."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._readers: dict[tuple[str, ...], Any] = {}
+        self._groups: Blocks[str] | None = None
+        self._ahead = ThreadPoolExecutor(1, "read-ahead")
+
+    def answer(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
+        """The reply to a request; an error is one, too."""
+        try:
+            return self._do(request, stream)
+        except PulsarkError as e:
+            return {"error": type(e).__name__, "message": str(e)}, []
+        except OSError as e:
+            full = e.errno in (errno.ENOSPC, errno.EDQUOT)
+            return {"error": "StorageFullError" if full else "StorageError", "message": str(e)}, []
+        except Exception as e:
+            log.warning("a request to %s failed", request.get("op"), exc_info=True)
+            kind = "UnsealableError" if request.get("op") == "seal" else "StorageError"
+            return {"error": kind, "message": f"a defect of Pulsark: {e!r}"}, []
+
+    def _do(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
+        match request["op"]:
+            case "seal":
+                return self._seal(request, stream)
+            case "begin":
+                return self._begin()
+            case "read":
+                return self._read(request)
+            case "check":
+                return self._check(request)
+            case "checkpoint":
+                return self._checkpoint(request)
+            case "bases":
+                return self._bases(request)
+            case "forget":
+                return self._forget_commits(request)
+            case "repair":
+                return self._repair(request)
+            case "content":
+                record = TableRecord.decode("the request", request["record"].encode())
+                return log_content(self._disk, request["directory"], record).to_json(), []
+            case op:
+                raise StorageError(f"unknown request {op!r}")
+
+    def _seal(self, request: dict[str, Any], stream: BlockingReader) -> Reply:
+        from pulsark.storage.table.files.seal import seal
+
+        pieces = _pieces(stream)
+        entries = chain.from_iterable(_entries_of(*piece, self._disk) for piece in pieces)
+        try:
+            files = seal(
+                entries,
+                request["partition"],
+                request["ledgerId"],
+                request["directories"],
+                self._disk,
+                request["nonce"],
+                target_bytes=request["targetBytes"],
+                roots_needed=request["rootsNeeded"],
+                values=ValueSchemas.decode(request["values"]),
+                as_sent=request.get("asSent", False),
+            )
+        finally:
+            for _ in pieces:
+                pass  # what is still on its way is not the next request
+        return {"files": [file.to_json() for file in files]}, []
+
+    def _begin(self) -> Reply:
+        """Load what reading takes, before somebody waits for it."""
+        import pulsark.storage.table.process.reader  # noqa: F401
+
+        return {}, []
+
+    def _read(self, request: dict[str, Any]) -> Reply:
+        from pulsark.storage.table.process.reader import TableReader, row_groups
+
+        if self._groups is None:
+            self._groups = row_groups()
+        directories = tuple(request["directories"])
+        reader = self._readers.get(directories)
+        if reader is None:
+            reader = self._readers[directories] = TableReader(
+                directories, self._disk, self._ahead, self._groups
+            )
+            while len(self._readers) > READERS_MAX:
+                self._readers.pop(next(iter(self._readers))).close()
+        ledger = SealedLedger.decode("the request", request["ledger"].encode())
+        found = reader.read(ledger, request["first"], request["last"], request["maxBytes"])
+        return {}, found
+
+    def _check(self, request: dict[str, Any]) -> Reply:
+        from pulsark.storage.table.process.reader import check_files
+
+        files = [DataFile.from_json(file) for file in request["files"]]
+        check_files(self._disk, request["directories"], files)
+        return {}, []
+
+    def _bases(self, request: dict[str, Any]) -> Reply:
+        from deltalake.exceptions import DeltaError
+
+        from pulsark.storage.table.log.folding import base_due, make_base
+
+        version: int | None = None
+        made = []
+        for directory in request["directories"]:
+            try:
+                if version is None:
+                    version = base_due(
+                        self._disk,
+                        directory,
+                        request["beforeMs"],
+                        request["nowMs"],
+                        request["least"],
+                    )
+                if version is not None:
+                    make_base(self._disk, directory, version)
+                made.append(version)
+            except (OSError, DeltaError, StorageError) as e:
+                log.warning("%s: its log cannot be folded yet: %s", directory, e)
+                made.append(None)
+        return {"versions": made}, []
+
+    def _forget_commits(self, request: dict[str, Any]) -> Reply:
+        from pulsark.storage.table.log.folding import forget
+
+        done = True
+        for directory in request["directories"]:
+            try:
+                done &= forget(self._disk, directory, request["first"], request["most"])
+            except OSError as e:
+                log.warning("%s: old commits cannot be deleted yet: %s", directory, e)
+        return {"done": done}, []
+
+    def _repair(self, request: dict[str, Any]) -> Reply:
+        record = TableRecord.decode("the request", request["record"].encode())
+        named = [DataFile.from_json(file) for file in request["files"]]
+        found = log_repair(self._disk, request["directory"], record, named)
+        return found.to_json(), [(0, found.commit)]
+
+    def _checkpoint(self, request: dict[str, Any]) -> Reply:
+        from deltalake.exceptions import DeltaError
+
+        from pulsark.storage.table.log.checkpoint import checkpoint_if_due
+
+        written = []
+        for directory in request["directories"]:
+            try:
+                written.append(checkpoint_if_due(self._disk, directory))
+            except (OSError, DeltaError) as e:
+                log.warning("%s: the checkpoint of its log cannot be written yet: %s", directory, e)
+                written.append(None)
+        return {"versions": written}, []
+
+
+READERS_MAX = 64
+"""Tables that are kept open."""
+
+
+def _pieces(stream: BlockingReader) -> Iterator[pipe.Message]:
+    """Messages until the sender says that these were all; ``StorageError`` if it is gone."""
+    while (message := pipe.read(stream)) is not None:
+        if message[0]["op"] == "end":
+            return
+        yield message
+    raise StorageError("the broker is gone")
+
+
+def _entries_of(
+    document: dict[str, Any], entries: list[tuple[int, bytes]], disk: Disk
+) -> Iterable[tuple[int, bytes]]:
+    """What came with a message, or lies where it says."""
+    if document["op"] == "excerpt":
+        return JournalExcerpt.from_json(document).entries(disk)
+    return entries
+
+
+def _take_place(priority: str) -> None:
+    if priority != "urgent":
+        os.nice(NICENESS)
+    if priority == "patient" and sys.platform == "linux":
+        # Others that wake up have the processor at once, and not after a few milliseconds.
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def main() -> None:
+    """Serve standard input."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
+    # Its own process group: an interrupt of the terminal is for the broker to handle. Not its own
+    # session: Linux shares the processors among sessions first, whatever is nice or idle in them.
+    os.setpgid(0, 0)
+    _take_place(sys.argv[1])
+    replies = sys.stdout.buffer
+    sys.stdout = sys.stderr
+    worker = TableWorker(OsDisk())
+    while (message := pipe.read(sys.stdin.buffer)) is not None:
+        reply = worker.answer(message[0], sys.stdin.buffer)
+        try:
+            replies.write(pipe.encode(*reply))
+            replies.flush()
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    main()

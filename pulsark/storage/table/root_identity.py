@@ -1,0 +1,204 @@
+"""Who a storage root is: a root that comes back empty must not pass for one that has its files.
+
+A root has a random id, in a file on it and in the metadata store. Where both do not agree the root
+is refused: nothing is written to it, and it counts for no copy, until a job has filled it again
+and it gets its file back. Reads fall back to other roots by themselves.
+
+The id also tells a root that was moved: under its new path it is what it was under the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pulsark.errors import MetadataError, StorageError
+from pulsark.metadata.documents import check_version
+from pulsark.metadata.paths import STORAGE_ROOTS, storage_root_at, storage_root_path
+from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.storage.bookie.fleet import leave_out_ledger_ids
+
+if TYPE_CHECKING:
+    from pulsark.runtime import Disk, Runtime
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION: Final = 1
+MARKER: Final = "STORAGE_ROOT"
+"""The file on a root that has its id."""
+
+Ids = Mapping[str, str]
+"""By storage root: the id that it must have."""
+
+
+class RefusedRootError(StorageError):
+    """A storage root is not the one that is known under its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRoots:
+    """Those of a process: where they are, who they are, and where they were."""
+
+    paths: tuple[str, ...]
+    ids: Ids = field(default_factory=dict)
+    moved: Mapping[str, str] = field(default_factory=dict)
+    """By a former path of a root: its path now."""
+
+    def where(self, directory: str) -> str:
+        """Where a table's directory is now that was at this path once."""
+        root = storage_root_of(directory)
+        return self.moved.get(root, root) + directory[len(root) :]
+
+    def check(self, disk: Disk, root: str) -> None:
+        """Raise ``RefusedRootError`` unless a root is one of them, and still itself. Blocks."""
+        if root not in self.paths:
+            raise RefusedRootError(
+                f"storage root {root} is none of this broker's any more. Bring it back "
+                "(ledgerDirectories), or let the job replicate_ledgers give its tables another one"
+            )
+        check_root(disk, root, self.ids)
+
+
+def highest_ledger_id(disk: Disk, roots: Iterable[str]) -> int:
+    """The highest id of a ledger that has a directory in a table, or -1. Blocks, and for long."""
+    highest = -1
+    for root in roots:
+        below = [root]
+        for _ in range(4):  # tenant, namespace, table, partition
+            below = [f"{path}/{name}" for path in below for name in disk.list(path)]
+        for path in below:
+            for name in disk.list(path):
+                key, _, number = name.partition("=")
+                if key == "ledger_id" and number.isdecimal():
+                    highest = max(highest, int(number))
+    return highest
+
+
+def storage_root_of(directory: str) -> str:
+    """The storage root of a table's directory (``record.table_directory``)."""
+    return directory.rsplit("/", 3)[0]
+
+
+async def commission(
+    roots: Sequence[str], metadata: MetadataStore, runtime: Runtime, *, adopt: bool = False
+) -> StorageRoots:
+    """The storage roots of a process; one that was never known gets an id, and its file.
+
+    A root that is refused or away is logged; what uses it finds out by itself. One with a file that
+    this metadata store does not know is refused, too: it is another store's, or the store went
+    back. With ``adopt`` it is taken, and no ledger of its tables has an id that is given again.
+    """
+    known = await _known(metadata)
+    here = {known[root] for root in roots if root in known}
+    away = set(known.values()) - here
+    ids = {}
+    for root in roots:
+        path = storage_root_path(root)
+        found = await metadata.get(path)
+        record = _decoded(path, found.value) if found is not None else {}
+        on_disk = _id_on(runtime.disk, root)
+        # What was refused here before is looked at anew: it is in service only once it is taken.
+        is_new = not record.get("inService")
+        is_stranger = is_new and on_disk is not None and on_disk not in away | here
+        has_moved = is_new and (on_disk in away or (is_stranger and adopt))
+        root_id = on_disk if has_moved else record.get("rootId")
+        root_id = root_id or f"{runtime.rng.getrandbits(128):032x}"
+        version = found.version if found is not None else ABSENT
+        if found is None or has_moved:
+            # The id is settled first: a crash behind it finds it again.
+            version = await metadata.put(path, _encoded(root_id, in_service=has_moved), version)
+        ids[root] = root_id
+        try:
+            # What is a copy of another root stays as it is, and is refused.
+            if is_new and (on_disk is None or on_disk == root_id) and not has_moved:
+                put_in_service(runtime.disk, root, root_id)
+                await metadata.put(path, _encoded(root_id, in_service=True), version)
+            check_root(runtime.disk, root, ids)
+        except (OSError, StorageError) as e:
+            log.error("%s: %s", root, e)
+    if adopt:
+        await leave_out_ledger_ids(metadata, highest_ledger_id(runtime.disk, roots))
+    now = {root_id: root for root, root_id in ids.items()}
+    moved = {p: now[i] for p, i in known.items() if p not in roots and i in now}
+    for before, root in moved.items():
+        log.info("storage root %s was %s before", root, before)
+    return StorageRoots(tuple(roots), ids, moved)
+
+
+async def _known(metadata: MetadataStore) -> dict[str, str]:
+    """The ids of all roots that ever were, by their paths."""
+    found = {}
+    for child in await metadata.children(STORAGE_ROOTS):
+        value = await metadata.get(f"{STORAGE_ROOTS}/{child}")
+        if value is not None:
+            found[storage_root_at(child)] = _decoded(child, value.value).get("rootId", "")
+    return found
+
+
+def known_ids(records: Mapping[str, bytes]) -> dict[str, str]:
+    """The ids of roots in service, by path, from the values below ``STORAGE_ROOTS``."""
+    decoded = {name: _decoded(name, value) for name, value in records.items()}
+    return {
+        storage_root_at(name): record.get("rootId", "")
+        for name, record in decoded.items()
+        if record.get("inService")
+    }
+
+
+def _id_on(disk: Disk, root: str) -> str | None:
+    try:
+        return _read_id(disk, root)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read_id(disk: Disk, root: str) -> str:
+    file = disk.open(f"{root}/{MARKER}")
+    try:
+        return str(json.loads(file.read(0, 4096))["rootId"])
+    finally:
+        file.close()
+
+
+def check_root(disk: Disk, root: str, ids: Ids) -> None:
+    """Raise ``RefusedRootError`` unless a root is the one it should be. Blocks."""
+    wanted = ids.get(root)
+    if wanted is None:
+        return
+    try:
+        found = _read_id(disk, root)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        what = "is not there" if isinstance(e, FileNotFoundError) else f"cannot be read ({e})"
+        raise RefusedRootError(
+            f"storage root {root} is refused: its file {MARKER} {what}. Mount the right directory, "
+            "or let the job replicate_ledgers fill it again"
+        ) from None
+    if found != wanted:
+        raise RefusedRootError(
+            f"storage root {root} is refused: it is {found}, and {wanted} belongs there. Mount the "
+            "right directory"
+        )
+
+
+def put_in_service(disk: Disk, root: str, root_id: str) -> None:
+    """Give a root its file: from now on it counts. Blocks."""
+    disk.make_dirs(root)
+    document = {"version": FORMAT_VERSION, "rootId": root_id}
+    disk.write_atomic(f"{root}/{MARKER}", json.dumps(document).encode())
+
+
+def _encoded(root_id: str, *, in_service: bool) -> bytes:
+    document = {"version": FORMAT_VERSION, "rootId": root_id, "inService": in_service}
+    return json.dumps(document).encode()
+
+
+def _decoded(path: str, value: bytes) -> dict[str, str]:
+    try:
+        document: dict[str, str] = json.loads(value)
+        check_version(document, FORMAT_VERSION)
+    except (KeyError, TypeError, ValueError) as e:
+        raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+    return document

@@ -1,0 +1,69 @@
+"""The logs of a table, one on each of its roots, as its owner comes to them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+from pulsark.errors import OlderMetadataError, StorageError
+from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.storage.table.log.root_log import RootLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pulsark.storage.table.files.record import TableRecord
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class TableLogs:
+    """``check_root`` refuses a directory on a root that is not the one it was."""
+
+    def __init__(
+        self,
+        record: TableRecord,
+        topic: str,
+        disk: Disk,
+        worker: Worker,
+        check_root: Callable[[str], None],
+    ) -> None:
+        self._logs = [RootLog(disk, root, topic) for root in record.roots]
+        self._worker = worker
+        self._check_root = check_root
+
+    def __iter__(self) -> Iterator[RootLog]:
+        return iter(self._logs)
+
+    async def run(self, table_log: RootLog, work: Callable[[RootLog], T]) -> T:
+        """Do something with one log on a thread, if its root is the one that it was."""
+
+        def checked() -> T:
+            self._check_root(table_log.directory)
+            return work(table_log)
+
+        return await run_in_worker(self._worker, checked)
+
+    async def check(self, record: TableRecord) -> None:
+        """``OlderMetadataError`` if a root that can be reached knows more than the record."""
+        for table_log in self._logs:
+            await self._knows_more(table_log, record, refuse=True)
+
+    async def newer(self, record: TableRecord) -> list[str]:
+        """The directories whose logs have what the record does not know of."""
+        return [each.directory for each in self._logs if await self._knows_more(each, record)]
+
+    async def _knows_more(
+        self, table_log: RootLog, record: TableRecord, *, refuse: bool = False
+    ) -> bool:
+        try:
+            await self.run(table_log, lambda log: log.check(record))
+        except OlderMetadataError:
+            if refuse:
+                raise
+            return True
+        except (OSError, StorageError) as e:
+            log.debug("%s: cannot be looked at now: %s", table_log.directory, e)
+        return False

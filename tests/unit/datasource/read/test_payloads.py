@@ -1,0 +1,284 @@
+"""``valueFormat`` auto and json: the payload's fields as columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.options.options import Options
+from pulsark.datasource.read import reader as reader_module
+from pulsark.datasource.read.ddl import parse_ddl
+from pulsark.datasource.read.layout import layout_of
+from pulsark.datasource.read.reader import FilteringReader
+from pulsark.datasource.source import PulsarkSource
+from pulsark.schemas.definition import SchemaData, SchemaType
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.entry import build_entry
+from tests.support.fake_broker import FakeBroker
+from tests.support.typed_values import encoded
+
+FIRST = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "item", "type": ["null", "string"], "default": None},
+        {"name": "sizes", "type": {"type": "array", "items": "int"}},
+        {"name": "more", "type": {"type": "map", "values": "double"}},
+        {"name": "at", "type": {"type": "record", "name": "P", "fields": [
+            {"name": "x", "type": "float"}]}},
+    ],
+}  # fmt: skip
+SECOND = {**FIRST, "fields": [*FIRST["fields"], {"name": "price", "type": ["null", "double"]}]}  # type: ignore[misc]
+ORDER = {"id": 1, "item": "tea", "sizes": [1, 2], "more": {"a": 0.5}, "at": {"x": 1.5}}
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as fake:
+        yield fake
+
+
+def schema(definition: Any, kind: SchemaType = SchemaType.AVRO) -> SchemaData:
+    return SchemaData(kind, json.dumps(definition).encode())
+
+
+def avro(definition: Any, value: Any) -> bytes:
+    return encoded(definition, value)[0]
+
+
+def message(payload: bytes, version: int | None, key: str = "k") -> bytes:
+    head = pb.MessageMetadata(
+        producer_name="p", sequence_id=7, publish_time=1000, partition_key=key
+    )
+    head.properties.add(key="n", value="1")
+    if version is not None:
+        head.schema_version = version.to_bytes(8, "big")
+    return build_entry(head, payload)
+
+
+def options(broker: FakeBroker, **raw: str) -> Options:
+    given = {"adminUrl": broker.admin_url, "pollTimeoutMs": "2000"}
+    given |= {} if "topics" in raw else {"topic": "t"}
+    return Options.parse(given | raw, streaming=False)
+
+
+def source(broker: FakeBroker, **raw: str) -> PulsarkSource:
+    found = {"adminurl": broker.admin_url, "polltimeoutms": "2000"}
+    found |= {} if "topics" in raw else {"topic": "t"}
+    return PulsarkSource(found | {key.lower(): value for key, value in raw.items()})
+
+
+def read(broker: FakeBroker, *filters: Any, **raw: str) -> list[dict[str, Any]]:
+    origin = source(broker, **raw)
+    columns = origin.schema()
+    assert not isinstance(columns, str)
+    reader = origin.reader(columns)
+    if filters:
+        assert list(reader.pushFilters(list(filters))) == []
+    found = [rows for split in reader.partitions() for rows in reader.read(split)]
+    for rows in found:
+        assert isinstance(rows, pa.RecordBatch)
+        assert rows.schema == to_arrow_schema(columns, timezone="UTC")
+    return [row for rows in found for row in rows.to_pylist()]  # type: ignore[union-attr]
+
+
+def test_the_fields_of_avro_are_columns_and_grow(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.schemas["public/default/t"] = [schema(FIRST)]
+    broker.publish(topic, [message(avro(FIRST, ORDER), 0)])
+    (row,) = read(broker, valueFormat="auto")
+    wanted = {**ORDER, "more": [("a", 0.5)]}
+    assert {name: row[name] for name in wanted} == wanted
+    assert row["__topic"] == topic
+    assert (row["__partition"], row["__key"], row["__valueRaw"]) == (-1, "k", None)
+    place = row["__ledgerId"], row["__entryId"], row["__batchIndex"]
+    assert row["__messageId"] == ":".join(map(str, (*place[:2], -1, place[2])))
+    assert row["__messageProperties"] == [("n", "1")]
+    broker.schemas["public/default/t"].append(schema(SECOND))
+    broker.publish(topic, [message(avro(SECOND, {**ORDER, "id": 2, "price": 3.5}), 1)])
+    rows = read(broker, valueFormat="auto", columns="id,price,__publishTime")
+    assert [(row["id"], row["price"]) for row in rows] == [(1, None), (2, 3.5)]
+
+
+def test_a_reader_that_began_before_a_schema_reads_its_messages(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.schemas["public/default/t"] = [schema(FIRST)]
+    broker.publish(topic, [message(avro(FIRST, ORDER), 0)])
+    given = options(broker, valueFormat="auto")
+    layout = layout_of(given, lambda: {topic: {bytes(8): schema(FIRST)}})
+    reader = FilteringReader(given, layout, ("id", "__valueRaw"))
+    broker.schemas["public/default/t"].append(schema(SECOND))
+    broker.publish(topic, [message(avro(SECOND, {**ORDER, "id": 2, "price": 3.5}), 1)])
+    found = [rows for split in reader.partitions() for rows in reader.read(split)]
+    assert [row for rows in found for row in rows.to_pylist()] == [
+        {"id": 1, "__valueRaw": None},
+        {"id": 2, "__valueRaw": None},
+    ]
+
+
+def test_what_is_no_value_of_its_schema_is_kept_as_it_is(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.schemas["public/default/t"] = [schema(FIRST)]
+    sent = [message(b"\xff\xff", 0), message(b"free", None), message(b"unknown", 9)]
+    broker.publish(topic, sent)
+    rows = read(broker, valueFormat="auto", columns="id,__valueRaw")
+    assert [(row["id"], row["__valueRaw"]) for row in rows] == [
+        (None, b"\xff\xff"), (None, b"free"), (None, b"unknown"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "value"),
+    [
+        (SchemaType.INT32, b"\x00\x00\x00\x05", 5),
+        (SchemaType.STRING, b"five", "five"),
+        (SchemaType.DOUBLE, b"\x40\x14" + bytes(6), 5.0),
+        (SchemaType.BYTES, b"five", b"five"),
+    ],
+)
+def test_values_of_primitive_schemas(
+    broker: FakeBroker, kind: SchemaType, payload: bytes, value: Any
+) -> None:
+    topic = broker.create("t")
+    if kind is not SchemaType.BYTES:
+        broker.schemas["public/default/t"] = [SchemaData(kind)]
+    broker.publish(topic, [message(payload, 0)])
+    (row,) = read(broker, valueFormat="auto")
+    assert row["value"] == value
+
+
+def test_filters_on_fields_and_on_the_message(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    broker.schemas["public/default/t"] = [schema(FIRST)]
+    orders = [{**ORDER, "id": i} for i in range(5)]
+    sent = [message(avro(FIRST, order), 0, f"k{order['id']}") for order in orders]
+    broker.publish(topic, sent)
+    raw = {"valueFormat": "auto", "pushdown": "true"}
+    assert [row["id"] for row in read(broker, EqualTo(("id",), 3), **raw)] == [3]
+    assert [row["id"] for row in read(broker, EqualTo(("__key",), "k2"), **raw)] == [2]
+    assert read(broker, EqualTo(("__partition",), 0), **raw) == []
+
+
+def test_json_by_a_schema_of_the_query(broker: FakeBroker) -> None:
+    topic = broker.create("t")
+    texts = [
+        b'{"id": 1, "at": {"x": 2.5}, "tags": ["a", null], "unknown": 0}',
+        b'{"id": "one"}', b"no json", b"[1]", b"{}",
+    ]  # fmt: skip
+    broker.publish(topic, [message(text, None) for text in texts])
+    ddl = "id BIGINT, at STRUCT<x: DOUBLE>, tags ARRAY<STRING>"
+    rows = read(broker, valueFormat="json", valueSchema=ddl, includeProperties="false")
+    assert "__messageProperties" not in rows[0]
+    shown = [(row["id"], row["at"], row["tags"], row["__valueRaw"]) for row in rows]
+    assert shown == [
+        (1, {"x": 2.5}, ["a", None], None),
+        (None, None, None, b'{"id": "one"}'),
+        (None, None, None, b"no json"),
+        (None, None, None, b"[1]"),
+        (None, None, None, None),
+    ]
+
+
+def test_what_is_refused(broker: FakeBroker) -> None:
+    def refused(**raw: str) -> str:
+        with pytest.raises(OptionError) as caught:
+            source(broker, **raw).schema()
+        return str(caught.value)
+
+    broker.create("t")
+    broker.create("u")
+    broker.schemas["public/default/t"] = [schema(FIRST)]
+    broker.schemas["public/default/u"] = [schema(SECOND)]
+    assert "t and persistent://public/default/u have different schemas" in refused(
+        topics="t,u", valueFormat="auto"
+    )
+    assert "did you mean 'item'?" in refused(valueFormat="auto", columns="itme")
+    clash = {**FIRST, "fields": [{"name": "__key", "type": "int"}]}
+    broker.schemas["public/default/t"] = [schema(clash)]
+    assert "the payload has a field __key" in refused(valueFormat="auto")
+    for ddl, says in [
+        ("a DECIMAL", "'decimal' is none of boolean"),
+        ("a MAP<STRING, INT>", "'map' is none of"),
+        ("a", "'' is none of"),
+        ("a INT b INT", "'b' is in the place of a comma"),
+        ("a INT, a INT", "'a' is there twice"),
+        ("a STRUCT<x INT", "'' is in the place of a comma"),
+        ("a ARRAY<INT", "'' is in the place of '>'"),
+        ("a INT; b", "'; b' cannot be read"),
+        (", a INT", "',' is in the place of a name"),
+        ("a " + "ARRAY<" * 30 + "INT" + ">" * 30, "nested more than 20 times"),
+    ]:
+        message = refused(valueFormat="json", valueSchema=ddl)
+        assert f"option 'valueSchema': {says}" in message or says in message
+
+
+def test_ddl() -> None:
+    assert parse_ddl("`a ``b` INT, c STRUCT<d: ARRAY<STRUCT<e TINYINT>>>") == {
+        "type": "struct",
+        "fields": [
+            {"name": "a `b", "type": "integer", "nullable": True, "metadata": {}},
+            {
+                "name": "c",
+                "type": {
+                    "type": "struct",
+                    "fields": [
+                        {
+                            "name": "d",
+                            "type": {
+                                "type": "array",
+                                "elementType": {
+                                    "type": "struct",
+                                    "fields": [
+                                        {
+                                            "name": "e",
+                                            "type": "byte",
+                                            "nullable": True,
+                                            "metadata": {},
+                                        }
+                                    ],
+                                },
+                                "containsNull": True,
+                            },
+                            "nullable": True,
+                            "metadata": {},
+                        }
+                    ],
+                },
+                "nullable": True,
+                "metadata": {},
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize("value_format", ["raw", "auto"])
+def test_typed_files_give_the_rows_of_entries(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value_format: str
+) -> None:
+    monkeypatch.setattr(reader_module.split_partitions, "__defaults__", (0,))
+    topic = broker.create("t")
+    broker.schemas["public/default/t"] = [schema(FIRST), schema(SECOND)]
+    sent = [
+        message(avro(FIRST, ORDER), 0),
+        message(avro(SECOND, {**ORDER, "price": 1.5}), 1),
+        *(message(avro(FIRST, {**ORDER, "id": i}), 0) for i in range(20)),
+    ]
+    broker.publish(topic, sent)
+    broker.roll(topic)
+    broker.publish(topic, [*sent, message(b"\xff", 0), message(b"free", None)])
+    for ledger_id, held in broker.topics[topic][-1].ledgers.items():
+        broker.seal(topic, ledger_id, len(held), str(tmp_path))
+    wanted = read(broker, valueFormat=value_format, readTableFiles="false")
+    assert len(wanted) == 46
+    broker.reads = 0
+    assert read(broker, valueFormat=value_format) == wanted
+    assert broker.reads == 0

@@ -1,0 +1,164 @@
+"""What a connection leaves behind goes in many turns, and all of it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.dispatch.model.subscription_type import SubType
+from pulsark.dispatch.subscription.dispatcher import READ_ENTRIES
+from pulsark.limits import CONSUMERS_LEAVING_AT_ONCE_MAX, CONSUMERS_TOLD_AT_ONCE_MAX, TURN_SECONDS
+from pulsark.wire.position import Position
+from tests.support.broker_clients import (
+    FAILOVER,
+    KEY_SHARED,
+    NAME,
+    SHARED,
+    TOPIC,
+    BrokerInMemory,
+    Client,
+    Command,
+    scenario,
+)
+from tests.support.subscription_bench import LEDGER, Bench
+from tests.support.ticking_clock import TickingClock, use_queue_of
+
+STEPS_PER_TURN = 2
+
+
+def use_slow_steps(broker: BrokerInMemory) -> None:
+    """Each step of what stands in the run queue takes half a turn. For topics loaded later."""
+    use_queue_of(broker, TickingClock(TURN_SECONDS / STEPS_PER_TURN))
+
+
+async def join_all(client: Client, count: int, kind: int, topic: str = TOPIC) -> None:
+    for number in range(count):
+        fields = {"kind": kind, "consumer_id": number, "consumer_name": f"c{number}"}
+        client.send(client.subscribe_command(topic, **fields))
+    for _ in range(count):
+        await client.take(Command.SUCCESS)
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@pytest.mark.parametrize("kind", [FAILOVER, SHARED, KEY_SHARED])
+def test_many_consumers_leave_some_in_each_turn(kind: int, domain: str) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        use_slow_steps(broker)
+        topic = TOPIC.replace("persistent", domain)
+        client, other = Client(broker), Client(broker)
+        await other.subscribe(topic, kind=kind, consumer_name="d")
+        await join_all(client, 100, kind, topic)
+        subscription = other.connection.consumers[1].subscription
+        count = [subscription.type.consumer_count]
+        client.connection.connection_lost(None)
+        while len(broker.broker.run_queue):
+            count.append(subscription.type.consumer_count)
+            await asyncio.sleep(0)
+        assert count[0] == 101
+        most = max(before - after for before, after in pairwise(count))
+        assert most <= STEPS_PER_TURN * CONSUMERS_LEAVING_AT_ONCE_MAX
+        assert subscription.consumers == [other.connection.consumers[1]]
+
+    run()
+
+
+@pytest.mark.parametrize("how", ["leaves", "asks again", "leaves, and a seek"])
+@pytest.mark.parametrize("sub_type", [SubType.Shared, SubType.Key_Shared])
+def test_very_many_entries_are_given_back_some_in_each_turn(sub_type, how, monkeypatch) -> None:
+    count = 3 * READ_ENTRIES + 7
+
+    async def run() -> None:
+        bench = Bench(sub_type)
+        bench.topic.run_queue = RunQueue(TickingClock(TURN_SECONDS / STEPS_PER_TURN))
+        bench.connect("a")
+        bench.flow("a", count)
+        bench.publish(count)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(bench.consumers["a"].pending) == count
+        bench.connect("b")
+        bench.taken()
+        given_back: list[Position] = []
+        give_back = bench.subscription.type.give_back
+        monkeypatch.setattr(
+            bench.subscription.type, "give_back", lambda p: [given_back.append(p), give_back(p)]
+        )
+        left = bench.consumers["a"]
+        if how == "asks again":
+            left.permits = 0
+            bench.subscription.redeliver(left, None, None)
+        else:
+            bench.leave("a")
+        bench.flow("b", 2 * count)
+        assert bench.taken() == []  # not before all wait
+        # Somebody acknowledges one that is on its way, and one that waits.
+        acked = [Position(LEDGER, 0), Position(LEDGER, count - 1)]
+        bench.subscription.acknowledge([(p, None, None) for p in acked], lambda _: None)
+        if how == "leaves, and a seek":
+            bench.subscription.dispatcher.rewind()
+        most = 0
+        while len(bench.topic.run_queue):
+            before = len(given_back)
+            await asyncio.sleep(0)
+            most = max(most, len(given_back) - before)
+        assert most <= STEPS_PER_TURN * READ_ENTRIES
+        taken = bench.taken()
+        if how == "asks again" and sub_type == SubType.Key_Shared:
+            return  # what becomes of slots that drain is told elsewhere
+        assert [name for name, _, _ in taken] == ["b"] * (count - 2)
+        assert [entry_id for _, entry_id, _ in taken] == list(range(1, count - 1))
+        assert {again for _, _, again in taken} == {1 if how == "asks again" else 0}
+
+    asyncio.run(run())
+
+
+@scenario()
+async def test_many_producers_leave_some_in_each_turn(broker: BrokerInMemory) -> None:
+    use_slow_steps(broker)
+    client = Client(broker)
+    for number in range(100):
+        await client.open_producer(TOPIC, f"p{number}", number)
+    producers = (await broker.broker.topics.load(NAME)).producers
+    count = [len(producers)]
+    client.connection.connection_lost(None)
+    while producers:
+        count.append(len(producers))
+        await asyncio.sleep(0)
+    assert count[0] == 100
+    assert max(before - after for before, after in pairwise(count)) <= STEPS_PER_TURN
+
+
+@scenario()
+async def test_many_hear_of_a_new_active_one_some_in_each_turn_and_the_last_word_is_right(
+    broker: BrokerInMemory,
+) -> None:
+    use_slow_steps(broker)
+    client, first, best = Client(broker), Client(broker), Client(broker)
+    await join_all(client, 400, FAILOVER)
+    for one, level in ((first, -1), (best, -2)):
+        fields = {"kind": FAILOVER, "consumer_name": "best", "priority_level": level}
+        await one.subscribe(TOPIC, **fields)
+    await asyncio.sleep(1)
+    client.has(Command.ACTIVE_CONSUMER_CHANGE)
+    client.answers.clear()
+    told = []
+    first.connection.connection_lost(None)
+    best.connection.connection_lost(None)
+    while not told or len(broker.broker.run_queue):
+        await asyncio.sleep(0)
+        client.has(Command.ACTIVE_CONSUMER_CHANGE)
+        told.append(len(client.answers))
+    await asyncio.sleep(0.001)
+    client.has(Command.ACTIVE_CONSUMER_CHANGE)
+    most = max(after - before for before, after in pairwise([0, *told]))
+    assert most <= STEPS_PER_TURN * CONSUMERS_TOLD_AT_ONCE_MAX
+    last_words = {}
+    for answer in client.answers:
+        change = answer.active_consumer_change
+        last_words[change.consumer_id] = change.is_active
+    active = next(iter(client.connection.consumers.values())).subscription.type.active
+    assert last_words == {n: n == active.consumer_id for n in range(400)}

@@ -1,0 +1,183 @@
+"""What one client asks for does not keep the others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.limits import REQUESTS_PER_TURN_MAX, REQUESTS_UNDER_WAY_MAX, TURN_SECONDS
+from pulsark.wire.frames import RECEIVE_BYTES, encode_command
+from tests.support.broker_clients import TOPIC, Client, Command, held, scenario
+from tests.support.ticking_clock import LOOK_SECONDS, make_busy
+from tests.support.wire_frames import publish
+
+
+def ping() -> bytes:
+    command = Command(type=Command.PING)
+    command.ping.SetInParent()
+    return encode_command(command)
+
+
+def pongs(client: Client) -> int:
+    client._read()
+    return sum(answer.type == Command.PONG for answer in client.answers)
+
+
+@scenario()
+async def test_others_are_answered_before_a_flood_is_done(broker) -> None:
+    make_busy(broker)
+    flooder, other = Client(broker), Client(broker)
+    await asyncio.sleep(0.01)
+    flooder.send_bytes(ping() * 1000)
+    flooder.connection.flush()
+    assert 0 < pongs(flooder) < 100
+    assert flooder.transport.paused
+    other.send_bytes(ping())
+    await asyncio.sleep(0)
+    assert pongs(other) == 1
+    assert pongs(flooder) < 500
+    await asyncio.sleep(1)
+    assert not flooder.transport.paused
+    assert pongs(flooder) == 1000
+
+
+@scenario()
+async def test_a_handshake_in_pieces_goes_on_after_a_long_turn(broker) -> None:
+    clock = make_busy(broker)
+    client = Client(broker, handshake=False)
+    command = Command(type=Command.CONNECT)
+    command.connect.client_version = "test"
+    command.connect.protocol_version = 21
+    whole = encode_command(command)
+    queue = client.connection._run_queue
+    queue.deadline = clock.monotonic  # nothing is left of the turn
+    client.send_bytes(whole[:7])
+    del queue.deadline
+    assert client.transport.paused
+    client.send_bytes(whole[7:])
+    await client.take(Command.CONNECTED)
+
+
+@scenario()
+async def test_many_floods_together_take_no_longer_turns_than_one(broker) -> None:
+    clock = make_busy(broker)
+    flooders = [Client(broker) for _ in range(20)]
+    for flooder in flooders:
+        flooder.send_bytes(ping() * 500)
+    turns = []
+    while any(flooder.transport.paused for flooder in flooders):
+        before = clock.spent
+        await asyncio.sleep(0)
+        turns.append(clock.spent - before)
+    assert max(turns) < 2 * TURN_SECONDS
+    await asyncio.sleep(0)
+    assert [pongs(flooder) for flooder in flooders] == [500] * 20
+
+
+@scenario()
+async def test_a_flood_is_carried_out_in_order(broker) -> None:
+    make_busy(broker)
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    client.send_bytes(b"".join(publish(1, number, b"x") for number in range(500)))
+    client.send(client.close_command("producer"))
+    assert await client.outcome() == 0
+    receipts = [a.send_receipt for a in client.answers if a.type == Command.SEND_RECEIPT]
+    assert [receipt.sequence_id for receipt in receipts] == list(range(500))
+
+
+@scenario()
+async def test_reads_of_one_turn_share_its_time(broker) -> None:
+    make_busy(broker)
+    client = Client(broker)
+    await asyncio.sleep(0.01)
+    reads = 0
+    while not client.transport.paused:
+        client.send_bytes(ping())
+        reads += 1
+        assert reads < 3 * TURN_SECONDS / LOOK_SECONDS
+    await asyncio.sleep(0.01)
+    assert not client.transport.paused
+    assert pongs(client) == reads > 1
+
+
+@scenario()
+async def test_who_sends_too_much_at_a_time_is_read_in_smaller_pieces(broker) -> None:
+    make_busy(broker)
+    client = Client(broker)
+    assert len(client.connection.get_buffer(-1)) == RECEIVE_BYTES
+    for halvings in range(1, 5):
+        client.send_bytes(ping() * 50)
+        assert len(client.connection.get_buffer(-1)) == RECEIVE_BYTES >> halvings
+        await asyncio.sleep(1)
+        client._read()
+
+
+@scenario()
+async def test_few_requests_begin_at_a_time(broker) -> None:
+    client = Client(broker)
+    ask = Command(type=Command.LOOKUP)
+    ask.lookupTopic.topic, ask.lookupTopic.request_id = TOPIC, 1
+    client.send(*[ask] * 2000)
+    assert len(client.connection.requests) == REQUESTS_PER_TURN_MAX
+    await asyncio.sleep(0.1)
+    client._read()
+    assert sum(answer.type == Command.LOOKUP_RESPONSE for answer in client.answers) == 2000
+    assert not client.transport.paused
+
+
+@scenario()
+async def test_requests_that_wait_for_storage_are_bounded_within_one_read(broker) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 0)
+    most = REQUESTS_UNDER_WAY_MAX
+    with held(broker):
+        commands = [client.subscribe_command(TOPIC, f"s{n}", n) for n in range(2 * most)]
+        client.send(*commands)
+        await asyncio.sleep(0.1)
+        assert len(client.connection.requests) == most
+        assert client.transport.paused
+    await asyncio.sleep(0.1)
+    assert len(client.connection.consumers) == 2 * most
+    assert not client.transport.paused
+
+
+@pytest.mark.parametrize("end", ["hang_up", "broken frame"])
+def test_what_a_closed_connection_had_sent_is_not_carried_out(end) -> None:
+    @scenario()
+    async def run(broker) -> None:
+        make_busy(broker)
+        client = Client(broker)
+        await client.produce(TOPIC, 0)
+        frames = b"".join(publish(1, number, b"x") for number in range(500))
+        if end == "hang_up":
+            client.send_bytes(frames)
+            client.hang_up()
+        else:
+            client.send_bytes(publish(1, 0, b"x") + b"\xff" * 100 + frames)
+        await asyncio.sleep(1)
+        (topic,) = broker.broker.topics.loaded()
+        assert not topic.is_used
+        assert topic.ledger.entries < 100
+        assert client.transport.closed
+
+    run()
+
+
+def test_a_fair_share_is_shorter_where_others_wait() -> None:
+    @dataclasses.dataclass
+    class Stopped:
+        def monotonic(self) -> float:
+            return 7.0
+
+    @scenario()
+    async def run(broker) -> None:
+        queue = RunQueue(Stopped())  # type: ignore[arg-type]
+        assert queue.deadline() == 7.0 + 2 * TURN_SECONDS
+        queue.call(lambda: None)
+        assert queue.deadline() == 7.0 + TURN_SECONDS / 4
+
+    run()

@@ -1,0 +1,85 @@
+"""When garbage is looked for: once memory has grown, and in a quiet moment if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+
+from pulsark.dispatch.loop.garbage import GROWTH_BYTES, LOOK_SECONDS, URGENT_GROWTH_BYTES, Garbage
+from pulsark.runtime import GC_THRESHOLDS
+from tests.sim.clock import SimClock
+from tests.sim.simulation import Simulation
+
+
+class Process:
+    """Its memory and how busy it is."""
+
+    def __init__(self) -> None:
+        self.bytes = 100 << 20
+        self.busy = False
+        self.searches = 0
+
+    def is_busy(self) -> bool:
+        return self.busy
+
+    def collect(self) -> None:
+        self.searches += 1
+        self.bytes -= 50 << 20
+
+
+def test_garbage_is_looked_for_when_memory_has_grown() -> None:
+    async def main() -> None:
+        process = Process()
+        garbage = Garbage(
+            SimClock(sim.loop),
+            process,  # type: ignore[arg-type]
+            lambda: process.bytes,
+            process.collect,
+        )
+        garbage.start()
+
+        async def searches() -> int:
+            await asyncio.sleep(LOOK_SECONDS)
+            return process.searches
+
+        assert await searches() == 0
+        process.bytes += GROWTH_BYTES - 1
+        assert await searches() == 0
+        process.bytes += 1
+        assert await searches() == 1
+        assert await searches() == 1  # what was left counts as what there was before
+        process.busy = True
+        process.bytes += GROWTH_BYTES
+        assert await searches() == 1
+        process.bytes += URGENT_GROWTH_BYTES - GROWTH_BYTES
+        assert await searches() == 2
+        process.busy = False
+        process.bytes -= 100 << 20
+        assert await searches() == 2
+        process.bytes += GROWTH_BYTES
+        assert await searches() == 3
+        garbage.close()
+        process.bytes += URGENT_GROWTH_BYTES
+        assert await searches() == 3
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_young_objects_are_searched_without_a_noticeable_pause() -> None:
+    young, middle, old = GC_THRESHOLDS
+    assert young <= 25_000  # a thousand objects take about 70 microseconds
+    assert young * middle <= 100_000
+    assert old >= 100_000  # never by itself
+    gc.collect()
+    kept = [[number] for number in range(young)]
+    shortest = min(timed_search() for _ in range(3))
+    assert shortest < 0.05
+    assert len(kept) == young
+
+
+def timed_search() -> float:
+    began = time.perf_counter()
+    gc.collect(0)
+    return time.perf_counter() - began

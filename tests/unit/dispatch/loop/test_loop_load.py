@@ -1,0 +1,36 @@
+"""Whether the event loop's thread is busy."""
+
+from __future__ import annotations
+
+from pulsark.dispatch.loop.load import BUSY_SHARE, QUIET_SECONDS, LoopLoad
+
+
+class Hands:
+    """A clock, and the time that the thread worked."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.used = 7.0
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def work(self, seconds: float, share: float) -> None:
+        self.now += seconds
+        self.used += seconds * share
+
+
+def test_it_is_busy_until_it_was_quiet_for_a_while() -> None:
+    hands = Hands()
+    load = LoopLoad(hands, lambda: hands.used)
+    hands.work(2, BUSY_SHARE - 0.01)
+    assert not load.is_busy()
+    hands.work(2, BUSY_SHARE + 0.01)
+    assert load.is_busy()
+    hands.work(QUIET_SECONDS - 0.1, 0)
+    assert load.is_busy()
+    hands.work(0.1, 0)
+    assert not load.is_busy()

@@ -1,0 +1,99 @@
+"""Work that takes its turns: in order, some milliseconds at a time, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.limits import TURN_SECONDS
+from tests.support.ticking_clock import TickingClock
+
+
+def test_a_turn_ends_when_its_time_is_over_and_the_order_is_kept() -> None:
+    async def run() -> None:
+        queue, done = RunQueue(TickingClock(TURN_SECONDS / 10)), []
+        for number in range(35):
+            queue.call(lambda number=number: done.append(number))
+        assert done == []
+        per_turn = []
+        while len(queue):
+            before = len(done)
+            await asyncio.sleep(0)
+            per_turn.append(len(done) - before)
+        assert per_turn == [10, 10, 10, 5]
+        assert done == list(range(35))
+
+    asyncio.run(run())
+
+
+def test_steps_are_taken_half_a_turn_at_once_and_then_with_everybody_else() -> None:
+    async def run() -> None:
+        queue, done = RunQueue(TickingClock(TURN_SECONDS / 10)), []
+
+        def steps(name: str) -> Iterator[None]:
+            for number in range(12):
+                done.append((name, number))
+                yield
+
+        queue.take_steps(steps("a"))
+        assert len(done) == 5
+        queue.take_steps(steps("b"))
+        assert len(done) == 10
+        longest = 0
+        while len(queue):
+            before = len(done)
+            await asyncio.sleep(0)
+            longest = max(longest, len(done) - before)
+        assert longest <= 10
+        assert [n for name, n in done if name == "a"] == list(range(12))
+        assert [n for name, n in done if name == "b"] == list(range(12))
+
+    asyncio.run(run())
+
+
+def test_one_that_fails_is_told_to_the_loop_and_keeps_nobody_else_waiting() -> None:
+    async def run() -> None:
+        queue, done, told = RunQueue(TickingClock(0)), [], []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        queue.call(lambda: 1 // 0)
+        queue.call(lambda: done.append(1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert done == [1]
+        assert isinstance(told[0]["exception"], ZeroDivisionError)
+        queue.call(lambda: done.append(2))
+        await asyncio.sleep(0)
+        assert done == [1, 2]
+
+    asyncio.run(run())
+
+
+def test_a_step_that_fails_is_told_to_the_loop_and_not_to_who_asked() -> None:
+    async def run() -> None:
+        queue, told = RunQueue(TickingClock(0)), []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+        def steps() -> Iterator[None]:
+            yield
+            raise ZeroDivisionError
+
+        queue.take_steps(steps())
+        assert isinstance(told[0]["exception"], ZeroDivisionError)
+        assert "steps" in told[0]["message"]
+
+    asyncio.run(run())
+
+
+def test_of_many_calls_one_that_fails_keeps_none_from_its_turn() -> None:
+    async def run() -> None:
+        queue, done, told = RunQueue(TickingClock(TURN_SECONDS / 10)), [], []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        queue.call_all(lambda n=number: done.append(n if n % 3 else 1 // 0) for number in range(12))
+        assert len(queue)
+        for _ in range(12):
+            await asyncio.sleep(0)
+        assert done == [number for number in range(12) if number % 3]
+        assert len(told) == 4
+
+    asyncio.run(run())

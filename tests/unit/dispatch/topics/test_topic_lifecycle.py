@@ -1,0 +1,346 @@
+"""Topics come and go, at the same time, and with errors in between: never half of one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pulsark.dispatch.topics.topic_making import NamespaceFullError
+from pulsark.errors import ClientError, MetadataError, PulsarkError, ServerError, StorageError
+from pulsark.metadata.paths import managed_ledger_path
+from pulsark.metadata.resources import AlreadyExistsError, InUseError
+from pulsark.wire.topic_name import TopicName
+from tests.sim.metadata import HeldStore
+from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, scenario
+from tests.support.lost_answers import ForgetfulStore
+
+MOST_TURNS = 60
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def used(broker: BrokerInMemory) -> str:
+    """A topic with messages and a subscription; its id."""
+    client = Client(broker)
+    await client.produce(TOPIC, 3)
+    await client.subscribe(TOPIC)
+    client.hang_up()
+    await asyncio.sleep(0.1)
+    return broker.broker.topics.get_loaded(NAME).ledger.topic_id
+
+
+async def check_gone(broker: BrokerInMemory, topic_id: str) -> None:
+    """Nothing is left of the topic."""
+    log = await broker.broker.cursor_logs.of(NAME)
+    assert log.subscriptions(topic_id) == []
+    assert await broker.metadata.get(managed_ledger_path(NAME)) is None
+    assert await broker.metadata.children("/delayed-buckets") == []
+    named = [await broker.metadata.get(f"/ledgers/{i}") for i in broker.bookie.ledger_ids()]
+    assert all(found is not None and b"/cursors/" in found.value for found in named)
+
+
+# -- deletion --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["carried out", "not carried out"])
+@scenario()
+async def test_a_deletion_that_stops_leaves_all_of_the_topic_or_nothing(broker, done: bool) -> None:
+    broker.metadata = store = ForgetfulStore(broker._tree, "/managed-ledgers")
+    broker.broker = broker._new_broker()
+    await broker.start()
+    store.done = done
+    for number in range(1, 20):
+        topic_id = await used(broker)
+        store.writes, store.loses = 0, number
+        try:
+            await broker.broker.deletion.delete_topic(NAME)
+        except MetadataError:
+            stopped = True
+        else:
+            stopped = False
+        store.loses = 0
+        if await broker.broker.catalog.exists(NAME):
+            topic = await broker.broker.topics.load(NAME)
+            assert set(topic.subscriptions) == {"s"}, "a live topic has its subscriptions"
+            assert topic.ledger.entries == 3
+        if stopped:
+            await broker.broker.deletion.delete_topic(NAME)
+        await check_gone(broker, topic_id)
+        if not stopped:
+            assert number > 1
+            return
+    pytest.fail("no deletion came to its end")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@scenario()
+async def test_whoever_meets_a_deletion_that_stopped_goes_on_with_it(
+    broker, restarted: bool
+) -> None:
+    topic_id = await used(broker)
+    broker.bookie.read_only = True
+    with pytest.raises(PulsarkError):
+        await broker.broker.deletion.delete_topic(NAME)
+    assert not await broker.broker.catalog.exists(NAME)
+    broker.bookie.read_only = False
+    if restarted:
+        await broker.restart()
+    await Client(broker).produce(TOPIC, 1)
+    topic = broker.broker.topics.get_loaded(NAME)
+    assert topic.ledger.topic_id != topic_id
+    assert topic.subscriptions == {}
+    await broker.broker.deletion.delete_topic(NAME, force=True)
+    await check_gone(broker, topic_id)
+    with pytest.raises(ClientError) as refused:
+        await broker.broker.deletion.delete_topic(NAME)
+    assert refused.value.code == ServerError.TopicNotFound
+
+
+@scenario(topicsAtRestCheckIntervalInSeconds=60)
+async def test_a_deletion_goes_on_after_a_restart_although_nobody_comes(broker) -> None:
+    topic_id = await used(broker)
+    broker.bookie.read_only = True
+    with pytest.raises(PulsarkError):
+        await broker.broker.deletion.delete_topic(NAME)
+    await broker.restart()
+    await asyncio.sleep(70)
+    assert await broker.broker.catalog.is_stored(NAME), "it cannot be deleted yet"
+    broker.bookie.read_only = False
+    await asyncio.sleep(70)
+    await check_gone(broker, topic_id)
+
+
+@pytest.mark.parametrize("delete_first", [True, False])
+@scenario()
+async def test_an_unload_and_a_deletion_at_once_are_one_after_the_other(
+    broker, delete_first: bool
+) -> None:
+    for lead in range(MOST_TURNS):
+        topic_id = await used(broker)
+        works = [broker.broker.deletion.delete_topic(NAME), broker.broker.topics.unload(NAME)]
+        first, second = works if delete_first else reversed(works)
+        begun = asyncio.ensure_future(first)
+        await turns(lead)
+        await asyncio.gather(begun, second)
+        assert not await broker.broker.catalog.exists(NAME), lead
+        await check_gone(broker, topic_id)
+
+
+# -- making ----------------------------------------------------------------------------------------
+
+
+@scenario()
+async def test_a_topic_has_partitions_or_has_none(broker) -> None:
+    made = set()
+    for lead in range(30):
+        name = TopicName.parse(f"persistent://public/default/t{lead}")
+        producing = asyncio.ensure_future(broker.broker.creation.topic_for_clients(name))
+        await turns(lead)
+        try:
+            await broker.broker.creation.create_partitioned_topic(name, 2, {})
+        except AlreadyExistsError:
+            made.add("one")
+        else:
+            made.add("partitions")
+        await asyncio.gather(producing, return_exceptions=True)
+        parted = await broker.broker.resources.partitioned_topics.get(name)
+        assert (parted is None) == await broker.broker.catalog.is_stored(name), lead
+    assert made == {"one", "partitions"}
+
+
+@scenario(maxTopicsPerNamespace=5)
+async def test_topics_made_at_once_are_not_too_many(broker) -> None:
+    counted = 0
+    list_topics = broker.broker.catalog.list_topics
+
+    async def counting(*given: Any, **more: Any) -> list[str]:
+        nonlocal counted
+        counted += 1
+        return await list_topics(*given, **more)
+
+    broker.broker.catalog.list_topics = counting
+    names = [TopicName.parse(f"{TOPIC}{n}") for n in range(20)]
+    makers = [broker.broker.creation.topic_for_clients(name) for name in names[:16:2]]
+    makers += [broker.broker.creation.create_topic(name, {}) for name in names[1:16:2]]
+    makers += [broker.broker.creation.create_partitioned_topic(name, 2, {}) for name in names[16:]]
+    answers = await asyncio.gather(*makers, return_exceptions=True)
+    assert all(isinstance(a, NamespaceFullError) for a in answers if isinstance(a, Exception))
+    assert sum(not isinstance(answer, Exception) for answer in answers) == 5
+    assert counted == 1, "they are counted once, not once for each"
+    assert len(await list_topics("public/default")) == 5
+    await broker.broker.deletion.delete_topic(names[0], force=True)
+    assert await broker.broker.creation.topic_for_clients(names[0]), "there is room again"
+    with pytest.raises(NamespaceFullError):
+        await broker.broker.creation.create_topic(names[-1], {})
+    await asyncio.sleep(100)
+    with pytest.raises(NamespaceFullError):
+        await broker.broker.creation.create_topic(names[-1], {})
+    assert counted == 3
+
+
+@scenario()
+async def test_a_name_like_a_partitions_is_that_of_a_topic_with_partitions(broker) -> None:
+    """All partitions of a topic share its table; a topic of its own would have it, too."""
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    refused = await client.open_producer(f"{TOPIC}-partition-7", "p", 2)
+    assert refused == ServerError.NotAllowedError
+    with pytest.raises(ClientError, match="create it with partitions"):
+        await broker.broker.creation.create_topic(TopicName.parse(f"{NAME}-partition-7"), {})
+
+
+# -- who comes while all partitions are deleted ----------------------------------------------------
+
+
+async def holding(broker: BrokerInMemory) -> HeldStore:
+    """A broker whose requests to the metadata store can be held back."""
+    await broker.metadata.close()
+    broker.metadata = store = HeldStore(broker._tree)
+    broker.broker = broker._new_broker()
+    await broker.start()
+    return store
+
+
+def hold(store: HeldStore, number: int) -> None:
+    """Hold back this request from now on."""
+    store.requests, store.hold_at = 0, number
+    store.reached, store.let_go = asyncio.Event(), asyncio.Event()
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@scenario()
+async def test_who_is_on_the_way_to_a_partition_keeps_the_topic_or_is_told_to_come_again(
+    broker, kind: str, domain: str
+) -> None:
+    store = await holding(broker)
+    find = broker.broker.creation.topic_for_clients
+    for number in range(1, MOST_TURNS):
+        base = TopicName.parse(f"{domain}://public/default/t{number}")
+        await broker.broker.creation.create_partitioned_topic(base, 3, {})
+        name = base.with_partition(2)
+        client, topic = Client(broker), await find(name)
+        await turns(5)
+
+        async def found(*_: Any, topic: Any = topic, **__: Any) -> Any:
+            return topic  # it was asked for before the deletion began
+
+        broker.broker.creation.topic_for_clients = found
+        hold(store, number)
+        deleting = asyncio.ensure_future(broker.broker.deletion.delete_partitioned_topic(base))
+        await asyncio.sleep(0.1)
+        if kind == "producer":
+            admitted = not isinstance(await client.open_producer(str(name), "p"), int)
+        else:
+            admitted = await client.subscribe(str(name)) == 0
+        store.hold_at = 0
+        store.let_go.set()
+        (failed,) = await asyncio.gather(deleting, return_exceptions=True)
+        broker.broker.creation.topic_for_clients = find
+        assert failed is None or isinstance(failed, InUseError)
+        assert admitted == (failed is not None), number
+        assert await broker.broker.catalog.exists(name) == admitted, number
+        client.hang_up()
+        if not store.reached.is_set():
+            assert number > 3
+            return
+    pytest.fail("the deletion makes more requests")
+
+
+@scenario()
+async def test_who_asks_for_a_partition_while_it_is_deleted_does_not_make_it_again(broker) -> None:
+    store = await holding(broker)
+    for number in range(1, MOST_TURNS):
+        base = TopicName.parse(f"{TOPIC}{number}")
+        await broker.broker.creation.create_partitioned_topic(base, 1, {})
+        partition = base.with_partition(0)
+        await broker.broker.creation.topic_for_clients(partition)
+        await broker.broker.topics.unload(partition)
+        hold(store, number)
+        asking = asyncio.ensure_future(broker.broker.topics.load(partition))
+        await asyncio.sleep(0.1)
+        deleting = asyncio.ensure_future(broker.broker.deletion.delete_partitioned_topic(base))
+        await asyncio.sleep(0.1)
+        store.hold_at = 0
+        store.let_go.set()
+        await asyncio.gather(asking, return_exceptions=True)
+        await deleting
+        assert not await broker.broker.catalog.is_stored(partition), number
+        if not store.reached.is_set():
+            assert number > 3
+            return
+    pytest.fail("loading makes more requests")
+
+
+@scenario()
+async def test_a_refused_deletion_leaves_all_partitions_open(broker) -> None:
+    client = Client(broker)
+    await broker.broker.creation.create_partitioned_topic(NAME, 3, {})
+    await broker.broker.creation.topic_for_clients(NAME.with_partition(0))
+    await client.produce(f"{TOPIC}-partition-2", 1, 2)
+    with pytest.raises(InUseError):
+        await broker.broker.deletion.delete_partitioned_topic(NAME)
+    assert await client.produce(f"{TOPIC}-partition-0", 1)
+    await broker.broker.deletion.delete_partitioned_topic(NAME, force=True)
+    assert await broker.broker.resources.partitioned_topics.get(NAME) is None
+
+
+@scenario()
+async def test_the_deletion_of_a_topic_with_partitions_goes_on_when_it_is_asked_for_again(
+    broker,
+) -> None:
+    client, late = Client(broker), Client(broker)
+    await broker.broker.creation.create_partitioned_topic(NAME, 3, {})
+    for partition in NAME.partitions(3):
+        await client.produce(str(partition), 1, partition.partition)
+        await client.subscribe(str(partition), consumer_id=partition.partition)
+    client.hang_up()
+    await asyncio.sleep(0.1)
+    broker.bookie.read_only = True
+    with pytest.raises(PulsarkError):
+        await broker.broker.deletion.delete_partitioned_topic(NAME)
+    assert not await broker.broker.catalog.exists(NAME.with_partition(2))
+    assert await broker.broker.catalog.list_topics("public/default") == []
+    refused = await late.open_producer(f"{TOPIC}-partition-2", "p")
+    assert refused == ServerError.ServiceNotReady
+    broker.bookie.read_only = False
+    await broker.broker.deletion.delete_partitioned_topic(NAME)
+    with pytest.raises(ClientError) as missing:
+        await broker.broker.deletion.delete_partitioned_topic(NAME)
+    assert missing.value.code == ServerError.TopicNotFound
+    await broker.broker.creation.create_partitioned_topic(NAME, 2, {})
+    assert await late.produce(f"{TOPIC}-partition-1", 1, 2)
+
+
+# -- what cannot be loaded -------------------------------------------------------------------------
+
+
+@scenario()
+async def test_a_topic_whose_journal_is_damaged_is_named_in_the_log_once_a_minute(
+    broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(broker)
+    ids = await client.produce(TOPIC, 3)
+    ledger_id, last = ids[-1]
+    await holding(broker)  # another process: the one before was killed
+    broker.bookie.corrupt(ledger_id, last)
+
+    def said() -> list[str]:
+        return [line for line in caplog.messages if "pulsark doctor" in line]
+
+    for _ in range(5):
+        with pytest.raises(StorageError):
+            await broker.broker.topics.load(NAME)
+        await asyncio.sleep(1)
+    (line,) = said()
+    assert TOPIC in line
+    assert f"{ledger_id}:{last}" in line
+    await asyncio.sleep(60)
+    with pytest.raises(StorageError):
+        await broker.broker.topics.load(NAME)
+    assert len(said()) == 2

@@ -1,0 +1,341 @@
+"""Topic lists: filtered by pattern, and followed as topics come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pulsark.dispatch.topics import topic_lists
+from pulsark.dispatch.topics.topic_pattern import TopicPattern
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import (
+    TOPIC_FEED_LINGER_SECONDS,
+    TOPIC_PATTERNS_KEPT_MAX,
+    TOPIC_WATCHERS_PER_CONNECTION_MAX,
+)
+from pulsark.metadata.paths import managed_ledger_path
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.hashes import TopicsHash, topics_hash
+from pulsark.wire.topic_name import TopicName
+from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+
+PREFIX = "persistent://public/default/"
+ALL = "public/default/.*"
+
+
+def list_command(pattern: str, topics_hash: str = "") -> pb.BaseCommand:
+    command = Command(type=Command.GET_TOPICS_OF_NAMESPACE)
+    request = command.getTopicsOfNamespace
+    request.request_id, request.namespace = 1, "public/default"
+    request.topics_pattern, request.topics_hash = pattern, topics_hash
+    return command
+
+
+def watch_command(pattern: str, watcher_id: int = 7, topics_hash: str = "") -> pb.BaseCommand:
+    command = Command(type=Command.WATCH_TOPIC_LIST)
+    request = command.watchTopicList
+    request.request_id, request.watcher_id = 2, watcher_id
+    request.namespace, request.topics_pattern = "public/default", pattern
+    request.topics_hash = topics_hash
+    return command
+
+
+async def create(broker: BrokerInMemory, *names: str) -> None:
+    for name in names:
+        await broker.broker.creation.create_topic(TopicName.parse(PREFIX + name), {})
+
+
+async def watch(client: Client, pattern: str, **fields: Any) -> pb.CommandWatchTopicListSuccess:
+    client.send(watch_command(pattern, **fields))
+    return (await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)).watchTopicListSuccess
+
+
+async def update(client: Client) -> pb.CommandWatchTopicUpdate:
+    return (await client.take(Command.WATCH_TOPIC_UPDATE)).watchTopicUpdate
+
+
+@pytest.mark.parametrize(
+    ("pattern", "taken"),
+    [
+        ("public/default/a.*", True),
+        ("persistent://public/default/a.*", True),
+        ("public/default/a", False),
+        ("public/default/ab", True),
+        ("public/default/b.*", False),
+        (".*", True),
+    ],
+)
+def test_a_pattern_takes_whole_names_without_scheme_and_partition(
+    pattern: str, taken: bool
+) -> None:
+    assert TopicPattern(pattern, 50).select([f"{PREFIX}ab-partition-3"]) == (
+        [f"{PREFIX}ab-partition-3"] if taken else []
+    )
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a).*", "a" * 51, "(a{1000}){1000}"])
+def test_patterns_that_are_not_evaluated(pattern: str) -> None:
+    with pytest.raises(ClientError) as refused:
+        TopicPattern(pattern, 50)
+    assert refused.value.code == ServerError.NotAllowedError
+
+
+@pytest.mark.command("GET_TOPICS_OF_NAMESPACE")
+@pytest.mark.feature("F36")
+@scenario()
+async def test_a_list_is_filtered_and_left_out_when_the_client_has_it(broker) -> None:
+    await create(broker, "a-1", "a-2", "b-1", "__system")
+    client = Client(broker)
+    client.send(list_command("public/default/a-.*"))
+    answer = (
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    ).getTopicsOfNamespaceResponse
+    assert list(answer.topics) == [f"{PREFIX}a-1", f"{PREFIX}a-2"]
+    assert answer.filtered
+    assert answer.changed
+    client.send(list_command("public/default/a-.*", answer.topics_hash))
+    again = (
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    ).getTopicsOfNamespaceResponse
+    assert (list(again.topics), again.changed) == ([], False)
+
+
+@scenario()
+async def test_a_pattern_that_only_the_client_knows_gets_all_topics(broker) -> None:
+    await create(broker, "a-1", "b-1")
+    client = Client(broker)
+    client.send(list_command("public/default/(?=a).*"))
+    answer = (
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    ).getTopicsOfNamespaceResponse
+    assert list(answer.topics) == [f"{PREFIX}a-1", f"{PREFIX}b-1"]
+    assert not answer.filtered
+
+
+@pytest.mark.command("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_SUCCESS", "WATCH_TOPIC_UPDATE")
+@pytest.mark.feature("F36")
+@scenario()
+async def test_a_watcher_hears_of_topics_that_come_and_go(broker) -> None:
+    await create(broker, "a-1", "b-1")
+    client = Client(broker)
+    first = await watch(client, "public/default/a-.*")
+    assert list(first.topic) == [f"{PREFIX}a-1"]
+    assert first.topics_hash == topics_hash(first.topic)
+    await create(broker, "b-2", "a-2")
+    found = await update(client)
+    assert (found.watcher_id, list(found.new_topics)) == (7, [f"{PREFIX}a-2"])
+    assert found.topics_hash == topics_hash([f"{PREFIX}a-1", f"{PREFIX}a-2"])
+    await broker.broker.deletion.delete_topic(TopicName.parse(f"{PREFIX}a-1"))
+    found = await update(client)
+    assert (list(found.new_topics), list(found.deleted_topics)) == ([], [f"{PREFIX}a-1"])
+    assert found.topics_hash == topics_hash([f"{PREFIX}a-2"])
+
+
+@scenario()
+async def test_a_watcher_hears_of_partitions(broker) -> None:
+    client = Client(broker)
+    await watch(client, "public/default/p")
+    base = TopicName.parse(f"{PREFIX}p")
+    await broker.broker.creation.create_partitioned_topic(base, 2, {})
+    assert list((await update(client)).new_topics) == [f"{base}-partition-0", f"{base}-partition-1"]
+    await broker.broker.resources.partitioned_topics.update(base, 3)
+    assert list((await update(client)).new_topics) == [f"{base}-partition-2"]
+    await broker.broker.deletion.delete_partitioned_topic(base)
+    assert len((await update(client)).deleted_topics) == 3
+
+
+@scenario()
+async def test_a_watcher_with_the_same_topics_is_not_sent_them(broker) -> None:
+    await create(broker, "a-1")
+    known = topics_hash([f"{PREFIX}a-1"])
+    found = await watch(Client(broker), ALL, topics_hash=known)
+    assert (list(found.topic), found.topics_hash) == ([], known)
+
+
+@pytest.mark.command("WATCH_TOPIC_LIST_CLOSE")
+@scenario()
+async def test_nothing_is_followed_once_the_last_watcher_left(broker) -> None:
+    first, second = Client(broker), Client(broker)
+    await watch(first, ALL)
+    await watch(second, ALL, watcher_id=8)
+    close = Command(type=Command.WATCH_TOPIC_LIST_CLOSE)
+    close.watchTopicListClose.request_id, close.watchTopicListClose.watcher_id = 3, 7
+    first.send(close)
+    assert (await first.take(Command.SUCCESS)).success.request_id == 3
+    await create(broker, "a-1")
+    await update(second)
+    assert not first.has(Command.WATCH_TOPIC_UPDATE)
+    second.hang_up()
+    await asyncio.sleep(TOPIC_FEED_LINGER_SECONDS - 1)
+    assert broker.broker.topic_feeds._feeds
+    await asyncio.sleep(1.01)
+    assert not broker.broker.topic_feeds._feeds
+    assert list((await watch(Client(broker), ALL)).topic) == [f"{PREFIX}a-1"]
+
+
+@scenario()
+async def test_a_watcher_of_nothing_that_exists_or_is_allowed_is_refused(broker) -> None:
+    client = Client(broker)
+    for command, code in (
+        (watch_command("("), ServerError.NotAllowedError),
+        (watch_command("a" * 60), ServerError.NotAllowedError),
+    ):
+        client.send(command)
+        assert (await client.take(Command.ERROR)).error.error == code
+    missing = watch_command(ALL)
+    missing.watchTopicList.namespace = "public/missing"
+    client.send(missing)
+    assert (await client.take(Command.ERROR)).error.error == ServerError.TopicNotFound
+    await asyncio.sleep(0.01)
+    assert not broker.broker.topic_feeds._feeds
+
+
+@scenario()
+async def test_watchers_of_a_connection_are_bounded(broker) -> None:
+    client = Client(broker)
+    for watcher_id in range(TOPIC_WATCHERS_PER_CONNECTION_MAX):
+        await watch(client, ALL, watcher_id=watcher_id)
+    client.send(watch_command(ALL, TOPIC_WATCHERS_PER_CONNECTION_MAX))
+    assert (await client.take(Command.ERROR)).error.error == ServerError.TooManyRequests
+    assert (await watch(client, ALL, watcher_id=3)).watcher_id == 3
+
+
+@scenario()
+async def test_watchers_that_are_asked_for_at_once_are_bounded_too(broker) -> None:
+    client = Client(broker)
+    many = range(TOPIC_WATCHERS_PER_CONNECTION_MAX + 20)
+    client.send(*[watch_command(ALL, watcher_id) for watcher_id in many])
+    for _ in range(20):
+        assert (await client.take(Command.ERROR)).error.error == ServerError.TooManyRequests
+    assert len(client.connection.topic_watchers) == TOPIC_WATCHERS_PER_CONNECTION_MAX
+
+
+@scenario()
+async def test_of_patterns_that_nobody_watches_only_some_are_remembered(broker) -> None:
+    await create(broker, "a-1")
+    client, watcher = Client(broker), Client(broker)
+    await watch(watcher, ALL)
+    for number in range(3 * TOPIC_PATTERNS_KEPT_MAX):
+        client.send(list_command(f"public/default/a-1|{number}"))
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        await watch(client, f"public/default/{number}")
+        close = Command(type=Command.WATCH_TOPIC_LIST_CLOSE)
+        close.watchTopicListClose.request_id, close.watchTopicListClose.watcher_id = 3, 7
+        client.send(close)
+        await client.take(Command.SUCCESS)
+    (feed,) = broker.broker.topic_feeds._feeds.values()
+    assert len(feed._selections) <= TOPIC_PATTERNS_KEPT_MAX + 1
+    await create(broker, "a-2")
+    assert list((await update(watcher)).new_topics) == [f"{PREFIX}a-2"]
+    assert len(feed._selections) == 1
+
+
+@scenario(enableBrokerSideSubscriptionPatternEvaluation=False)
+async def test_the_switch(broker) -> None:
+    client = Client(broker)
+    client.send(watch_command(ALL))
+    assert (await client.take(Command.ERROR)).error.error == ServerError.NotAllowedError
+    client.send(list_command("public/default/x"))
+    answer = await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    assert not answer.getTopicsOfNamespaceResponse.filtered
+
+
+# -- very many topics ------------------------------------------------------------------------------
+
+
+async def create_many(broker: BrokerInMemory, count: int) -> list[str]:
+    """Topics that have a record and nothing else."""
+    names = [f"{PREFIX}many-{number:05d}" for number in range(count)]
+    first = TopicName.parse(f"{PREFIX}first")
+    await broker.broker.creation.create_topic(first, {})
+    record = await broker.metadata.get(managed_ledger_path(first))
+    for name in names:
+        await broker.metadata.put(managed_ledger_path(TopicName.parse(name)), record.value)
+    return names
+
+
+def count_per_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many names were matched or hashed, each time that some were."""
+    counts: list[int] = []
+    select, add = TopicPattern.select, TopicsHash.add
+    monkeypatch.setattr(
+        TopicPattern, "select", lambda self, t: [counts.append(len(t)), select(self, t)][1]
+    )
+    monkeypatch.setattr(TopicsHash, "add", lambda self, t: [counts.append(len(t)), add(self, t)][1])
+    return counts
+
+
+def test_patterns_of_many_clients_are_evaluated_once_and_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        monkeypatch.setattr(topic_lists, "TOPIC_NAMES_PER_TURN", 50)
+        names = await create_many(broker, 500)
+        counts = count_per_turn(monkeypatch)
+        clients = [Client(broker) for _ in range(20)]
+        for client in clients:
+            client.send(watch_command("public/default/many-.*"))
+        turns = []
+        while not all(client.has(Command.WATCH_TOPIC_LIST_SUCCESS) for client in clients):
+            before = len(counts)
+            await asyncio.sleep(0)
+            turns.append(sum(counts[before:]))
+        assert max(turns) <= 50
+        assert sum(counts) == 3 * len(names) + 2  # hashed, matched, and what was found hashed
+        for client in clients:
+            found = (await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)).watchTopicListSuccess
+            assert list(found.topic) == names
+            assert found.topics_hash == topics_hash(names)
+        client = Client(broker)
+        del counts[:]
+        client.send(list_command("public/default/many-.*"))
+        answer = await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        assert list(answer.getTopicsOfNamespaceResponse.topics) == names
+        assert counts == []
+
+    run()
+
+
+def test_many_changes_are_told_in_turns_and_topics_are_listed_as_soon_as_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        monkeypatch.setattr(topic_lists, "TOPIC_NAMES_PER_TURN", 50)
+        follower, asker = Client(broker), Client(broker)
+        first = await watch(follower, "public/default/many-.*")
+        assert list(first.topic) == []
+        counts = count_per_turn(monkeypatch)
+        names = await create_many(broker, 300)
+        asker.send(list_command("public/default/.*"))
+        answer = await asker.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        assert list(answer.getTopicsOfNamespaceResponse.topics) == [f"{PREFIX}first", *names]
+        assert max(counts) <= 50
+        told: list[str] = []
+        while len(told) < len(names):
+            change = await update(follower)
+            told += change.new_topics
+        assert (sorted(told), change.topics_hash) == (names, topics_hash(names))
+        for name in names[:200]:
+            await broker.metadata.delete(managed_ledger_path(TopicName.parse(name)))
+        gone: list[str] = []
+        while len(gone) < 200:
+            change = await update(follower)
+            gone += change.deleted_topics
+        assert (sorted(gone), change.topics_hash) == (names[:200], topics_hash(names[200:]))
+
+    run()
+
+
+@scenario()
+async def test_a_client_that_leaves_while_its_topics_are_found_leaves_nothing(broker) -> None:
+    await create(broker, "a-1")
+    client = Client(broker)
+    client.send(watch_command(ALL))
+    await asyncio.sleep(0)
+    client.hang_up()
+    await asyncio.sleep(TOPIC_FEED_LINGER_SECONDS + 0.01)
+    assert not broker.broker.topic_feeds._feeds

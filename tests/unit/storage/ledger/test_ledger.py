@@ -1,0 +1,713 @@
+"""The quorum writer, ensemble changes and reads, over bookies in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pytest
+
+from pulsark.errors import (
+    CorruptEntryError,
+    EntrySealedError,
+    LedgerFencedError,
+    MetadataError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    StorageError,
+    StorageFullError,
+    UnreadableTableError,
+)
+from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.metadata.paths import ledger_path
+from pulsark.metadata.store import ABSENT
+from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState, is_absent
+from tests.sim.simulation import Simulation
+from tests.support.ledgers import Cluster, Writes, simulate, turns
+from tests.support.memory_bookie import MemoryBookie
+
+ALL = 10**9
+
+
+def holding(cluster: Cluster) -> dict[str, set[int]]:
+    return {b.bookie_id: set(b.entries(0)) for b in cluster.all}
+
+
+def test_a_run_is_sent_as_one_and_confirmed_as_one() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        manager, writes = cluster.manager(), Writes()
+        writer = await manager.create(LedgerConfig(), writes)
+        assert writer.append([b"a", b"bc"]) == 0
+        assert writer.append([b"d"]) == 2
+        assert (writer.last_pushed, writer.last_confirmed, writer.length) == (2, -1, 0)
+        assert writes.confirmed == []
+        await turns()
+        assert writes.confirmed == [1, 2]
+        assert (writer.last_confirmed, writer.length) == (2, 4)
+        assert [list(run.payloads) for run in cluster.all[0].runs] == [[b"a", b"bc"], [b"d"]]
+        assert await manager.read(0, 0, ALL, 100) == [(0, b"a"), (1, b"bc"), (2, b"d")]
+
+    simulate(main)
+
+
+def test_the_next_run_carries_what_is_confirmed() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        writer = await cluster.manager().create(LedgerConfig(), Writes())
+        for payload in (b"a", b"bc", b"def"):
+            writer.append([payload])
+            await turns()
+        runs = [
+            (r.first_entry_id, r.last_confirmed, r.confirmed_bytes) for r in cluster.all[0].runs
+        ]
+        assert runs == [(0, -1, 0), (1, 0, 1), (2, 1, 3)]
+
+    simulate(main)
+
+
+def test_an_ack_quorum_confirms_without_the_slowest() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 3), Writes()
+        writer = await cluster.manager().create(LedgerConfig(3, 3, 2), writes)
+        cluster.bookies["b1"].held = cluster.bookies["b2"].held = True
+        writer.append([b"a"])
+        await turns()
+        assert writes.confirmed == []
+        cluster.bookies["b2"].release_held()
+        assert writes.confirmed == [0]
+
+    simulate(main)
+
+
+def test_nothing_is_confirmed_before_all_earlier_entries_are() -> None:
+    """Striped: entry 1 has its copies, entry 0 has not."""
+
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 3), Writes()
+        writer = await cluster.manager().create(LedgerConfig(3, 1, 1), writes)
+        first, second, _ = [cluster.bookies[n] for n in writer.metadata.ensembles[0].bookies]
+        first.held = True
+        writer.append([b"a", b"b", b"c", b"d", b"e"])
+        await turns()
+        assert set(second.entries(0)) == {1, 4}
+        assert writes.confirmed == []
+        first.release_held(1)
+        assert writes.confirmed == [2]
+        assert writer.length == 3
+        first.release_held()
+        assert writes.confirmed == [2, 4]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(
+    ("size", "write", "ack"), [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 2, 1), (5, 3, 2), (4, 1, 1)]
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_lac_is_the_quorum_rule_for_any_order_of_answers(
+    size: int, write: int, ack: int, seed: int
+) -> None:
+    """Against the definition: all entries up to the LAC have ``ack`` copies, the next has not."""
+
+    async def main(sim: Simulation) -> None:
+        rng = random.Random(seed)
+        cluster, writes = Cluster(sim, size), Writes()
+        writer = await cluster.manager().create(LedgerConfig(size, write, ack), writes)
+        names = writer.metadata.ensembles[0].bookies
+        for bookie in cluster.all:
+            bookie.held = True
+        pushed = 0
+        for _ in range(30):
+            if rng.random() < 0.5:
+                count = rng.randint(1, 7)
+                assert writer.append([b"x" * (pushed + i) for i in range(count)]) == pushed
+                pushed += count
+            else:
+                bookie = rng.choice(cluster.all)
+                bookie.release_held(min(rng.randint(1, 3), len(bookie._queue)))
+            copies = [
+                sum(e in cluster.bookies[names[(e + i) % size]].entries(0) for i in range(write))
+                for e in range(pushed)
+            ]
+            expected = len(list(itertools.takewhile(lambda n: n >= ack, copies))) - 1
+            assert writer.last_confirmed == expected
+            assert writer.length == sum(range(expected + 1))
+        for bookie in cluster.all:
+            bookie.release_held()
+        assert writer.last_confirmed == pushed - 1
+        await writer.drained(everywhere=True)
+        for e in range(pushed):
+            held = [n for n in names if e in cluster.bookies[n].entries(0)]
+            assert sorted(held) == sorted(names[(e + i) % size] for i in range(write))
+
+    simulate(main)
+
+
+def test_close_waits_for_what_was_sent_and_is_final() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(), writes)
+        writer.append([b"a", b"b"])
+        metadata = await writer.close()
+        assert writes.confirmed == [1]
+        assert (metadata.state, metadata.last_entry_id, metadata.length) == ("CLOSED", 1, 2)
+        assert await cluster.manager().open(0) == metadata
+        with pytest.raises(StorageError, match="closed"):
+            writer.append([b"c"])
+        empty = await manager.create(LedgerConfig(), Writes())
+        assert (await empty.close()).last_entry_id == -1
+
+    simulate(main)
+
+
+# Failing bookies.
+
+
+def test_of_three_bookies_one_may_die() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 3), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(3, 3, 2), writes)
+        writer.append([b"a"])
+        await turns()
+        cluster.bookies["b2"].down = True
+        writer.append([b"b"])
+        await turns()
+        writer.append([b"c"])
+        await writer.close()
+        assert writes.confirmed[-1] == 2
+        assert writes.errors == []
+        assert holding(cluster) == {"b1": {0, 1, 2}, "b2": {0}, "b3": {0, 1, 2}}
+        assert await manager.read(0, 0, 2, 100) == [(0, b"a"), (1, b"b"), (2, b"c")]
+        assert len((await manager.open(0)).ensembles) == 1
+        # A new ledger is possible, too: it begins with two of its three copies.
+        again = await manager.create(LedgerConfig(3, 3, 2), Writes())
+        again.append([b"x"])
+        assert (await again.close()).last_entry_id == 0
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("down", StorageError), ("full", StorageFullError)])
+def test_without_an_ack_quorum_the_ledger_fails_once(fault: str, kind: type) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 3), Writes()
+        writer = await cluster.manager().create(LedgerConfig(3, 3, 2), writes)
+        for name in ("b1", "b3"):
+            setattr(cluster.bookies[name], fault, True)
+        writer.append([b"a"])
+        writer.append([b"b"])
+        await turns()
+        assert [type(e) for e in writes.errors] == [kind]
+        assert writes.confirmed == []
+        with pytest.raises(kind):
+            writer.append([b"c"])
+        with pytest.raises(kind):
+            await writer.close()
+
+    simulate(main)
+
+
+def test_a_spare_takes_the_place_of_a_failed_bookie() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 2), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), writes)
+        writer.append([b"a"])
+        await turns()
+        spare = cluster.add("b3")
+        cluster.bookies["b1"].down = True
+        writer.append([b"b"])
+        writer.append([b"c"])
+        metadata = await writer.close()
+        assert writes.errors == []
+        assert [e.first_entry_id for e in metadata.ensembles] == [0, 1]
+        assert metadata.ensembles[1].length == 1
+        assert set(metadata.ensembles[1].bookies) == {"b2", "b3"}
+        assert set(spare.entries(0)) == {1, 2}
+        cluster.bookies["b1"].down = False
+        assert await cluster.manager().read(0, 0, 2, 100) == [(0, b"a")]
+        assert await cluster.manager().read(0, 1, 2, 100) == [(1, b"b"), (2, b"c")]
+
+    simulate(main)
+
+
+def test_nothing_is_confirmed_while_the_ensemble_change_is_not_in_the_metadata() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 3), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(3, 3, 2), writes)
+        spare = cluster.add("b4")
+        puts = Gate(manager)
+        cluster.bookies["b1"].down = True
+        writer.append([b"a"])
+        await turns()
+        # Two of three answered: an ack quorum. But the spare must not be counted or even asked.
+        assert writes.confirmed == []
+        assert spare.entries(0) == {}
+        writer.append([b"b"])
+        await turns()
+        puts.open()
+        await turns()
+        assert writes.confirmed == [1]
+        assert set(spare.entries(0)) == {0, 1}
+
+    simulate(main)
+
+
+def test_two_failures_one_after_the_other_use_two_spares() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 2), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), writes)
+        cluster.add("b3"), cluster.add("b4")
+        puts = Gate(manager)
+        cluster.bookies["b1"].down = True
+        writer.append([b"a"])
+        await turns()
+        cluster.bookies["b2"].down = True
+        writer.append([b"b"])
+        await turns()
+        puts.open()
+        metadata = await writer.close()
+        assert writes.errors == []
+        assert [e.first_entry_id for e in metadata.ensembles] == [0]
+        assert set(metadata.ensembles[0].bookies) == {"b3", "b4"}
+        assert set(cluster.bookies["b3"].entries(0)) == {0, 1}
+        assert set(cluster.bookies["b4"].entries(0)) == {0, 1}
+
+    simulate(main)
+
+
+def test_an_ensemble_change_against_another_owner_fences() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 2), Writes()
+        writer = await cluster.manager().create(LedgerConfig(2, 2, 1), writes)
+        writer.append([b"a"])
+        await turns()
+        cluster.add("b3")
+        cluster.tree.put(ledger_path(0), cluster.tree.get(ledger_path(0)).value, 0, None)  # type: ignore[union-attr]
+        cluster.bookies["b1"].down = True
+        writer.append([b"b"])
+        await turns()
+        assert [type(e) for e in writes.errors] == [LedgerFencedError]
+        assert writes.confirmed == [0]
+
+    simulate(main)
+
+
+def test_an_ensemble_change_that_the_store_cannot_make_fails_the_ledger() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 2), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), writes)
+        cluster.add("b3")
+        Gate(manager).fail()
+        cluster.bookies["b1"].down = True
+        writer.append([b"a"])
+        await turns()
+        assert len(writes.errors) == 1
+        assert "ensemble change" in str(writes.errors[0])
+
+    simulate(main)
+
+
+def test_a_ledger_has_at_least_an_ack_quorum_of_bookies() -> None:
+    async def main(sim: Simulation) -> None:
+        with pytest.raises(StorageError, match="2 bookies are needed and 1 are there"):
+            await Cluster(sim, 1).manager().create(LedgerConfig(3, 3, 2), Writes())
+        writer = await Cluster(sim, 2).manager().create(LedgerConfig(3, 3, 2), Writes())
+        assert writer.metadata.config == LedgerConfig(2, 2, 2)
+
+    simulate(main)
+
+
+def test_bookies_that_failed_lately_are_chosen_last() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(3, 3, 1), Writes())
+        cluster.bookies["b2"].down = True
+        writer.append([b"a"])
+        await turns()
+        for _ in range(10):
+            chosen = (await manager.create(LedgerConfig(2, 2, 1), Writes())).metadata.bookie_ids()
+            assert chosen == ["b1", "b3"]
+        import asyncio
+
+        await asyncio.sleep(31)
+        ensembles = [
+            (await manager.create(LedgerConfig(2, 2, 1), Writes())).metadata.bookie_ids()
+            for _ in range(20)
+        ]
+        assert any("b2" in ensemble for ensemble in ensembles)
+
+    simulate(main)
+
+
+# Reading.
+
+
+def test_reads_fall_over_to_another_copy() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(3, 3, 3), Writes())
+        writer.append([b"%d" % n for n in range(6)])
+        await writer.close()
+        cluster.bookies["b1"].down = True
+        cluster.bookies["b2"].corrupt(0, 2)
+        cluster.bookies["b3"].lose(0, 4)
+        found, entry_id = [], 0
+        while entry_id < 6:
+            batch = await manager.read(0, entry_id, 5, 100)
+            assert [e for e, _ in batch] == list(range(entry_id, entry_id + len(batch)))
+            found += batch
+            entry_id += len(batch)
+        assert found == [(n, b"%d" % n) for n in range(6)]
+
+    simulate(main)
+
+
+def test_striped_reads_are_merged_and_have_no_gaps() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 5)
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(5, 2, 2), Writes())
+        writer.append([b"%02d" % n for n in range(40)])
+        await writer.close()
+        everything = [(n, b"%02d" % n) for n in range(40)]
+        assert await manager.read(0, 0, ALL, 10_000) == everything
+        cluster.bookies["b3"].down = True
+        found: list[tuple[int, bytes]] = []
+        while len(found) < 40:
+            batch = await manager.read(0, len(found), ALL, 20)
+            assert batch
+            found += batch
+        assert found == everything
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(
+    ("faults", "kind"),
+    [
+        (["lose", "lose"], NoSuchEntryError),
+        (["lose", "corrupt"], CorruptEntryError),
+        (["lose", "down"], StorageError),
+        (["corrupt", "down"], CorruptEntryError),
+        (["lose", "seal"], EntrySealedError),
+    ],
+)
+def test_the_gravest_error_is_told(faults: list[str], kind: type[StorageError]) -> None:
+    """Absent only if all are sure."""
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), Writes())
+        writer.append([b"a", b"b"])
+        await writer.close()
+        for bookie, fault in zip(cluster.all, faults, strict=True):
+            await inflict(bookie, fault)
+        with pytest.raises(StorageError) as caught:
+            await manager.read(0, 1, 1, 100)
+        assert type(caught.value) is kind
+
+    async def inflict(bookie: MemoryBookie, fault: str) -> None:
+        if fault == "lose":
+            bookie.lose(0, 1)
+        elif fault == "corrupt":
+            bookie.corrupt(0, 1)
+        elif fault == "seal":
+            await bookie.release(0, 1)
+        else:
+            bookie.down = True
+
+    simulate(main)
+
+
+def test_nobody_reads_beyond_what_is_confirmed() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        owner = cluster.manager()
+        writer = await owner.create(LedgerConfig(2, 2, 2), Writes())
+        writer.append([b"a"])
+        await turns()
+        cluster.bookies["b2"].held = True
+        writer.append([b"b"])
+        await turns()
+        assert set(cluster.bookies["b1"].entries(0)) == {0, 1}
+        assert await owner.read(0, 0, ALL, 100) == [(0, b"a")]
+        assert await owner.read(0, 1, ALL, 100) == []
+        # Another process knows only what the bookies were told.
+        assert await cluster.manager().read(0, 0, ALL, 100) == [(0, b"a")]
+        assert await cluster.manager().read(0, 1, ALL, 100) == []
+
+    simulate(main)
+
+
+def test_a_byte_limit_ends_a_read_but_not_before_one_entry() -> None:
+    async def main(sim: Simulation) -> None:
+        manager = Cluster(sim).manager()
+        writer = await manager.create(LedgerConfig(), Writes())
+        writer.append([b"x" * 10] * 5)
+        await writer.close()
+        assert len(await manager.read(0, 0, ALL, 1)) == 1
+        assert len(await manager.read(0, 0, ALL, 30)) == 3
+        assert await manager.read(0, 5, ALL, 30) == []
+
+    simulate(main)
+
+
+# Deleting.
+
+
+def test_a_deleted_ledger_is_gone_from_bookies_and_metadata() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), Writes())
+        writer.append([b"a"])
+        await writer.close()
+        cluster.bookies["b1"].down = True
+        with pytest.raises(StorageError):
+            await manager.delete(0)
+        # Only partly gone: it is still known, so that the rest can be removed.
+        assert cluster.tree.get(ledger_path(0)) is not None
+        cluster.bookies["b1"].down = False
+        await manager.delete(0)
+        assert [b.ledger_ids() for b in cluster.all] == [[], []]
+        with pytest.raises(NoSuchLedgerError):
+            await manager.read(0, 0, 0, 1)
+        await manager.delete(0)
+
+    simulate(main)
+
+
+def names_places(cluster: Cluster, *names: str) -> None:
+    """The places of the fleet have these bookies."""
+    for place, name in enumerate(names, 1):
+        value = json.dumps({"version": 1, "bookieId": name, "instanceId": "x"}).encode()
+        cluster.tree.put(f"/bookies/bookie-{place}", value, ABSENT, None)
+
+
+@pytest.mark.parametrize("order", ["delete", "release"])
+def test_a_bookie_that_is_lost_for_good_needs_no_telling(order: str) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        writer = await cluster.manager().create(LedgerConfig(3, 3, 2), Writes())
+        writer.append([b"a", b"b"])
+        await writer.close()
+        names_places(cluster, "b1", "b2-2", "b3")
+        lost = cluster.bookies.pop("b2")
+        manager = cluster.manager()
+        if order == "delete":
+            await manager.delete(0)
+            assert cluster.tree.get(ledger_path(0)) is None
+        else:
+            await manager.release(0, 1)
+        assert [bookie.entries(0) for bookie in cluster.all] == [{}, {}]
+        assert len(lost.entries(0)) == 2
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("names", [["b1", "b2", "b3"], []], ids=["known", "no fleet"])
+def test_a_bookie_that_is_only_away_has_to_be_told(names: list[str]) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        writer = await cluster.manager().create(LedgerConfig(3, 3, 2), Writes())
+        writer.append([b"a"])
+        await writer.close()
+        names_places(cluster, *names)
+        del cluster.bookies["b2"]
+        manager = cluster.manager()
+        for order in (manager.delete(0), manager.release(0, 0)):
+            with pytest.raises(StorageError, match="b2 is not available"):
+                await order
+        assert cluster.tree.get(ledger_path(0)) is not None
+
+    simulate(main)
+
+
+def test_ids_are_never_used_twice() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        ids = []
+        for _ in range(5):
+            manager = cluster.manager()
+            ids.append((await manager.create(LedgerConfig(), Writes())).ledger_id)
+            await manager.delete(ids[-1])
+        assert ids == list(range(5))
+
+    simulate(main)
+
+
+def test_the_stored_metadata_says_who_owns_the_ledger() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        await cluster.manager().create(LedgerConfig(owner="/managed-ledgers/x"), Writes())
+        metadata = cluster.stored()
+        assert metadata.config.owner == "/managed-ledgers/x"
+        assert metadata.state is LedgerState.OPEN
+
+    simulate(main)
+
+
+class Gate:
+    """Holds up a manager's metadata writes."""
+
+    def __init__(self, manager: object) -> None:
+        import asyncio
+
+        store = manager._store  # type: ignore[attr-defined]
+        self._event = asyncio.Event()
+        self._error: Exception | None = None
+        put = store.put
+
+        async def gated(*args: object, **kwargs: object) -> int:
+            await self._event.wait()
+            if self._error is not None:
+                raise self._error
+            version: int = await put(*args, **kwargs)
+            return version
+
+        store.put = gated
+
+    def open(self) -> None:
+        self._event.set()
+
+    def fail(self) -> None:
+        self._error = MetadataError("the store is away")
+        self._event.set()
+
+
+class Sealed:
+    """A table with some entries."""
+
+    def __init__(self, entries: dict[int, bytes]) -> None:
+        self.entries = entries
+
+    async def read_of(
+        self, owner: str, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        assert (owner, ledger_id) == ("/managed-ledgers/x", 0)
+        found = [(i, e) for i, e in self.entries.items() if first <= i <= last]
+        if not found or found[0][0] != first:
+            raise NoSuchEntryError(f"{first} is not sealed")
+        return found
+
+    async def sealed_through(self, owner: str, ledger_id: int) -> int:
+        return max(self.entries, default=-1)
+
+
+def test_released_entries_come_from_the_table_and_others_from_bookies() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        manager = cluster.manager()
+        sealed = Sealed({0: b"a", 1: b"b"})
+        manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, sealed)
+        writer = await manager.create(LedgerConfig(owner="/managed-ledgers/x"), Writes())
+        writer.append([b"a", b"b", b"c"])
+        await turns()
+        await manager.release(0, 1)
+        assert list(cluster.all[0].entries(0)) == [2]
+        assert await manager.read(0, 0, ALL, 100) == [(0, b"a"), (1, b"b")]
+        assert await manager.read(0, 2, ALL, 100) == [(2, b"c")]
+        del sealed.entries[1]
+        with pytest.raises(EntrySealedError):
+            await manager.read(0, 1, ALL, 100)
+        cluster.all[0].down = True
+        with pytest.raises(StorageError):
+            await manager.release(0, 2)
+        assert await manager.read(0, 0, ALL, 100) == [(0, b"a")]
+
+    simulate(main)
+
+
+class LostFiles(Sealed):
+    """A table whose files are gone."""
+
+    async def read_of(
+        self, owner: str, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        raise UnreadableTableError(f"entry {ledger_id}:{first} can be read from no storage root")
+
+
+@pytest.mark.parametrize(
+    ("b1", "b2", "absent"),
+    [
+        ("never had it", "never had it", True),
+        ("never had it", "is lost", True),
+        ("never had it", "is down", False),
+        ("never had it", "is away", False),
+        ("never had it", "has it damaged", False),
+        ("has it damaged", "is down", False),
+        ("is down", "is lost", False),
+    ],
+)
+def test_what_its_table_lost_is_absent_only_if_all_bookies_are_sure(
+    b1: str, b2: str, absent: bool
+) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        writer = await cluster.manager().create(
+            LedgerConfig(2, 2, 1, owner="/managed-ledgers/x"), Writes()
+        )
+        writer.append([b"a", b"b"])
+        await writer.close()
+        names_places(cluster, "b1", "b3" if b2 == "is lost" else "b2")
+        for name, state in (("b1", b1), ("b2", b2)):
+            bookie = cluster.bookies[name]
+            if state == "never had it":
+                await bookie.delete(0)
+            elif state == "is down":
+                bookie.down = True
+            elif state == "has it damaged":
+                bookie.corrupt(0, 0)
+            else:
+                del cluster.bookies[name]
+        store, table = MemoryMetadataStore(cluster.tree), LostFiles({})
+        manager = LedgerManager(store, cluster.bookies, cluster.runtime, table)
+        with pytest.raises(StorageError) as caught:
+            await manager.read(0, 0, ALL, 100)
+        assert is_absent(caught.value) == absent
+        assert isinstance(caught.value, UnreadableTableError) == absent
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_bookie_that_was_not_told_is_not_asked_for_what_is_in_the_table(restarted: bool) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        manager = cluster.manager()
+        # One message was erased after it had been sealed.
+        table = Sealed({0: b"a", 1: b"-"})
+        manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, table)
+        writer = await manager.create(LedgerConfig(2, 2, 1, owner="/managed-ledgers/x"), Writes())
+        writer.append([b"a", b"b", b"c"])
+        await writer.close()
+        cluster.bookies["b1"].down = True
+        with pytest.raises(StorageError):
+            await manager.release(0, 1)
+        cluster.bookies["b1"].down = False
+        if restarted:
+            manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, table)
+        assert len(cluster.bookies["b1"].entries(0)) == 3
+        for first in (0, 1):
+            expected = [(i, entry) for i, entry in table.entries.items() if i >= first]
+            assert await manager.read(0, first, ALL, 100) == expected
+        assert await manager.read(0, 2, ALL, 100) == [(2, b"c")]
+        if not restarted:
+            assert await manager.recycle() == (0, ["b1"])
+        await manager.release(0, 1)
+        assert await manager.recycle() == (0, [])
+        cluster.bookies["b2"].down = True
+        assert await manager.recycle() == (0, ["b2"]), "its journal may have what was deleted"
+
+    simulate(main)

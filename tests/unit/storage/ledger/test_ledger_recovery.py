@@ -1,0 +1,310 @@
+"""Recovery: where a ledger ends, and who is stopped. Each rule by its own case."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pulsark.errors import (
+    CorruptEntryError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    StorageError,
+)
+from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState
+from pulsark.storage.ledger.writer import LedgerWriter
+from tests.sim.simulation import Simulation
+from tests.support.ledgers import Cluster, Writes, simulate, turns
+
+ALL = 10**9
+
+
+async def started(
+    cluster: Cluster, config: LedgerConfig, entries: int = 3
+) -> tuple[LedgerWriter, Writes]:
+    """A ledger with some confirmed entries, still open."""
+    writes = Writes()
+    writer = await cluster.manager().create(config, writes)
+    for n in range(entries):
+        writer.append([b"%d" % n])
+        await turns()
+    assert writer.last_confirmed == entries - 1
+    return writer, writes
+
+
+async def contents(manager: LedgerManager, ledger_id: int = 0) -> list[bytes]:
+    return [payload for _, payload in await manager.read(ledger_id, 0, ALL, 1 << 20)]
+
+
+@pytest.mark.feature("F74")
+@pytest.mark.parametrize("keeps_length", [True, False])
+@pytest.mark.parametrize("config", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 1, 1)])
+def test_all_that_was_confirmed_is_there_and_the_writer_is_stopped(
+    config: tuple[int, int, int], keeps_length: bool
+) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, config[0], keeps_length=keeps_length)
+        writer, writes = await started(cluster, LedgerConfig(*config), 12)
+        owner = cluster.manager()
+        metadata = await owner.recover(0)
+        assert metadata.is_closed
+        assert (metadata.last_entry_id, metadata.length) == (11, 14)
+        assert await contents(owner) == [b"%d" % n for n in range(12)]
+        writer.append([b"too late"])
+        await turns()
+        assert [type(e) for e in writes.errors] == [LedgerFencedError]
+        assert writes.confirmed[-1] == 11
+        # Every entry above the last known LAC got all its copies.
+        assert await owner.recover(0) == metadata
+
+    simulate(main)
+
+
+def test_an_entry_that_one_bookie_has_is_copied_to_all_and_kept() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 1)
+        cluster.bookies["b3"].put(0, 1, b"perhaps")
+        metadata = await cluster.manager().recover(0)
+        assert (metadata.last_entry_id, metadata.length) == (1, 8)
+        assert [b.entries(0)[1] for b in cluster.all] == [b"perhaps"] * 3
+
+    simulate(main)
+
+
+def test_what_comes_after_the_first_absent_entry_was_never_confirmed() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 1)
+        cluster.bookies["b3"].put(0, 2, b"beyond a gap")
+        owner = cluster.manager()
+        assert (await owner.recover(0)).last_entry_id == 0
+        assert await contents(owner) == [b"0"]
+
+    simulate(main)
+
+
+def test_a_quorum_that_is_sure_decides_that_an_entry_is_absent() -> None:
+    """(Qw - Qa) + 1 = 2 of 3 are sure; with one sure and two unknown it could be confirmed."""
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 1)
+        cluster.bookies["b1"].down = True
+        assert (await cluster.manager().recover(0)).last_entry_id == 0
+
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 1)
+        for name in ("b1", "b2"):
+            cluster.bookies[name].put(0, 1, b"x")
+            cluster.bookies[name].corrupt(0, 1)
+        with pytest.raises(CorruptEntryError):
+            await cluster.manager().recover(0)
+        cluster.bookies["b2"].put(0, 1, b"x")
+        cluster.bookies["b2"]._ledgers[0].corrupt.clear()
+        assert (await cluster.manager().recover(0)).last_entry_id == 1
+        assert cluster.bookies["b1"].entries(0)[1] == b"x"
+
+    simulate(main)
+
+
+def test_a_damaged_entry_of_the_only_copy_stops_recovery_instead_of_cutting() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 1)
+        await started(cluster, LedgerConfig(), 3)
+        cluster.all[0].corrupt(0, 2)
+        for _ in range(2):
+            with pytest.raises(CorruptEntryError):
+                await cluster.manager().recover(0)
+        stored = cluster.stored()
+        assert stored.state is LedgerState.IN_RECOVERY
+
+    simulate(main)
+
+
+def test_without_a_fence_on_every_ack_quorum_there_is_no_recovery() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        writer, _ = await started(cluster, LedgerConfig(3, 3, 2), 1)
+        cluster.bookies["b1"].down = cluster.bookies["b2"].down = True
+        with pytest.raises(StorageError, match="cannot be recovered"):
+            await cluster.manager().recover(0)
+        cluster.bookies["b1"].down = False
+        assert (await cluster.manager().recover(0)).last_entry_id == 0
+        cluster.bookies["b2"].down = False
+        writer.append([b"late"])
+        await turns()
+        assert writer.last_confirmed == 0
+        assert isinstance(writer.error, LedgerFencedError)
+
+    simulate(main)
+
+
+def test_a_bookie_that_comes_back_is_fenced_before_it_is_believed() -> None:
+    """b3 misses the fence, but is asked for entries later. What it says must stay true."""
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 1)
+        late = cluster.bookies["b3"]
+        late.down = True
+        tails = 0
+        tail = cluster.bookies["b2"].tail
+
+        async def tail_then_revive(ledger_id: int, *, fence: bool) -> object:
+            nonlocal tails
+            tails += 1
+            answer = await tail(ledger_id, fence=fence)
+            await turns(3)
+            late.down = False
+            return answer
+
+        cluster.bookies["b2"].tail = tail_then_revive  # type: ignore[assignment,method-assign]
+        await cluster.manager().recover(0)
+        assert tails == 1
+        assert late.is_fenced(0)
+
+    simulate(main)
+
+
+def test_a_dead_bookie_is_replaced_for_the_entries_that_recovery_writes() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 2)
+        cluster.bookies["b2"].put(0, 2, b"x")
+        cluster.add("b4")
+        cluster.bookies["b1"].down = True
+        metadata = await cluster.manager().recover(0)
+        assert metadata.last_entry_id == 2
+        assert metadata.ensembles[-1].first_entry_id <= 2
+        assert "b4" in metadata.ensembles[-1].bookies
+        assert cluster.bookies["b4"].entries(0)[2] == b"x"
+
+    simulate(main)
+
+
+def test_a_replacement_of_a_recovery_that_died_is_not_in_the_metadata() -> None:
+    """Or the next recovery would believe the empty replacement that the entry is absent."""
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 1)
+        ensembles = cluster.stored().ensembles
+        for name in ("b1", "b2"):
+            cluster.bookies[name].put(0, 1, b"confirmed by two")
+        for name in ("b4", "b5"):
+            cluster.add(name).held = True
+        cluster.bookies["b1"].read_only = cluster.bookies["b3"].read_only = True
+        dying = asyncio.ensure_future(cluster.manager().recover(0))
+        await turns(60)
+        assert not dying.done()
+        dying.cancel()
+        assert cluster.stored().ensembles == ensembles
+        cluster.bookies["b1"].down = True
+        cluster.bookies["b4"].held = cluster.bookies["b5"].held = False
+        assert (await cluster.manager().recover(0)).last_entry_id == 1
+
+    simulate(main)
+
+
+def test_sealed_entries_are_present_though_no_bookie_has_their_bytes() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        await started(cluster, LedgerConfig(2, 2, 2), 20)
+        # The LAC that bookies know is 18; the sealer followed the writer, up to 19.
+        for bookie in cluster.all:
+            await bookie.release(0, 19)
+        metadata = await cluster.manager().recover(0)
+        assert metadata.last_entry_id == 19
+
+    simulate(main)
+
+
+def test_entries_after_the_sealed_ones_are_recovered() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        await started(cluster, LedgerConfig(2, 2, 2), 8)
+        for bookie in cluster.all:
+            bookie._ledgers[0].last_confirmed = 2
+            bookie._ledgers[0].confirmed_bytes = -1
+        await cluster.all[0].release(0, 5)
+        metadata = await cluster.manager().recover(0)
+        assert metadata.last_entry_id == 7
+        assert await cluster.manager().read(0, 6, 7, 100) == [(6, b"6"), (7, b"7")]
+
+    simulate(main)
+
+
+@pytest.mark.feature("F74")
+def test_recoveries_at_the_same_time_agree() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 2)
+        cluster.bookies["b2"].put(0, 2, b"x")
+        found = await asyncio.gather(*(cluster.manager().recover(0) for _ in range(4)))
+        assert len({m.encode() for m in found}) == 1
+        assert found[0].last_entry_id == 2
+
+    simulate(main)
+
+
+def test_a_full_disk_does_not_stop_recovery() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 1)
+        await started(cluster, LedgerConfig(), 3)
+        cluster.all[0].full = True
+        assert (await cluster.manager().recover(0)).last_entry_id == 2
+
+    simulate(main)
+
+
+def test_the_last_ensemble_says_what_is_confirmed_before_it() -> None:
+    """The entries before it are not asked for: its bookies may never have had them."""
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        writer, writes = await started(cluster, LedgerConfig(2, 2, 2), 3)
+        cluster.add("b3"), cluster.add("b4")
+        cluster.bookies["b1"].down = cluster.bookies["b2"].down = True
+        writer.append([b"3"])
+        await turns()
+        assert writes.confirmed[-1] == 3
+        assert writer.metadata.ensembles[-1].first_entry_id == 3
+        metadata = await cluster.manager().recover(0)
+        assert (metadata.last_entry_id, metadata.length) == (3, 4)
+
+    simulate(main)
+
+
+def test_recovering_what_does_not_exist() -> None:
+    async def main(sim: Simulation) -> None:
+        with pytest.raises(NoSuchLedgerError):
+            await Cluster(sim).manager().recover(0)
+
+    simulate(main)
+
+
+def test_a_writer_that_never_wrote_is_fenced_too() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        writer, writes = await started(cluster, LedgerConfig(), 0)
+        assert (await cluster.manager().recover(0)).last_entry_id == -1
+        writer.append([b"x"])
+        await turns()
+        assert isinstance(writes.errors[0], LedgerFencedError)
+        with pytest.raises(LedgerFencedError):
+            await writer.close()
+
+    simulate(main)
+
+
+def test_closing_after_somebody_else_recovered_is_fenced() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        writer, _ = await started(cluster, LedgerConfig(), 2)
+        await cluster.manager().recover(0)
+        with pytest.raises(LedgerFencedError):
+            await writer.close()
+
+    simulate(main)

@@ -1,0 +1,87 @@
+"""Ledgers that are put at the end of a managed ledger, beside appends that fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pulsark.errors import StorageError
+from pulsark.storage.managed_ledger.reservation import NewLedger
+from tests.sim.simulation import Simulation
+from tests.support.ledgers import Appends, Cluster, settle, simulate, turns
+
+
+def test_the_end_of_a_ledger_that_failed_is_known_before_reserved_ones_follow_it() -> None:
+    """Or else its entries came to be where a reader of the ledgers behind it already was."""
+
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        managed = await cluster.open(appends)
+        managed.append(b"0", 0)
+        await settle(managed)
+        async with managed.reservation() as reservation:
+            (reserved,) = await reservation.add([NewLedger(3, 30)])
+            cluster.bookies["b1"].down = True
+            managed.append(b"1", 1)
+            await turns()
+            cluster.bookies["b1"].down = False
+            assert appends.failed_contexts == [1]
+            await reservation.close_ledger()
+            assert managed.is_settled
+            assert appends.ends == [0]
+            managed.append(b"2", 2)
+            await reservation.decide(True)
+        await settle(managed)
+        assert appends.attached == [reserved]
+        assert appends.contexts == [0, 2]
+        assert managed.last_confirmed.ledger_id > reserved
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_reserved_ledgers_follow_only_a_ledger_that_is_closed(waits: bool) -> None:
+    """Whoever says that they exist before, or never says anything, leaves it to the next owner."""
+
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        managed = await cluster.open(appends)
+        managed.append(b"0", 0)
+        await settle(managed)
+        async with managed.reservation() as reservation:
+            await reservation.add([NewLedger(3, 30)])
+            if waits:
+                await reservation.close_ledger()
+            else:
+                await reservation.decide(True)
+        assert managed.is_fenced
+        managed.append(b"1", 1)
+        await settle(managed)
+        assert appends.attached == []
+        assert appends.failed_contexts == [1]
+
+    simulate(main)
+
+
+def test_nothing_is_reserved_while_the_end_of_a_failed_ledger_is_unknown() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        managed = await cluster.open(appends)
+        managed.append(b"0", 0)
+        await settle(managed)
+        async with managed.reservation() as reservation:
+            await reservation.add([NewLedger(3, 30)])
+            cluster.bookies["b1"].down = True
+            managed.append(b"1", 1)
+            await turns()
+            with pytest.raises(StorageError):
+                await reservation.close_ledger()
+            await reservation.decide(False)
+        assert not managed.is_settled
+        cluster.bookies["b1"].down = False
+        await asyncio.sleep(5)
+        assert managed.is_settled
+        assert appends.attached == []
+
+    simulate(main)

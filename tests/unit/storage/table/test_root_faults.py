@@ -1,0 +1,388 @@
+"""Storage roots that are full, read-only, away or wiped while messages are sealed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from logging.handlers import BufferingHandler
+from typing import Any
+
+import pytest
+
+from pulsark.errors import StorageError
+from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.metadata.paths import STORAGE_ROOTS
+from pulsark.storage.table.files.record import table_directory
+from pulsark.storage.table.files.seal_range import SealRange
+from pulsark.storage.table.log.delta_log import DeltaLog, commit_name
+from pulsark.storage.table.process.process import Entries
+from pulsark.storage.table.repair import placed
+from pulsark.storage.table.root_identity import MARKER, RefusedRootError, commission
+from pulsark.storage.table.tables import Tables
+from pulsark.wire.topic_name import TopicName
+from tests.sim.disk import SimDisk, SimReadFile
+from tests.sim.simulation import Simulation
+from tests.support.client_view import client_view
+from tests.support.inline_table import inline_tables
+from tests.support.tables import attached_files, check_files, entry
+
+NAME = TopicName.parse("persistent://public/default/t")
+TABLE_ID = "0" * 31 + "1"
+ROOTS = ["/root-1", "/root-2", "/root-3"]
+DIRECTORIES = [table_directory(root, NAME, TABLE_ID) for root in ROOTS]
+ENTRIES = [entry(i, i % 3) for i in range(40)]
+
+
+@dataclass
+class World:
+    """Three roots, of which two are needed, and a ledger that is sealed ten entries at a time."""
+
+    disk: SimDisk
+    tables: Tables
+    sealed: int = 0
+    seals: list[int] = field(default_factory=list)
+
+    async def seal(self, count: int = 10) -> None:
+        async def entries(wanted: SealRange) -> AsyncIterator[Entries]:
+            yield [(i, ENTRIES[i]) for i in range(wanted.first, wanted.last + 1)]
+
+        wanted = SealRange(-1, 5, self.sealed, self.sealed + count - 1, 1000)
+        await (await self.tables.open(NAME, TABLE_ID)).seal([wanted], entries, 1 << 20)
+        self.sealed += count
+
+    async def is_whole(self, roots: list[str] = DIRECTORIES) -> None:
+        """These roots are equal and have everything, and a reader gets it."""
+        found = [attached_files(self.disk, directory) for directory in roots]
+        assert all(one == found[0] for one in found)
+        for directory in roots:
+            check_files(self.disk, directory, found[0][1])
+        assert [f.last_entry_id for f in found[0][1]][-1] == self.sealed - 1
+        place, read = 0, []
+        while place < self.sealed:
+            read += await self.tables.read(NAME, 5, place, self.sealed - 1, 1 << 20)
+            place = read[-1][0] + 1
+        assert [client_view(e) for _, e in read] == [client_view(e) for e in ENTRIES[:place]]
+
+    def files(self, root: str) -> list[str]:
+        return [path for path in self.disk.files() if path.startswith(f"{root}/")]
+
+
+Test = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def world(test: Test) -> Callable[[], None]:
+    def run() -> None:
+        with Simulation() as sim:
+
+            async def main() -> None:
+                disk, metadata = SimDisk(), MemoryMetadataStore()
+                runtime = sim.runtime(disk)
+                roots = await commission(ROOTS, metadata, runtime)
+                tables = inline_tables(roots, metadata, runtime, copies=3, copies_needed=2)
+                await test(World(disk, tables))
+                await tables.close()
+
+            sim.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("write_errno", errno.ENOSPC),
+        ("write_errno", errno.EROFS),
+        ("name_errno", errno.EROFS),
+        ("sync_errno", errno.EIO),
+    ],
+)
+@pytest.mark.parametrize("root", ROOTS)
+def test_a_root_that_fails_stays_behind_and_catches_up(fault: str, code: int, root: str) -> None:
+    @world
+    async def scenario(world: World) -> None:
+        await world.seal()
+        world.disk.faulty = f"{root}/"
+        setattr(world.disk, fault, code)
+        await world.seal()
+        others = [directory for directory in DIRECTORIES if not directory.startswith(root)]
+        await world.is_whole(others)
+        setattr(world.disk, fault, 0)
+        await world.seal()
+        await world.is_whole()
+
+    scenario()
+
+
+@world
+async def test_a_commit_that_could_not_be_read_once_is_read_at_the_next_attach(
+    world: World,
+) -> None:
+    await world.seal(5)
+    world.disk.faulty, world.disk.name_errno = "/root-3/", errno.EROFS
+    await world.seal(5)
+    world.disk.name_errno = 0
+    opened, open_ = list[str](), world.disk.open
+
+    def fails_once(path: str) -> SimReadFile:
+        opened.append(path)
+        # First it is looked what is missing, and then each commit is copied.
+        if path == f"{DIRECTORIES[0]}/_delta_log/{commit_name(2)}" and opened.count(path) == 2:
+            raise OSError(errno.EIO, "once")
+        return open_(path)
+
+    world.disk.open = fails_once  # type: ignore[method-assign]
+    await world.seal(5)
+    assert DeltaLog(world.disk, DIRECTORIES[2]).versions() == [0, 1]
+    await world.seal(5)
+    await world.is_whole()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_with_too_few_roots_nothing_is_attached_and_later_everything_is(code: int) -> None:
+    @world
+    async def scenario(world: World) -> None:
+        await world.seal()
+        world.disk.faulty, world.disk.write_errno = "/root-", code
+        for _ in range(3):
+            with pytest.raises((StorageError, OSError)):
+                await world.seal()
+        world.disk.write_errno = 0
+        await world.is_whole()
+        await world.seal()
+        await world.is_whole()
+        named = [f.path for f in attached_files(world.disk, DIRECTORIES[0])[1]]
+        data = [path for path in world.files(DIRECTORIES[0]) if path.endswith(".parquet")]
+        assert [path.removeprefix(f"{DIRECTORIES[0]}/") for path in data] == named
+
+    scenario()
+
+
+@world
+async def test_an_attach_that_has_reached_too_few_roots_is_not_done(world: World) -> None:
+    """The files are everywhere, and no log can be written."""
+    await world.seal()
+    world.disk.faulty, world.disk.name_errno = "/_delta_log", errno.EROFS
+    for _ in range(2):
+        with pytest.raises(StorageError, match="has reached 0 roots of 2"):
+            await world.seal()
+        found = await world.tables.sealed(NAME, 5)
+        assert found is not None
+        assert found.through == 9, "the journal keeps what comes behind it"
+    world.disk.name_errno = 0
+    await world.tables.open(NAME, TABLE_ID)
+    world.sealed = 20
+    await world.is_whole()
+
+
+@world
+async def test_a_root_that_was_wiped_while_it_was_in_use_gets_nothing(world: World) -> None:
+    await world.seal()
+    for path in world.files("/root-2"):
+        world.disk.remove(path)
+    await world.seal()
+    assert world.files("/root-2") == []
+    await world.is_whole([DIRECTORIES[0], DIRECTORIES[2]])
+    assert "is refused" in await world.tables.roots.problem("/root-2")
+    # The directory was only unmounted: everything is as it was.
+    world.disk.write_new(f"/root-2/{MARKER}", b'{"version": 1, "rootId": "another"}')
+    assert "it is another" in await world.tables.roots.problem("/root-2")
+    with pytest.raises(StorageError, match="is missing"):
+        await world.tables.catch_up(NAME, DIRECTORIES[1])
+    assert len(world.files("/root-2")) == 1
+
+
+@world
+async def test_where_there_is_little_room_small_batches_are_sealed_and_the_log_says_so(
+    world: World,
+) -> None:
+    roots: Any = world.tables.roots
+    roots._room = lambda directory: 500
+    with logged("pulsark.storage.table.roots") as said:
+        for _ in range(2):
+            await world.seal()
+            world.sealed -= 5  # half of it
+    assert sum("in small batches" in record.getMessage() for record in said) == 1
+    await world.is_whole()
+
+
+@contextmanager
+def logged(name: str) -> Iterator[list[logging.LogRecord]]:
+    """What a logger is told."""
+    handler = BufferingHandler(1000)
+    logging.getLogger(name).addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        logging.getLogger(name).removeHandler(handler)
+
+
+@pytest.mark.parametrize(
+    ("directories", "roots", "in_service", "copies", "found"),
+    [
+        ("/a /b", "/a /b /c", "/a /b /c", 2, "/a /b"),
+        ("/a /b", "/a /c", "/a /c", 2, "/a /c"),
+        ("/a /b", "/b /c", "/b /c", 2, "/b /c"),
+        ("/a /b", "/a /c", "/a", 2, "/a"),  # the new one is refused
+        ("/a", "/a /b /c", "/a /b /c", 3, "/a /b /c"),
+        ("/a /b /c", "/a /b", "/a /b", 2, "/a /b"),
+        ("/a /b", "/a /b", "/b", 2, "/a /b"),  # a root that is refused is filled, not replaced
+        ("/a", "/b", "/b", 1, "/b"),
+    ],
+)
+def test_where_a_table_should_be(
+    directories: str, roots: str, in_service: str, copies: int, found: str
+) -> None:
+    def below(names: str) -> list[str]:
+        return [table_directory(root, NAME, TABLE_ID) for root in names.split()]
+
+    wanted = placed(below(directories), roots.split(), in_service.split(), copies)
+    assert wanted == below(found)
+
+
+def test_ids_of_roots_survive_a_restart_and_a_crash_at_each_step() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata = MemoryMetadataStore()
+            disk = SimDisk()
+            first = await commission(ROOTS, metadata, sim.runtime(disk))
+            assert len(set(first.ids.values())) == 3
+            assert await commission(ROOTS, metadata, sim.runtime(disk)) == first
+            # A root is wiped: it keeps its id, and gets no file by itself.
+            disk.remove(f"/root-1/{MARKER}")
+            assert await commission(ROOTS, metadata, sim.runtime(disk)) == first
+            assert disk.list("/root-1") == []
+            # A new root cannot be written to: it is refused, and taken in when it can.
+            disk.faulty, disk.name_errno = "/root-4", errno.EROFS
+            more = await commission([*ROOTS, "/root-4"], metadata, sim.runtime(disk))
+            assert disk.list("/root-4") == []
+            disk.name_errno = 0
+            assert await commission([*ROOTS, "/root-4"], metadata, sim.runtime(disk)) == more
+            assert disk.list("/root-4") == [MARKER]
+
+        sim.run(main())
+
+
+def test_a_root_whose_first_start_was_broken_off_is_in_service_after_the_next() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            first = await commission(["/a"], metadata, sim.runtime(disk))
+            (path,) = [f"{STORAGE_ROOTS}/{name}" for name in await metadata.children(STORAGE_ROOTS)]
+            found = await metadata.get(path)
+            assert found is not None
+            # As it is between the root's file and the record of it.
+            await metadata.put(path, found.value.replace(b"true", b"false"), found.version)
+            assert await commission(["/a"], metadata, sim.runtime(disk)) == first
+            disk.remove(f"/a/{MARKER}")
+            await commission(["/a"], metadata, sim.runtime(disk))
+            assert disk.list("/a") == []
+
+        sim.run(main())
+
+
+def test_another_store_s_root_is_refused_at_each_start_until_it_is_adopted() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            strange = await commission(["/a"], MemoryMetadataStore(), sim.runtime(disk))
+            for _ in range(3):
+                roots = await commission(["/a"], metadata, sim.runtime(disk))
+                assert roots.ids != strange.ids
+                with pytest.raises(RefusedRootError, match="is refused"):
+                    roots.check(disk, "/a")
+            for adopt in (True, False):
+                roots = await commission(["/a"], metadata, sim.runtime(disk), adopt=adopt)
+                assert roots.ids == strange.ids
+                roots.check(disk, "/a")
+
+        sim.run(main())
+
+
+def test_a_root_that_moves_to_a_path_that_was_refused_before_is_the_one_it_was() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            before = await commission(["/a"], metadata, sim.runtime(disk))
+            disk.faulty, disk.name_errno = "/b", errno.EROFS
+            await commission(["/b"], metadata, sim.runtime(disk))
+            disk.name_errno = 0
+            rename(disk, "/a", "/b")
+            after = await commission(["/b"], metadata, sim.runtime(disk))
+            assert (after.ids["/b"], after.moved) == (before.ids["/a"], {"/a": "/b"})
+
+        sim.run(main())
+
+
+def test_a_root_under_another_path_is_the_one_it_was() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            runtime = sim.runtime(disk)
+            before = await commission(["/a", "/b"], metadata, runtime)
+            one = World(disk, inline_tables(before, metadata, runtime, copies=2))
+            await one.seal()
+            rename(disk, "/a", "/c")
+            after = await commission(["/c", "/b"], metadata, runtime)
+            assert (after.ids["/c"], after.moved) == (before.ids["/a"], {"/a": "/c"})
+            two = World(disk, inline_tables(after, metadata, runtime, copies=2), sealed=10)
+            await two.seal()
+            await two.is_whole([table_directory(root, NAME, TABLE_ID) for root in ("/b", "/c")])
+            assert not one.files("/a")
+            rename(disk, "/c", "/a")
+            again = await commission(["/a", "/b"], metadata, runtime)
+            assert (again.ids, again.moved) == (before.ids, {"/c": "/a"})
+            # A copy of a root that is there is none of them.
+            disk.make_dirs("/d")
+            disk.write_new(f"/d/{MARKER}", disk.content(f"/a/{MARKER}"))
+            copied = await commission(["/a", "/b", "/d"], metadata, runtime)
+            with pytest.raises(StorageError, match="is refused"):
+                copied.check(disk, "/d")
+
+        sim.run(main())
+
+
+def rename(disk: SimDisk, old: str, new: str) -> None:
+    for path in disk.files():
+        if path.startswith(f"{old}/"):
+            to = new + path.removeprefix(old)
+            disk.make_dirs(to.rpartition("/")[0])
+            disk.write_new(to, disk.content(path))
+            disk.remove(path)
+
+
+def test_two_attachers_of_one_table_and_only_the_newer_one_goes_on() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            disk, metadata = SimDisk(), MemoryMetadataStore()
+            runtime = sim.runtime(disk)
+            one = World(disk, inline_tables(ROOTS, metadata, runtime, copies=3, copies_needed=2))
+            two = World(disk, inline_tables(ROOTS, metadata, runtime, copies=3, copies_needed=2))
+            await one.seal()
+            two.sealed = 10
+            await two.seal()
+            with pytest.raises(StorageError, match="would not follow"):
+                await one.seal()  # the same entries
+            one.sealed = 20
+            await one.seal()  # it has opened the table anew, and is the newer owner now
+            await one.is_whole()
+            two.sealed = 30
+            with pytest.raises(StorageError, match="another owner"):
+                await two.seal()
+            await one.is_whole()
+            results = await asyncio.gather(one.seal(), one.seal(), return_exceptions=True)
+            assert sum(isinstance(result, StorageError) for result in results) == 1
+            one.sealed = 40
+            await one.is_whole()
+
+        sim.run(main())
