@@ -18,6 +18,7 @@ ROOMS = (
     "rows.values",
     "rows",
     "metadata",
+    "security",
     # Storage, from one disk to a topic's table.
     "storage.proto",
     "storage",
@@ -72,7 +73,7 @@ APART = {
     "datasource": ("wire", "schemas", "rows", "storage.table.staging"),
     "jobs": ("wire", "schemas", "rows", "storage.table", "datasource"),
     "storage": ("wire", "schemas", "rows", "metadata"),
-    "dispatch": ("wire", "schemas", "metadata", "storage"),
+    "dispatch": ("wire", "schemas", "metadata", "security", "storage"),
 }
 """Of these folders each room imports only what is named here, and its own folder."""
 

@@ -1,0 +1,10 @@
+"""Who a client is, and what it may do.
+
+Start with ``principal``, what a login comes to. ``providers`` asks each way to log in that is
+configured, in order: ``tokens``, ``passwords``, ``certificates`` and ``openid`` are those that are
+built in. ``keys`` reads keys from wherever a setting says they are.
+
+Nothing here knows a socket: the ports take credentials and answer. Failed credentials never make
+anybody anonymous. Libraries of cryptography are imported only when a provider needs them, so a
+broker without authentication does not load them.
+"""

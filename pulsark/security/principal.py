@@ -1,0 +1,22 @@
+"""Who asks: what a login comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """One client that has logged in. Only where authentication is on is there any."""
+
+    role: str
+    original: str | None = None
+    """Whom a proxy asks for; then ``role`` is the proxy's own."""
+    method: str = "none"
+    """How it logged in: ``token``, ``basic``, ``tls``; ``none`` is anonymous."""
+    expires_ms: int | None = None
+    """When the credentials end, in milliseconds since the epoch; ``None``: never."""
+    address: str = ""
+    """Where it comes from: host and port."""
+    cn: str | None = None
+    """The name in its verified client certificate, also where that was not the login."""
