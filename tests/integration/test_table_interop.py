@@ -98,7 +98,10 @@ def test_delta_rs_sees_the_schema_the_attach_and_a_sound_table(table: GrowingTab
     assert found.transaction_version("pulsark") == 3
     assert [field.name for field in found.schema().fields] == TABLE_SCHEMA.names
     assert list(COLUMN_TYPES) == TABLE_SCHEMA.names
-    assert found.metadata().configuration == {"pulsark.formatVersion": "1"}
+    assert found.metadata().configuration == {
+        "pulsark.formatVersion": "1",
+        "delta.setTransactionRetentionDuration": "interval 30 days",
+    }
     assert found.metadata().partition_columns == ["partition", "ledger_id"]
     rows = pl.read_delta(table.directory).sort("ledger_id", "entry_id", "batch_index")
     assert rows["value"][0] == b"value 0.0"

@@ -15,8 +15,10 @@ import pytest
 from pulsark.errors import NoSuchEntryError, OlderMetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
+from pulsark.schemas.columns import BINARY
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
-from pulsark.storage.table.files.record import SealedLedger, table_directory
+from pulsark.storage.table.files.record import DataFile, SealedLedger, table_directory
+from pulsark.storage.table.files.seal import seal
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.log.log_sum import log_sum
 from pulsark.storage.table.process.process import Entries
@@ -38,7 +40,9 @@ TABLE_ID = "0123456789abcdef0123456789abcdef"
 ROOTS = ("/root-1", "/root-2")
 DIRECTORIES = [table_directory(root, NAME, TABLE_ID) for root in ROOTS]
 LEDGERS = {5: entries(12, 5), 7: entries(8, 7), 9: entries(4, 9)}
-GROWTH = [(5, 0, 3), (5, 4, 7), (7, 0, 7), (5, 8, 11), (9, 0, 3)]
+GROWTH = [(5, 0, 3), (5, 4, 7), (7, 0, 7), (5, 8, 11)]
+BULK = 9
+"""The ledger that is published in bulk."""
 SURVIVALS: tuple[Survival, ...] = ("none", "random")
 
 
@@ -68,6 +72,19 @@ class World:
 
         wanted = SealRange(-1, ledger_id, first, last)
         await (await self.tables.open(NAME, TABLE_ID)).seal([wanted], sent, 1 << 20)
+
+    async def publish(self, number: int) -> bool:
+        """As the batch of a query."""
+        owner = (await self.tables.open(NAME, TABLE_ID)).owner
+
+        async def reserve() -> list[DataFile]:
+            sent = list(enumerate(LEDGERS[BULK]))
+            return seal(sent, -1, BULK, DIRECTORIES, self.runtime.disk, "bulk", roots_needed=2)
+
+        async def decided(exist: bool | None) -> None:
+            assert exist
+
+        return await owner.publish("query", number, reserve, decided, BINARY)
 
     async def merge(self, ledger_id: int) -> None:
         sealed = await self.tables.sealed(NAME, ledger_id)
@@ -100,6 +117,8 @@ class World:
         for directory in DIRECTORIES:
             found = log_sum(self.runtime.disk, directory)
             assert {path for path, _ in found.files} == {file.path for file in files}
+        if BULK in ledgers:
+            assert not await self.publish(3), "a batch that is repeated is published once"
         for ledger_id in ledgers:
             got = await self.read(ledger_id)
             for (_, again), original in zip(got, LEDGERS[ledger_id], strict=True):
@@ -122,6 +141,7 @@ def lived() -> tuple[SimDisk, list[MemoryTree]]:
                 await world.seal(ledger_id, first, last)
                 if (ledger_id, last) == (5, 11):
                     await world.merge(5)
+            assert await world.publish(3)
 
         sim.run(main())
     return disk, older
@@ -166,6 +186,7 @@ def test_a_ledger_that_its_topic_cannot_list_stays_on_the_disk() -> None:
             before = [path for path in disk.files() if "ledger_id=9/" in path]
             await world.repair()
             await world.check([5, 7])
+            assert not await world.publish(3)
             assert [path for path in disk.files() if "ledger_id=9/" in path] == before
 
         sim.run(main())

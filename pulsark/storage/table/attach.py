@@ -218,9 +218,8 @@ class TableOwner:
                     )
                 if len(adds) > self._limits.files_per_attach:
                     adds = [file.without_statistics() for file in adds]
-                now = self._clock.now_ms()
-                record = before.intending(now, adds, (), value)
-                record = record.with_published(Published(ident, number, now))
+                done = Published(ident, number, self._clock.now_ms())
+                record = before.publishing(done, adds, value)
                 await self._table.check(record)
                 happened = None
                 happened = await self._table.decide(record)
@@ -316,6 +315,8 @@ class TableOwner:
                 if number % LEDGERS_A_TURN == 0:
                     await asyncio.sleep(0)
                 await self._table.take_up(ledger, left.get(ledger.ledger_id, ()), now)
+            publishes = found.published.values()
+            await self._publishes.take_up(publishes, now, self._table.check_owned)
             record = self.record.taking_up(found.attached, found.time_ms, found.value)
             first = max(record.first_version, found.first_version)
             created_ms = found.created_ms or record.created_ms

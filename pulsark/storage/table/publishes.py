@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from pulsark.errors import BadVersionError, MetadataError, StorageError
 from pulsark.metadata.documents import check_version
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.storage.table.files.record import Published, TableRecord
+from pulsark.storage.table.files.record import PUBLISHES_DAYS, Published, TableRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from pulsark.storage.table.files.table_limits import TableLimits
 
@@ -29,8 +29,7 @@ NAME: Final = "published"
 ONE_OFF_MS: Final = 86_400_000
 """The id of a write that is made once is needed as long as its driver may ask again."""
 
-NAMED_MS: Final = 30 * 86_400_000
-"""A query that comes back within this time publishes its last batch no second time."""
+NAMED_MS: Final = PUBLISHES_DAYS * 86_400_000
 
 _one_off = re.compile(r"batch-[0-9a-f]{32}")
 """The ids that Spark's writer makes up for a write without ``txnAppId``."""
@@ -85,17 +84,41 @@ class Publishes:
         ``owned`` raises an error for an owner that is none any more. ``StorageError``: there are
         too many that must not be forgotten.
         """
-        while True:
-            older, version = await self._read()
-            await owned()
-            known = {**older, **{done.ident: done for done in record.published}}
-            kept = remembered(known.values(), now_ms, self._limits.published_least)
+
+        def checked(kept: list[Published]) -> list[Published]:
             if len(kept) > self._limits.published_most:
                 raise StorageError(
                     f"the table has had {len(kept)} writes that must not be forgotten yet, and may "
                     f"have {self._limits.published_most}: write more rows at a time, or wait; a "
                     "write is forgotten after a day, a query and a txnAppId after 30 days"
                 )
+            return kept
+
+        await self._add(record.published, now_ms, owned, checked)
+
+    async def take_up(
+        self, found: Collection[Published], now_ms: int, owned: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Write to the document what only a log knows. Of too many, the latest are kept."""
+        most = self._limits.published_most
+        if found:
+            await self._add(found, now_ms, owned, lambda kept: kept[-most:])
+
+    async def _add(
+        self,
+        new: Iterable[Published],
+        now_ms: int,
+        owned: Callable[[], Awaitable[None]],
+        bounded: Callable[[list[Published]], list[Published]],
+    ) -> None:
+        while True:
+            known, version = await self._read()
+            await owned()
+            for done in new:
+                before = known.get(done.ident)
+                if before is None or before.number <= done.number:
+                    known[done.ident] = done
+            kept = bounded(remembered(known.values(), now_ms, self._limits.published_least))
             try:
                 await self._metadata.put(self._path, _encode(kept), version)
             except BadVersionError:
@@ -110,7 +133,7 @@ class Publishes:
         try:
             document = json.loads(found.value)
             check_version(document, FORMAT_VERSION)
-            known = [Published(str(i), int(n), int(t)) for i, n, t in document["published"]]
+            known = list(map(Published.from_json, document["published"]))
         except (KeyError, TypeError, ValueError) as e:
             raise MetadataError(f"the record {self._path} cannot be read: {e!r}") from e
         return {done.ident: done for done in known}, found.version

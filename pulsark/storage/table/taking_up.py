@@ -4,7 +4,7 @@ The log of each root says what the table has. So what the store does not know is
 one that has most, as long as that is a sequel to what the store knows:
 
 1. Ledgers that the topic does not list become part of it, or else stay out.
-2. The lists of files of the ledgers, one after the other.
+2. The lists of files of the ledgers, one after the other; then the bulk publishes.
 3. The table record, in one compare-and-set. Until then the table cannot be opened.
 
 The repair that follows makes the same of all roots. A log that is no sequel to what is known (the

@@ -24,6 +24,9 @@ FORMAT_VERSION = 2
 """The newest version that is read. A table has version 1 until its values have types."""
 SEALED_LEDGER_VERSION = 1
 
+PUBLISHES_DAYS = 30
+"""A query that comes back within this time publishes its last batch no second time."""
+
 Statistics = Mapping[str, Mapping[str, Any]]
 """``minValues``, ``maxValues``, ``nullCount``: by column, as Delta has them."""
 
@@ -90,6 +93,20 @@ class DataFile:
         return replace(self, statistics={})
 
 
+class Published(NamedTuple):
+    """The last bulk publish of somebody who makes them one after the other."""
+
+    ident: str
+    number: int
+    time_ms: int
+
+    @classmethod
+    def from_json(cls, document: Sequence[Any]) -> Published:
+        """The inverse of ``list``; raises ``TypeError`` or ``ValueError``."""
+        ident, number, time_ms = document
+        return cls(str(ident), int(number), int(time_ms))
+
+
 @dataclass(frozen=True, slots=True)
 class Intent:
     """One attach: the files that join the table and those that leave it."""
@@ -106,6 +123,8 @@ class Intent:
     """Whether the commit keeps others from writing: of the first one after an older release."""
     repairs: bool = False
     """Whether it is no attach of files: each root's log is to have what the metadata store says."""
+    published: Published | None = None
+    """The bulk publish that it is."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the table record."""
@@ -117,11 +136,13 @@ class Intent:
             **({"value": self.value} if self.value is not None else {}),
             **({"guards": True} if self.guards else {}),
             **({"repairs": True} if self.repairs else {}),
+            **({"published": list(self.published)} if self.published is not None else {}),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Intent:
         """The inverse of ``to_json``."""
+        published = document.get("published")
         return cls(
             int(document["number"]),
             int(document["timeMs"]),
@@ -130,15 +151,8 @@ class Intent:
             document.get("value"),
             bool(document.get("guards", False)),
             bool(document.get("repairs", False)),
+            Published.from_json(published) if published is not None else None,
         )
-
-
-class Published(NamedTuple):
-    """The last bulk publish of somebody who makes them one after the other."""
-
-    ident: str
-    number: int
-    time_ms: int
 
 
 class OthersCommit(NamedTuple):
@@ -198,10 +212,15 @@ class TableRecord:
         """Whether it lists a bulk publish, or a later one of the same origin."""
         return any(done.ident == ident and done.number >= number for done in self.published)
 
-    def with_published(self, done: Published) -> TableRecord:
-        """With a bulk publish noted, in place of an earlier one of the same origin."""
+    def publishing(
+        self, done: Published, adds: Iterable[DataFile], value: ColumnType
+    ) -> TableRecord:
+        """With a bulk publish decided, which is noted in place of an earlier one of its origin."""
+        record = self.intending(done.time_ms, adds, (), value)
+        assert record.intent is not None
         others = tuple(other for other in self.published if other.ident != done.ident)
-        return replace(self, published=(*others, done))
+        intent = replace(record.intent, published=done)
+        return replace(record, intent=intent, published=(*others, done))
 
     def decided(self, ledger_id: int) -> SealedLedger | None:
         """A ledger that the intent brings whole, as long as that is to be rolled forward."""
@@ -298,10 +317,7 @@ class TableRecord:
                 document.get("value", BINARY),
                 bool(document.get("guarded", False)),
                 int(document.get("firstVersion", 0)),
-                tuple(
-                    Published(str(ident), int(number), int(time_ms))
-                    for ident, number, time_ms in document.get("published", ())
-                ),
+                tuple(map(Published.from_json, document.get("published", ()))),
                 tuple(
                     OthersCommit(str(directory), int(version), int(time_ms), str(what))
                     for directory, version, time_ms, what in document.get("others", ())

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.schemas.columns import BINARY, struct
-from pulsark.storage.table.files.record import DataFile, Intent, TableRecord
+from pulsark.storage.table.files.record import (
+    PUBLISHES_DAYS,
+    DataFile,
+    Intent,
+    Published,
+    TableRecord,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
 
 APP_ID = "pulsark"
 """Under this name commits carry the number of their attach."""
+
+PUBLISH_APP_ID = "pulsark/publish/"
+"""What the id of a bulk publish stands behind: under it, a commit carries the publish's number."""
 
 FORMAT_PROPERTY = "pulsark.formatVersion"
 
@@ -201,6 +210,18 @@ def attach_number(actions: Iterable[Action]) -> int | None:
     return None
 
 
+def publishes_of(actions: Iterable[Action]) -> list[Published]:
+    """The bulk publishes that a commit or a checkpoint tells of."""
+    transactions = [action["txn"] for action in actions if "txn" in action]
+    return [
+        Published(
+            found["appId"][len(PUBLISH_APP_ID) :], found["version"], found["lastUpdated"] or 0
+        )
+        for found in transactions
+        if found["appId"].startswith(PUBLISH_APP_ID)
+    ]
+
+
 def attached_ms(actions: Iterable[Action]) -> int | None:
     """When an attach was decided (epoch), if this is one and says it."""
     actions = list(actions)
@@ -241,7 +262,11 @@ def _metadata(record: TableRecord) -> Action:
             "format": {"provider": "parquet", "options": {}},
             "schemaString": json.dumps(columns, separators=(",", ":")),
             "partitionColumns": ["partition", "ledger_id"],
-            "configuration": {FORMAT_PROPERTY: str(record.version)},
+            "configuration": {
+                FORMAT_PROPERTY: str(record.version),
+                # Whoever writes a checkpoint drops older ones: one for each write would be many.
+                "delta.setTransactionRetentionDuration": f"interval {PUBLISHES_DAYS} days",
+            },
             "createdTime": record.created_ms,
         }
     }
@@ -260,6 +285,7 @@ def commit_of(record: TableRecord) -> bytes:
         [
             _info(intent.time_ms, operation),
             _transaction(intent),
+            *([_publish(intent.published)] if intent.published is not None else []),
             *([_protocol()] if intent.guards else []),
             *([_metadata(record)] if intent.value is not None else []),
             *({"add": _add(file, intent.time_ms)} for file in intent.adds),
@@ -345,6 +371,11 @@ def _taken_out(add: Mapping[str, Any], time_ms: int) -> Action:
 
 def _transaction(intent: Intent) -> Action:
     return {"txn": {"appId": APP_ID, "version": intent.number, "lastUpdated": intent.time_ms}}
+
+
+def _publish(done: Published) -> Action:
+    app_id = PUBLISH_APP_ID + done.ident
+    return {"txn": {"appId": app_id, "version": done.number, "lastUpdated": done.time_ms}}
 
 
 def _add(file: DataFile, time_ms: int) -> Action:

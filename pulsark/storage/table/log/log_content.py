@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import CorruptEntryError
 from pulsark.schemas.columns import BINARY, ColumnType
-from pulsark.storage.table.files.record import DataFile, TableRecord
+from pulsark.storage.table.files.record import DataFile, Published, TableRecord
 from pulsark.storage.table.log.delta_log import (
     Action,
     CorruptCommitError,
@@ -25,6 +25,7 @@ from pulsark.storage.table.log.delta_log import (
     files_of,
     is_commit_of,
     is_of_table,
+    publishes_of,
 )
 from pulsark.storage.table.log.log_sum import checkpoint_actions
 
@@ -52,6 +53,9 @@ class LogContent:
     left: dict[str, DataFile] = field(default_factory=dict)
     """Those that left it, and are still there."""
 
+    published: dict[str, Published] = field(default_factory=dict)
+    """The last bulk publish of each origin, by its id."""
+
     def apply(self, record: TableRecord, actions: Iterable[Action]) -> None:
         """One commit of ours more."""
         actions = list(actions)
@@ -65,6 +69,7 @@ class LogContent:
         for file in files_of(actions):
             self.files[file.path] = file
             self.left.pop(file.path, None)
+        self.published.update((done.ident, done) for done in publishes_of(actions))
         number = attach_number(actions)
         if number is None:
             return
@@ -89,6 +94,7 @@ class LogContent:
             "differs": self.differs,
             "files": [file.without_statistics().to_json() for file in self.files.values()],
             "left": [file.without_statistics().to_json() for file in self.left.values()],
+            "published": [list(done) for done in self.published.values()],
         }
 
     @classmethod
@@ -104,6 +110,7 @@ class LogContent:
             document["differs"],
             {file.path: file for file in files},
             {file.path: file for file in left},
+            {done.ident: done for done in map(Published.from_json, document["published"])},
         )
 
 

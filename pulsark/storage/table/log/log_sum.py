@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import CorruptEntryError
 from pulsark.storage.table.log.delta_log import (
+    APP_ID,
     Action,
     CorruptCommitError,
     DeltaLog,
@@ -88,7 +89,7 @@ def _from_checkpoint(disk: Disk, directory: str, newest: int) -> LogSum:
 
 
 def checkpoint_actions(disk: Disk, path: str) -> Iterator[Action]:
-    """What a checkpoint says of files and columns; ``CorruptEntryError``."""
+    """What a checkpoint says of files, columns and bulk publishes; ``CorruptEntryError``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -96,7 +97,11 @@ def checkpoint_actions(disk: Disk, path: str) -> Iterator[Action]:
 
     try:
         file = pq.ParquetFile(io.BytesIO(read_whole(disk, path)))
-        rows = file.read(columns=["add", "metaData"])
+        rows = file.read(columns=["add", "metaData", "txn"])
+        for transaction in rows.column("txn").to_pylist():
+            # That of the last attach is in the commit of the same version, with all it did.
+            if transaction is not None and transaction["appId"] != APP_ID:
+                yield {"txn": transaction}
         for metadata in rows.column("metaData").to_pylist():
             if metadata is not None:
                 yield {"metaData": metadata}

@@ -7,7 +7,7 @@ import errno
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +17,16 @@ from pulsark.errors import OlderMetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import sealed_ledger_path, table_path
 from pulsark.runtime import Runtime
-from pulsark.storage.table.files.record import TableRecord, table_directory
+from pulsark.schemas.columns import BINARY
+from pulsark.storage.table.files.record import DataFile, TableRecord, table_directory
 from pulsark.storage.table.files.root_files import copy_file
+from pulsark.storage.table.files.seal import seal
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.files.table_limits import TableLimits
 from pulsark.storage.table.log import checkpoint
 from pulsark.storage.table.log import folding as log_folding
 from pulsark.storage.table.log.delta_log import DeltaLog, checkpoint_name, commit_name
+from pulsark.storage.table.log.log_content import log_content
 from pulsark.storage.table.log.time_travel import (
     ATTEMPTS,
     NoSuchVersionError,
@@ -85,6 +88,20 @@ class World:
             wanted = SealRange(-1, 5, self.sealed, self.sealed, 100)
             await (await self.tables.open(NAME, TABLE_ID)).seal([wanted], _entries, 1 << 20)
             self.sealed += 1
+
+    async def publish(self, query: str, number: int) -> bool:
+        """Publish the next row in bulk, as if it were not of the ledger that grows."""
+        owner = (await self.tables.open(NAME, TABLE_ID)).owner
+
+        async def reserve() -> list[DataFile]:
+            row = [(self.sealed, entry(self.sealed))]
+            self.sealed += 1
+            return seal(row, -1, 5, [ONE, TWO], self.disk, f"bulk{self.sealed}")
+
+        async def decided(exist: bool | None) -> None:
+            assert exist
+
+        return await owner.publish(query, number, reserve, decided, BINARY)
 
     def put_clock(self, by_days: float) -> None:
         """The wall clock goes wrong by so much, or right again."""
@@ -479,3 +496,35 @@ async def test_a_store_older_than_the_beginning_of_the_log_knows_what_the_checkp
     assert (await back.record()).first_version > 2
     await back.days(1)
     await back.fold(4.5)
+
+
+@world
+async def test_a_checkpoint_in_the_place_of_commits_knows_their_bulk_publishes(
+    world: World,
+) -> None:
+    world.put_clock(100 * 365)  # what is old by the clock of this machine is left out
+    world = World(replace(world.runtime), world.tree, world.tables).again()
+    older = copy_of(world.tree)
+    for number, query in enumerate(["one", "two", "one"]):
+        await world.days(1)
+        assert await world.publish(query, number)
+    await world.days(10)
+    await world.fold(4.5)
+    assert DeltaLog(world.disk, ONE).versions()[0] > 6
+    back = World(world.runtime, older, world.tables, world.sealed).again()
+    repair = Repair()
+    await back.tables.repair(NAME, TABLE_ID, _entries, 1 << 20, repair, give_up=False)
+    assert not await back.publish("one", 2)
+    assert not await back.publish("two", 1)
+    assert await back.publish("two", 2)
+
+
+@world
+async def test_a_checkpoint_does_not_keep_bulk_publishes_for_ever(world: World) -> None:
+    for number in range(4):
+        assert await world.publish(f"query-{number}", number)
+    await world.days(10)
+    await world.fold(4.5)
+    found = log_content(world.disk, ONE, await world.record())
+    assert found.attached == 14
+    assert found.published == {}, "they are years ago by the clock of this machine"
