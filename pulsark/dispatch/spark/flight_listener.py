@@ -1,10 +1,11 @@
 """The Flight port: listens from the start, pays for pyarrow.flight at the first connection.
 
 Importing ``pyarrow.flight`` costs tens of megabytes and a few hundred milliseconds, which an
-idle broker shall not spend. So a thread sleeps over the public port; at the first client that
-speaks HTTP/2 it imports and starts the Flight server on a loopback port, and from then on threads
-copy bytes between the two (``flight_relay``). Of the bytes only the first ones are looked at.
-The event loop takes no part: it only answers ``EntrySource`` calls, one bounded chunk at a time.
+idle broker shall not spend. So a thread waits at the public port; when the first client
+speaks HTTP/2, it imports and starts the Flight server on a private Unix socket, and from then on
+threads copy bytes between the two (``flight_relay``; decision 016 says why they stay). They look
+only at a client's first bytes. The event loop takes no part: it only answers ``EntrySource``
+calls, one bounded chunk at a time.
 """
 
 from __future__ import annotations
@@ -177,12 +178,18 @@ class FlightListener:
             return
 
         def connect() -> socket.socket:
-            return socket.create_connection(("127.0.0.1", self._backend_port(loop)))
+            backend = socket.socket(socket.AF_UNIX)
+            try:
+                backend.connect(self._backend_address(loop))
+            except BaseException:
+                backend.close()
+                raise
+            return backend
 
         self._relays.join(client, connect, host)
 
-    def _backend_port(self, loop: asyncio.AbstractEventLoop) -> int:
-        """The Flight server's own port; starts it at the first call. Acceptor threads only."""
+    def _backend_address(self, loop: asyncio.AbstractEventLoop) -> str:
+        """The path of the server's socket; the first call starts it. Acceptor threads only."""
         server = self._server
         if server is None:
             from pulsark.dispatch.spark.flight_server import EntryFlightServer
@@ -196,7 +203,7 @@ class FlightListener:
                             server.closing.set()
                             raise OSError("the broker is shutting down")
                         self._server = server
-        return int(server.port)
+        return server.address
 
 
 def _close(listeners: Iterable[socket.socket]) -> None:
@@ -211,8 +218,8 @@ async def _stop(server: EntryFlightServer) -> None:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        server.shutdown()
-        with contextlib.suppress(RuntimeError):  # nobody waited so long: the loop has ended
+        server.stop()
+        with contextlib.suppress(RuntimeError):  # the loop has ended: the wait was given up
             loop.call_soon_threadsafe(done.set)
 
     threading.Thread(target=stop, name="flight-stop", daemon=True).start()

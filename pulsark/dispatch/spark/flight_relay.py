@@ -133,8 +133,7 @@ class Relays:
                 exc_info=None if isinstance(error, OSError) else error,
             )
             return
-        for end in (client, backend):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _keep_alive(client)
         relay = Relay(client, backend, host)
         relay.heard_at = self._now()

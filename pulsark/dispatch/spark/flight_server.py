@@ -7,13 +7,16 @@ bytes from the 0x0e01 magic on. With ``"compacted": true`` both ends are in one 
 compacted ledgers, by its own ids, and ``entry`` is what it stores. A stream ends where nothing
 durable is left in the range, so a client that expects more asks again from there.
 
-Importing this module is expensive; ``flight.py`` does it when the first client comes.
+Importing this module is expensive; ``flight_listener`` does it when the first client comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -42,6 +45,8 @@ CHUNK_BYTES = 4 << 20
 MAX_TICKET_BYTES = 16 * 1024
 _POLL_SECONDS = 0.5
 _MAX_ID = 2**63 - 1
+_UNIX_PATH_BYTES_MAX = 103
+"""macOS has the lowest limit: 104 with the zero at the end."""
 
 
 class EntryTicket(NamedTuple):
@@ -101,17 +106,36 @@ def _position(fields: dict[str, Any], key: str) -> Position:
 
 
 class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
-    """Serves on a free loopback port as soon as it is constructed.
+    """Serves on a Unix socket of its own as soon as it is constructed.
+
+    The socket is in a directory that only this user can enter, so other users of the machine
+    reach the server through the public port and its limits, or not at all.
 
     gRPC's threads run ``do_get``; each asks the event loop for a chunk, one ahead of the chunk
     that is being sent, so a slow client holds two chunks and no more.
     """
 
     def __init__(self, source: EntrySource, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__("grpc://127.0.0.1:0")
+        directory = tempfile.mkdtemp(prefix="pulsark-flight-")
+        self.address = os.path.join(directory, "socket")
+        try:
+            if len(os.fsencode(self.address)) > _UNIX_PATH_BYTES_MAX:
+                raise OSError(
+                    f"TMPDIR: {self.address} is too long for a Unix socket, at most "
+                    f"{_UNIX_PATH_BYTES_MAX} bytes are allowed; name a shorter directory"
+                )
+            super().__init__(fl.Location.for_grpc_unix(self.address))
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         self.closing = threading.Event()
         self._source = source
         self._loop = loop
+
+    def stop(self) -> None:
+        """Remove the socket and end the server. Blocks until the last stream has ended."""
+        shutil.rmtree(os.path.dirname(self.address), ignore_errors=True)
+        self.shutdown()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """The entries of a ticket's range."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,7 +22,12 @@ import pytest
 
 from pulsark.dispatch.spark.flight_listener import FlightListener, TopicRange
 from pulsark.dispatch.spark.flight_relay import PREFACE, Lobby, Relays
-from pulsark.dispatch.spark.flight_server import CHUNK_BYTES, ENTRY_SCHEMA, EntryTicket
+from pulsark.dispatch.spark.flight_server import (
+    CHUNK_BYTES,
+    ENTRY_SCHEMA,
+    EntryFlightServer,
+    EntryTicket,
+)
 from pulsark.errors import ClientError, ConfigError, ServerError, StorageError
 from pulsark.limits import FLIGHT_IDLE_SECONDS, FLIGHT_PREFACE_SECONDS
 from pulsark.wire.position import Position
@@ -197,6 +206,36 @@ def test_a_client_that_stops_reading_does_not_block_close() -> None:
     assert len(source.calls) < 8
 
 
+def test_only_this_user_reaches_the_server_behind_the_port() -> None:
+    found: list[str] = []
+
+    def use(port: int, listener: FlightListener) -> tuple[int, int]:
+        count = rows(port)
+        server = listener._server
+        assert server is not None
+        found.append(os.path.dirname(server.address))
+        assert server.port <= 0  # it listens on no network
+        return count, stat.S_IMODE(os.stat(found[0]).st_mode)
+
+    assert with_idle(silent(0), use) == (11, 0o700)
+    assert not os.path.exists(found[0])
+
+
+def test_a_directory_too_deep_for_a_socket_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+
+    async def run() -> None:
+        EntryFlightServer(small(), asyncio.get_running_loop())
+
+    with pytest.raises(OSError, match=r"TMPDIR: .* too long for a Unix socket, at most 103 bytes"):
+        asyncio.run(run())
+    assert list(deep.iterdir()) == []
+
+
 def test_garbage_on_the_port_hurts_nobody() -> None:
     async def run() -> int:
         listener = FlightListener(small())
@@ -343,13 +382,13 @@ def test_a_server_that_cannot_be_started_is_tried_again_by_the_next_client(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def use(port: int, listener: FlightListener) -> int:
-        works = listener._backend_port
+        works = listener._backend_address
 
         def fails(_: object) -> int:
-            monkeypatch.setattr(listener, "_backend_port", works)
+            monkeypatch.setattr(listener, "_backend_address", works)
             raise error
 
-        monkeypatch.setattr(listener, "_backend_port", fails)
+        monkeypatch.setattr(listener, "_backend_address", fails)
         refused = silent(1, PREFACE)(port)[0]
         with refused, contextlib.suppress(ConnectionResetError):
             refused.settimeout(10)
