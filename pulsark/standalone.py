@@ -17,8 +17,8 @@ import time
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
+from pulsark.config.addresses import check_access, hosts_of, is_private
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.connection.addresses import hosts_of, is_private
 from pulsark.dispatch.connection.server import Server
 from pulsark.dispatch.loop.garbage import Garbage
 from pulsark.dispatch.loop.load import LoopLoad
@@ -60,6 +60,7 @@ class Standalone:
     async def start(self) -> dict[str, str]:
         """Start everything; returns what ``standalone.json`` holds."""
         settings, runtime = self._settings, self._runtime
+        check_access(settings.bindAddress, insecure=settings.insecure)
         data_dir = DataDir.of(settings)
         runtime.disk.make_dirs(data_dir.path)
         for home in data_dir.homes:
@@ -118,10 +119,10 @@ class Standalone:
         )
         if not is_private(settings.bindAddress):
             log.warning(
-                "everybody who reaches %s can read, write and delete everything, because there is "
-                "no authentication; bindAddress=localhost is for this machine only. Clients are "
-                "told to connect to %s: set advertisedAddress to the name by which they find this "
-                "machine",
+                "insecure: everyone who reaches %s can read, change and delete everything, because "
+                "authentication is off; bindAddress=localhost is for this machine only. Clients "
+                "are told to connect to %s: set advertisedAddress to the name by which they find "
+                "this machine",
                 settings.bindAddress,
                 settings.advertisedAddress,
             )

@@ -123,8 +123,8 @@ key of Pulsar's that has no effect here is a warning too, unless its value is Pu
 bad value stops the process with the key, the value and what is allowed; so does switching on
 authentication or authorization, which Pulsark does not have yet.
 
-A standalone listens on this machine's own addresses, because there is no authentication yet:
-whoever reaches its ports can do everything. `--host 0.0.0.0` opens them, with a warning; then set
+A standalone listens on this machine's own addresses. On others it starts only with `--insecure`,
+because without authentication everyone who reaches its ports can do everything; then set
 `advertisedAddress`, too. So that a web page cannot make a browser use the HTTP port, a request is
 refused (403) whose `Host` is neither an IP address nor a name that is known here, whose `Origin`
 is another host's, or whose `Sec-Fetch-Site` is `cross-site`; `webServiceAllowedHosts` lists more

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pulsark import __version__
 from pulsark.cli.terminal.errors import CommandError
+from pulsark.config.addresses import who_may_come_in
 from pulsark.config.sources import for_standalone, load_settings
 from pulsark.log_format import start_logging
 from pulsark.runtime import hand_over_promptly
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 OPTIONS = (
     ("--data-dir", "dataDir", "DIR", "where everything is stored"),
     ("--bookies", "bookies", "N", "copies are kept on this many bookies"),
-    ("--host", "bindAddress", "ADDRESS", "where to listen; 0.0.0.0 is open for everybody"),
+    ("--host", "bindAddress", "ADDRESS", "where to listen; 0.0.0.0 is every interface"),
     ("--broker-port", "brokerServicePort", "PORT", "port for clients; 0 is any"),
     ("--web-port", "webServicePort", "PORT", "port of HTTP; 0 is any"),
     ("--flight-port", "flightServicePort", "PORT", "port of Arrow Flight; 0 is any"),
@@ -35,6 +36,8 @@ def standalone(words: Sequence[str]) -> None:
     found = vars(parser().parse_args(words))
     conf, as_json, adopt = found.pop("conf"), found.pop("json"), found.pop("adopt")
     flags: dict[str, str] = dict(found.pop("set"))
+    if found.pop("insecure"):
+        flags["insecure"] = "true"
     flags |= {key: value for key, value in found.items() if value is not None}
     run_standalone(conf, flags, as_json=as_json, adopt=adopt)
 
@@ -48,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     )
     for option, key, metavar, told in OPTIONS:
         made.add_argument(option, dest=key, metavar=metavar, help=told)
+    told = "serve other machines without authentication: everyone who reaches --host may do all"
+    made.add_argument("--insecure", action="store_true", help=told)
     told = "properties file, as Pulsar's broker.conf"
     made.add_argument("--conf", metavar="FILE", help=told)
     told = "any setting; see `pulsark config`"
@@ -93,14 +98,15 @@ async def _serve(settings: Settings, *, as_json: bool, adopt: bool) -> None:
     from pulsark.standalone import serve
 
     ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-    ready.add_done_callback(lambda done: _announce(done, as_json=as_json))
+    access = who_may_come_in(settings.bindAddress)
+    ready.add_done_callback(lambda done: _announce(done, access, as_json=as_json))
     try:
         await serve(settings, ready, adopt=adopt)
     finally:
         ready.cancel()
 
 
-def _announce(ready: asyncio.Future[dict[str, str]], *, as_json: bool) -> None:
+def _announce(ready: asyncio.Future[dict[str, str]], access: str, *, as_json: bool) -> None:
     if ready.cancelled():
         return
     info = ready.result()
@@ -116,4 +122,5 @@ def _announce(ready: asyncio.Future[dict[str, str]], *, as_json: bool) -> None:
         ("flight", "flightUrl"),
     ):
         print(f"  {name:8} {info[key]}")
+    print(f"  access   {access}")
     sys.stdout.flush()

@@ -32,8 +32,15 @@ class Settings:
     bindAddress: str = setting(
         "localhost",
         "",
-        "Address of the interface the ports listen on; 0.0.0.0 is all of them, for everybody who "
-        "reaches this machine",
+        "Address of the interface the ports listen on; localhost is this machine only, 0.0.0.0 is "
+        "every interface",
+    )
+    insecure: bool = setting(
+        False,
+        "",
+        "Serve other machines without authentication: everyone who reaches bindAddress can read, "
+        "change and delete everything",
+        own=True,
     )
     advertisedAddress: str = setting(
         "localhost", "", "Host name or address that clients are told to connect to"

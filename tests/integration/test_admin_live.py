@@ -441,7 +441,7 @@ def _accepts(url: str, address: str) -> bool:
     return True
 
 
-def test_only_this_machine_can_connect_unless_somebody_asked_for_more(
+def test_only_this_machine_can_connect_unless_the_operator_asks_for_more(
     shared_standalone: Standalone, tmp_path: Path
 ) -> None:
     elsewhere = "127.0.0.2"  # no address that a standalone listens on by itself
@@ -449,12 +449,22 @@ def test_only_this_machine_can_connect_unless_somebody_asked_for_more(
     for port in ports:
         assert _accepts(shared_standalone.info[port], "127.0.0.1")
         assert not _accepts(shared_standalone.info[port], elsewhere)
-    assert "no authentication" not in shared_standalone.log_path.read_text()
-    with Standalone(tmp_path / "open", "--host", "0.0.0.0") as standalone:
+    assert "authentication is off" not in shared_standalone.log_path.read_text()
+    with Standalone(tmp_path / "open", "--host", "0.0.0.0", "--insecure") as standalone:
         assert all(_accepts(standalone.info[port], elsewhere) for port in ports)
         said = standalone.log_path.read_text()
-        assert "no authentication" in said
+        assert "authentication is off" in said
         assert "set advertisedAddress" in said
+
+
+def test_other_machines_without_a_login_need_a_word_of_the_operator(tmp_path: Path) -> None:
+    _, error = pulsark(
+        None, "standalone", "--data-dir", str(tmp_path / "data"), "--host", "0.0.0.0", code=1
+    )
+    assert error.count("\n") == 1
+    assert "bindAddress=0.0.0.0" in error
+    assert "--insecure" in error
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:

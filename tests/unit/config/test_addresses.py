@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pulsark.config import addresses
+from pulsark.config.addresses import check_access, hosts_of, is_private, who_may_come_in
 from pulsark.config.settings import Settings
-from pulsark.dispatch.connection import addresses
-from pulsark.dispatch.connection.addresses import hosts_of, is_private
+from pulsark.errors import ConfigError
 
 
 def test_by_default_nobody_else_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +35,16 @@ def test_by_default_nobody_else_can_connect(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_asked_for(address: str, private: bool) -> None:
     assert hosts_of(address, 6650) == [address]
     assert is_private(address) == private
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "broker.example"])
+def test_other_machines_come_in_only_when_the_operator_says_so(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"bindAddress=.*--insecure"):
+        check_access(address, insecure=False)
+    check_access(address, insecure=True)
+    check_access("localhost", insecure=False)
+
+
+def test_one_line_tells_who_may_come_in() -> None:
+    assert who_may_come_in("localhost") == "this machine, without a login"
+    assert who_may_come_in("0.0.0.0") == "everyone who reaches 0.0.0.0, without a login"

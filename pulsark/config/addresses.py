@@ -1,9 +1,11 @@
-"""Where the ports listen: what ``bindAddress`` means."""
+"""Where the ports listen: what ``bindAddress`` means, and who can come in."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+
+from pulsark.errors import ConfigError
 
 LOOPBACK = "localhost"
 
@@ -24,6 +26,24 @@ def is_private(bind_address: str) -> bool:
         return ipaddress.ip_address(bind_address).is_loopback
     except ValueError:
         return bind_address == LOOPBACK
+
+
+def check_access(bind_address: str, *, insecure: bool) -> None:
+    """``ConfigError`` if other machines could come in without a login."""
+    if not is_private(bind_address) and not insecure:
+        raise ConfigError(
+            f"bindAddress={bind_address}: without authentication everyone who reaches this "
+            "address can read, change and delete everything; keep bindAddress=localhost, or add "
+            "--insecure (insecure=true) if only trusted machines reach it"
+        )
+
+
+def who_may_come_in(bind_address: str) -> str:
+    """One line for the operator."""
+    machines = (
+        "this machine" if is_private(bind_address) else f"everyone who reaches {bind_address}"
+    )
+    return f"{machines}, without a login"
 
 
 def _has(address: str) -> bool:
