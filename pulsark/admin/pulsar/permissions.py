@@ -23,9 +23,9 @@ from pulsark.admin.http.requests import (
 from pulsark.admin.pulsar.partitioned import is_there
 from pulsark.admin.pulsar.policies import Edit, existing_namespace, of_namespace
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.policies import grants
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import GRANTS_PER_NAMESPACE_MAX, ROLE_CHARS_MAX
+from pulsark.security import grants
 from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(tags=["permissions"])

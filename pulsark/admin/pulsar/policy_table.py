@@ -18,7 +18,6 @@ from fastapi import HTTPException
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.requests import INT64_MAX, boolean, integer, number_of, string_map, strings
 from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES
-from pulsark.dispatch.policies import grants
 from pulsark.dispatch.policies.policies import (
     BACKLOG_QUOTAS,
     BY_AGE,
@@ -33,6 +32,7 @@ from pulsark.limits import (
     ROLE_CHARS_MAX,
     TOPIC_PROPERTIES_MAX,
 )
+from pulsark.security import grants
 from pulsark.wire.topic_name import TopicName
 
 Check = Callable[[Any], Any]

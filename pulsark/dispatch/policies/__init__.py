@@ -1,5 +1,5 @@
-"""What applies to a topic: policies, schemas, permissions.
+"""What applies to a topic: policies and schemas.
 
 ``policies`` computes a topic's policies from its own, its namespace's and the broker's settings;
-``schemas`` keeps the versions of a topic's schema; ``grants`` keeps the permissions of roles.
+``schemas`` keeps the versions of a topic's schema.
 """

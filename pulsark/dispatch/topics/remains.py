@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from pulsark.dispatch.policies.grants import TOPICS, forget_topic, granted
 from pulsark.metadata.paths import delayed_buckets_path, managed_ledger_path
+from pulsark.security.grants import TOPICS, forget_topic, granted
 from pulsark.storage.delayed.delayed_buckets import DelayedBuckets
 from pulsark.storage.ledger.manager import LedgerConfig
 from pulsark.storage.managed_ledger.managed_ledger import delete_managed_ledger

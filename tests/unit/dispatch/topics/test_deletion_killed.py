@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.policies.grants import TOPICS, grant_on_topic, granted
 from pulsark.errors import ClientError, PulsarkError
 from pulsark.metadata.resources import InUseError, Namespace, Tenant
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.schemas.definition import SchemaData, SchemaType
+from pulsark.security.grants import TOPICS, grant_on_topic, granted
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, scenario
 from tests.support.lost_answers import MortalStore

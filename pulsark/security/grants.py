@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 AUTH_POLICIES = "auth_policies"
 ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
+SUBSCRIPTION_AUTH_MODE = "subscription_auth_mode"
+"""Beside ``auth_policies``: with ``Prefix`` a subscription's name begins with its user's role."""
 NAMESPACE, TOPICS, SUBSCRIPTIONS = "namespace_auth", "destination_auth", "subscription_auth_roles"
 
 Policies = dict[str, Any]

@@ -1,0 +1,176 @@
+"""What a client may want to do, and what it needs for that.
+
+Names are those of Pulsar's operations. Each has a ``Right``, what a role must have, and a
+``Kind``, which decides how a denial is answered: clients know Pulsar's answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Right(Enum):
+    """What a role must have. A super user has all of them."""
+
+    def __init__(self, label: str, *actions: str) -> None:
+        self.label = label
+        self.actions = frozenset(actions)
+        """A grant with one of these gives the right; none does if it is empty."""
+
+    NOTHING = ("nothing",)
+    """Not even a login."""
+    LOGIN = ("a login",)
+    SUPER_USER = ("a super user",)
+    TENANT_ADMIN = ("an administrator of the tenant",)
+    """To be among the tenant's ``adminRoles``; they have all below, too."""
+    EITHER = "produce or consume", "produce", "consume"
+    PRODUCE = "produce", "produce"
+    CONSUME = "consume", "consume"
+    """If a subscription is named, its rules come first."""
+    CONSUME_NAMED = "consume, of one subscription", "consume"
+    """The same; without a subscription it concerns all of them, which is for tenant admins."""
+
+
+class Kind(Enum):
+    """What an operation is on, with the status of its denial over HTTP."""
+
+    def __init__(self, label: str, status: int) -> None:
+        self.label = label
+        self.status = status
+
+    GENERAL = "general", 401
+    TENANT = "tenant", 401
+    NAMESPACE = "namespace", 403
+    TOPIC = "topic", 401
+    NAMESPACE_POLICY = "namespace policy", 403
+    TOPIC_POLICY = "topic policy", 403
+
+
+class _Named(Enum):
+    """An operation whose value is its right; equal rights do not make equal operations."""
+
+    right: Right
+
+    def __new__(cls, right: Right) -> _Named:
+        """Number the members, so that none is another's alias."""
+        member = object.__new__(cls)
+        member._value_ = len(cls.__members__)
+        member.right = right
+        return member
+
+    @property
+    def kind(self) -> Kind:
+        """What it is on."""
+        return Kind.GENERAL
+
+    def __str__(self) -> str:
+        return f"{self.kind.label} {self.name}"
+
+
+class GeneralOperation(_Named):
+    """What is on no tenant, or needs one's administrator as such."""
+
+    OPEN = Right.NOTHING
+    LOGIN = Right.LOGIN
+    SUPER_USER = Right.SUPER_USER
+    ADMINISTER_TENANT = Right.TENANT_ADMIN
+
+
+class TenantOperation(_Named):
+    """On a tenant. Its administrators cannot change it: they would choose the others."""
+
+    LIST_TENANTS = Right.SUPER_USER
+    CREATE_TENANT = Right.SUPER_USER
+    GET_TENANT = Right.TENANT_ADMIN
+    UPDATE_TENANT = Right.SUPER_USER
+    DELETE_TENANT = Right.SUPER_USER
+    LIST_NAMESPACES = Right.TENANT_ADMIN
+    CREATE_NAMESPACE = Right.TENANT_ADMIN
+    DELETE_NAMESPACE = Right.TENANT_ADMIN
+
+    @property
+    def kind(self) -> Kind:
+        """What it is on."""
+        return Kind.TENANT
+
+
+class NamespaceOperation(_Named):
+    """On a namespace: a grant on single topics is not enough."""
+
+    GET_TOPICS = Right.EITHER
+    GET_BUNDLE = Right.EITHER
+    DELETE_BUNDLE = Right.TENANT_ADMIN
+    UNSUBSCRIBE = Right.CONSUME_NAMED
+    CLEAR_BACKLOG = Right.CONSUME_NAMED
+    CREATE_TOPIC = Right.TENANT_ADMIN
+    DELETE_TOPIC = Right.TENANT_ADMIN
+    GRANT_PERMISSION = Right.TENANT_ADMIN
+    GET_PERMISSION = Right.TENANT_ADMIN
+    REVOKE_PERMISSION = Right.TENANT_ADMIN
+
+    @property
+    def kind(self) -> Kind:
+        """What it is on."""
+        return Kind.NAMESPACE
+
+
+class TopicOperation(_Named):
+    """On a topic; a partition is its topic."""
+
+    LOOKUP = Right.EITHER
+    GET_STATS = Right.EITHER
+    GET_METADATA = Right.EITHER
+    PRODUCE = Right.PRODUCE
+    CONSUME = Right.CONSUME
+    SUBSCRIBE = Right.CONSUME
+    UNSUBSCRIBE = Right.CONSUME
+    GET_SUBSCRIPTIONS = Right.CONSUME
+    SKIP = Right.CONSUME
+    EXPIRE_MESSAGES = Right.CONSUME
+    PEEK_MESSAGES = Right.CONSUME
+    RESET_CURSOR = Right.CONSUME
+    GET_BACKLOG_SIZE = Right.CONSUME
+    GET_REPLICATED_SUBSCRIPTION_STATUS = Right.CONSUME
+    SET_REPLICATED_SUBSCRIPTION_STATUS = Right.CONSUME
+    TERMINATE = Right.TENANT_ADMIN
+    COMPACT = Right.TENANT_ADMIN
+    OFFLOAD = Right.TENANT_ADMIN
+    UNLOAD = Right.TENANT_ADMIN
+    TRIM_TOPIC = Right.TENANT_ADMIN
+    UPDATE_METADATA = Right.TENANT_ADMIN
+    DELETE_METADATA = Right.TENANT_ADMIN
+    SEAL = Right.TENANT_ADMIN
+
+    @property
+    def kind(self) -> Kind:
+        """What it is on."""
+        return Kind.TOPIC
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOperation:
+    """To read or write a policy of a namespace or a topic: for tenant admins."""
+
+    policy: str
+    """Pulsar's name of a group of policies, as ``TTL`` or ``RATE``."""
+    writes: bool
+    kind: Kind = Kind.NAMESPACE_POLICY
+
+    @property
+    def right(self) -> Right:
+        """What it needs."""
+        return Right.TENANT_ADMIN
+
+    @property
+    def name(self) -> str:
+        """The operation's part of its name."""
+        return "WRITE" if self.writes else "READ"
+
+    def __str__(self) -> str:
+        return f"{self.kind.label} {self.policy} {self.name}"
+
+
+Operation = (
+    GeneralOperation | TenantOperation | NamespaceOperation | TopicOperation | PolicyOperation
+)
