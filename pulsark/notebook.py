@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.columns import unknown_column
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import Options
-from pulsark.datasource.plan.admin_client import AdminClient
-from pulsark.datasource.plan.plan import PartitionState, Split, range_of
+from pulsark.datasource.plan.plan import Split, range_of
 from pulsark.datasource.plan.topics import TopicFinder
 from pulsark.datasource.read.following import BEHIND
 from pulsark.datasource.read.layout import layout_of
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from pulsark.datasource.admin.partitions import PartitionState
 
 __all__ = ["Table", "bars", "lag", "preview", "tail", "watch"]
 
@@ -118,11 +120,8 @@ def preview(topic: str, n: int = 10, **options: str) -> Table:
 def lag(topic: str, **options: str) -> Table:
     """How far behind each subscription of a topic is, drawn as bars."""
     checked = Options.parse({"topic": topic, "view": "backlog", **options}, streaming=False)
-    admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
-    try:
-        rows = [row for name in _names(checked) for row in admin.view(name, "backlog")]
-    finally:
-        admin.close()
+    with SparkAdmin(checked.admin_url, checked.poll_timeout_s) as admin:
+        rows = [row for name in _names(checked) for row in admin.topics.view(name, "backlog")]
     columns = ("subscription", "partition", "backlog_entries", "backlog_bytes", "lag_seconds")
     rows.sort(key=lambda row: (row["subscription"], row["partition"]))
     return Table(f"{topic}: backlog by subscription", columns, rows, bar="backlog_entries")
@@ -177,11 +176,8 @@ def _messages(
     if not 1 <= n <= MESSAGES_MAX:
         raise OptionError(f"n is {n}: it must be from 1 to {MESSAGES_MAX}; spark.read takes more")
     checked = Options.parse({"topic": topic, **options}, streaming=False)
-    admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
-    try:
+    with SparkAdmin(checked.admin_url, checked.poll_timeout_s) as admin:
         states = list(TopicFinder(checked, admin).states().values())
-    finally:
-        admin.close()
     rows: list[dict[str, Any]] = []
     for state in states:
         some = _rows(_last(state, n) if newest else _first(state, n), checked)

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from hypothesis import settings
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.support import loop_steps
 from tests.support.loop_steps import LongStep, long_steps
 from tests.support.python_client import connected

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import Options
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.plan.topics import topics_matching
 from pulsark.datasource.read.views import VIEWS
 from pulsark.wire.topic_name import TopicName
@@ -37,11 +37,8 @@ def register_topics(
             "option 'pushdown' is for one query of a DataFrame, and views are for many: the second "
             "one would lack what the first did not want"
         )
-    admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
-    try:
+    with SparkAdmin(checked.admin_url, checked.poll_timeout_s) as admin:
         topics = topics_matching(admin, checked.topics_pattern)
-    finally:
-        admin.close()
     names = _distinct([topic.local for topic in topics])
     for topic in topics:
         frame = spark.read.format("pulsark").options(**rest).load(str(topic))
@@ -61,11 +58,8 @@ def table(topic: str, **options: str) -> str:
     ``serviceUrl`` and ``adminUrl``. ``TopicNotFoundError`` if nothing is sealed yet.
     """
     checked = Options.parse({**options, "topic": topic}, streaming=False)
-    admin = AdminClient(checked.admin_url, checked.poll_timeout_s)
-    try:
-        return str(admin.table(TopicName.parse(topic))["uri"])
-    finally:
-        admin.close()
+    with SparkAdmin(checked.admin_url, checked.poll_timeout_s) as admin:
+        return str(admin.topics.table(TopicName.parse(topic))["uri"])
 
 
 def _addresses(options: dict[str, str]) -> dict[str, str]:

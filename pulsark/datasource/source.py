@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSource
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import MESSAGES, Options
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.plan.topics import topic_names, topics_matching
 from pulsark.datasource.read.layout import Layout, layout_of
 from pulsark.datasource.read.views import ViewReader, view_ddl
@@ -97,8 +97,7 @@ def _layout(options: Options) -> Layout:
 
 
 def _schemas(options: Options) -> Mapping[str, Mapping[bytes, SchemaData]]:
-    admin = AdminClient(options.admin_url, options.poll_timeout_s)
-    try:
+    with SparkAdmin(options.admin_url, options.poll_timeout_s) as admin:
         if options.topics_pattern is not None:
             names = topics_matching(admin, options.topics_pattern)
         else:
@@ -108,6 +107,4 @@ def _schemas(options: Options) -> Mapping[str, Mapping[bytes, SchemaData]]:
                 f"option 'valueFormat': auto is for at most {SCHEMAS_OF_TOPICS_MAX} topics, and "
                 f"these are {len(names)}; read them with valueFormat raw"
             )
-        return {str(name): admin.schemas(name) for name in names}
-    finally:
-        admin.close()
+        return {str(name): admin.schemas.versions(name) for name in names}

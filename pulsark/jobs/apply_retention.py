@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from pulsark.admin_client.paths import topic_path
 from pulsark.errors import PulsarkError
 from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
 from pulsark.wire.topic_name import TopicName, parse_namespace
@@ -34,12 +35,12 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
     admin = context.admin(wanted)
     topics = {str(TopicName.parse(topic).base) for topic in wanted.topic}
     for namespace in wanted.namespace:
-        topics.update(admin.topics("/".join(parse_namespace(namespace))))
+        topics.update(admin.topics.names("/".join(parse_namespace(namespace))))
     counts = dict.fromkeys(_COUNTS, 0)
     failed: dict[str, str] = {}
     for number, topic in enumerate(sorted(topics)):
         context.progress.show("topics", number, len(topics))
-        path = f"{admin.path_of(TopicName.parse(topic))}/table/retention"
+        path = f"{topic_path(TopicName.parse(topic))}/table/retention"
         query = "?dryRun=true" if wanted.dry_run else ""
         try:
             found = admin.call("POST", path + query, what=f"retention of {topic}")

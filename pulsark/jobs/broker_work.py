@@ -6,16 +6,17 @@ import threading
 import uuid
 from typing import Any
 
-from pulsark.datasource.plan.admin_client import AdminClient
+from pulsark.admin_client.paths import topic_path
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.jobs.job import JobError
 from pulsark.wire.topic_name import TopicName
 
 POLL_SECONDS = 0.1
 
 
-def work(admin: AdminClient, topic: TopicName, do: str, **given: Any) -> dict[str, Any]:
+def work(admin: SparkAdmin, topic: TopicName, do: str, **given: Any) -> dict[str, Any]:
     """Let the broker do something that may take long; returns its result. ``JobError``."""
-    path = f"{admin.path_of(topic)}/table/work/{uuid.uuid4().hex}"
+    path = f"{topic_path(topic)}/table/work/{uuid.uuid4().hex}"
     state = admin.call("PUT", path, {"do": do, **given}, what=f"{do} of {topic}")
     while state["status"] == "RUNNING":
         threading.Event().wait(POLL_SECONDS)

@@ -50,7 +50,7 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
     topic = TopicName.parse(wanted.topic).base
     admin = context.admin(wanted)
     # Messages may be in the compacted topic alone, because the topic itself was trimmed.
-    compacted = any(state.compacted for state in admin.partitions(topic, compacted=True))
+    compacted = any(state.compacted for state in admin.topics.partitions(topic, compacted=True))
     found = _found(wanted, topic, context, compacted=compacted)
     if wanted.dry_run:
         return {"topic": str(topic), "dryRun": True, "messages": found.count()}

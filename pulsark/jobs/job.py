@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from pulsark.datasource.plan.admin_client import AdminClient
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.errors import PulsarkError
 from pulsark.jobs.progress import Progress
 
@@ -89,9 +89,9 @@ class Context:
         """The Spark session, started when it is first asked for."""
         return self.given_spark or start_spark(self.name)
 
-    def admin(self, wanted: AtBroker) -> AdminClient:
+    def admin(self, wanted: AtBroker) -> SparkAdmin:
         """The broker's admin API."""
-        return AdminClient(wanted.admin, PATIENCE_SECONDS)
+        return SparkAdmin(wanted.admin, PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Stop what was started."""

@@ -24,7 +24,7 @@ from pulsark.storage.table.repair import copy_state
 from pulsark.storage.table.root_identity import storage_root_of
 
 if TYPE_CHECKING:
-    from pulsark.datasource.plan.admin_client import AdminClient
+    from pulsark.datasource.admin.client import SparkAdmin
 
 FILES_A_TASK: Final = 500
 BYTES_A_TASK: Final = 1 << 30
@@ -86,11 +86,11 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
     moved: list[str] = []
     for topic in sorted(moving):
         with _noted(problems):
-            admin.place(topic, moving[topic])
+            admin.sealing.place(topic, moving[topic])
             moved.append(topic)
     for root in sorted((refused | incomplete) - broken) if not wanted.topic else ():
         with _noted(problems):
-            admin.recovered(root)
+            admin.sealing.recovered(root)
             recovered.append(root)
     summary = {
         "copies": len(copies),
@@ -114,10 +114,10 @@ def _noted(problems: list[str]) -> Iterator[None]:
         problems.append(str(error).removeprefix("pulsark: "))
 
 
-def _pages(admin: AdminClient, topics: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _pages(admin: SparkAdmin, topics: Sequence[str]) -> Iterator[dict[str, Any]]:
     after = ""
     while True:
-        page = admin.sealed_copies(topics, after)
+        page = admin.sealing.copies(topics, after)
         yield page
         after = page["next"]
         if not after:

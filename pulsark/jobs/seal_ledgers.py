@@ -21,7 +21,7 @@ from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
 from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of, write_all
 
 if TYPE_CHECKING:
-    from pulsark.datasource.plan.admin_client import AdminClient
+    from pulsark.datasource.admin.client import SparkAdmin
     from pulsark.storage.table.files.record import DataFile
 
 FILES_A_REQUEST: Final = 200
@@ -52,7 +52,7 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
     problems: list[str] = []
     more = True
     while more:  # a plan has a thousand tables at most
-        plan = admin.seal_plan(
+        plan = admin.sealing.plan(
             wanted.topic, wanted.runner, everything=wanted.everything, range_bytes=size
         )
         done = _sealed(plan, size, admin, context, problems)
@@ -64,7 +64,7 @@ def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:
 
 
 def _sealed(
-    plan: Mapping[str, Any], size: int, admin: AdminClient, context: Context, problems: list[str]
+    plan: Mapping[str, Any], size: int, admin: SparkAdmin, context: Context, problems: list[str]
 ) -> dict[str, int]:
     """Do what a plan says by one Spark job; what was done, and ``problems`` gets what was not."""
     bins = packed(tasks_of(plan), size)
@@ -80,7 +80,7 @@ def _sealed(
         for some in _chunks(found.files):
             described = [file.to_json() for file in some]
             try:
-                admin.attach(table["topic"], table["tableId"], described, kind)
+                admin.sealing.attach(table["topic"], table["tableId"], described, kind)
             except ConflictError as error:
                 problems.append(f"{table['topic']}: {error}")
                 break

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from pulsar.schema import Integer, JsonSchema, Record, String
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.support.client_programs import create_partitioned_topic
 from tests.support.standalone import Standalone
 

@@ -10,7 +10,7 @@ import _pulsar
 import pulsar
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 from tests.support.wire_client import WireClient

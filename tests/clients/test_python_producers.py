@@ -9,7 +9,7 @@ import threading
 import pulsar
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.errors import ServerError
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone

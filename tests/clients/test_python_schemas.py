@@ -11,7 +11,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, Schema, String, StringSchema
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 

@@ -14,7 +14,7 @@ import pulsar
 import pytest
 from pulsar.schema import JsonSchema, Record, String
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.docs.reader import ROOT
 from tests.docs.snippets import Snippet, snippets
 from tests.support.python_client import connect

@@ -15,8 +15,8 @@ from zlib import crc32
 
 import pyarrow.flight as fl
 
-from pulsark.cli.admin.admin_client import AdminClient, segment
-from pulsark.cli.terminal.errors import CommandError
+from pulsark.admin_client.client import AdminClient, AdminError
+from pulsark.admin_client.paths import segment
 from pulsark.limits import READER_GRACE_SECONDS
 from tests.fuzz.script import NAMESPACES, ODD_TOPICS, TOPICS, VOLATILE_TOPICS, Position
 from tests.fuzz.values import TEXTS
@@ -87,7 +87,7 @@ def _stats(admin: AdminClient, topic: str) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = admin.get(f"{admin_path(topic)}/stats")
         return found
-    except CommandError as error:
+    except AdminError as error:
         if "404" in str(error):
             return None
         raise
@@ -152,7 +152,7 @@ def not_sealed(admin: AdminClient, topics: Iterable[str]) -> list[str]:
             continue
         try:
             admin.call("POST", f"{admin_path(topic)}/seal")
-        except CommandError as error:
+        except AdminError as error:
             found.append(f"{topic} cannot be sealed: {error}")
     return found
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.fuzz import aftermath
 from tests.fuzz.connection import HostileConnection, turn
 from tests.fuzz.flight_tickets import FlightFuzz

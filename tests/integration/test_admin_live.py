@@ -18,8 +18,7 @@ import polars as pl
 import pulsar
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
-from pulsark.cli.terminal.errors import CommandError
+from pulsark.admin_client.client import AdminClient, AdminError
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
@@ -115,9 +114,9 @@ def test_statistics_of_live_clients(client: pulsar.Client, admin: AdminClient) -
     assert subscription["type"] == "Exclusive"
     assert subscription["activeConsumerName"] == "c-1"
     assert subscription["msgOutCounter"] == 3
-    with pytest.raises(CommandError, match="answered 412"):
+    with pytest.raises(AdminError, match="answered 412"):
         admin.call("DELETE", f"{NAMESPACE}/live")
-    with pytest.raises(CommandError, match="answered 412"):
+    with pytest.raises(AdminError, match="answered 412"):
         admin.call("DELETE", f"{NAMESPACE}/live/subscription/s")
 
 

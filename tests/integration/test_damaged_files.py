@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.datasource.options.errors import UnavailableError
 from pulsark.datasource.options.options import Options
 from pulsark.datasource.read.layout import layout_of

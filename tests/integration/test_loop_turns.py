@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.frames import send_frame

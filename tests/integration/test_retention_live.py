@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 

@@ -11,7 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.jobs.catalog import job
 from pulsark.jobs.runner import run_program
 from tests.support.python_client import connect

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.cli.admin.topics import compact_topic
 from tests.support.standalone import Standalone
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:

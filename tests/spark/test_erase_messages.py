@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.cli.admin.topics import compact_topic
 from pulsark.jobs.catalog import job
 from pulsark.jobs.erase_messages import JOB

@@ -15,7 +15,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.support.chain import Row, differences
 from tests.support.process_tree import kill_tree
 from tests.support.python_client import connected

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from deltalake import DeltaTable
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.jobs.erase_messages import JOB as ERASE
 from pulsark.jobs.job import Context
 from pulsark.jobs.runner import run_program

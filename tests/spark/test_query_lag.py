@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 import pytest
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.cli.admin.topics import topic_stats
 from tests.support.spark_streams import admin, eventually, publish, stream
 from tests.support.standalone import Standalone

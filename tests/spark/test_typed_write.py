@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, struct
 
 import pulsark
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:

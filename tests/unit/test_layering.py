@@ -51,8 +51,10 @@ ROOMS = (
     "admin.pulsar",
     "admin.spark",
     "admin",
+    "admin_client",
     # Spark's side.
     "datasource.options",
+    "datasource.admin",
     "datasource.plan",
     "datasource.read",
     "datasource.write",
@@ -70,8 +72,8 @@ ROOMS = (
 """Bottom up: a room imports rooms above it in this list, never those below."""
 
 APART = {
-    "datasource": ("wire", "schemas", "rows", "storage.table.staging"),
-    "jobs": ("wire", "schemas", "rows", "storage.table", "datasource"),
+    "datasource": ("wire", "schemas", "rows", "storage.table.staging", "admin_client"),
+    "jobs": ("wire", "schemas", "rows", "storage.table", "admin_client", "datasource"),
     "storage": ("wire", "schemas", "rows", "metadata"),
     "dispatch": ("wire", "schemas", "metadata", "security", "storage"),
 }

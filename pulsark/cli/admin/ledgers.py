@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 from urllib.parse import urlencode
 
-from pulsark.cli.admin.admin_client import AdminClient
+from pulsark.admin_client.client import AdminClient
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json, print_table
 from pulsark.storage.table.root_identity import storage_root_of

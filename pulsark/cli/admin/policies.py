@@ -6,8 +6,8 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from pulsark.cli.admin.admin_client import AdminClient
-from pulsark.cli.admin.topics import topic_path
+from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.paths import topic_path
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json
 from pulsark.wire.topic_name import TopicName, parse_namespace

@@ -8,8 +8,8 @@ import textwrap
 import time
 from typing import Any
 
-from pulsark.cli.admin.admin_client import AdminClient
-from pulsark.cli.admin.topics import topic_path
+from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.paths import topic_path
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json, print_table
 from pulsark.wire.topic_name import TopicName

@@ -7,17 +7,13 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from pulsark.cli.admin.admin_client import AdminClient, segment
+from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.paths import topic_path
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import human_rate, human_size, print_json, print_table
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName, parse_namespace
 
 POLL_SECONDS = 0.2
-
-
-def topic_path(name: TopicName) -> str:
-    """The path of a topic below ``/admin/v2``."""
-    return f"/{name.domain}/{name.namespace_name}/{segment(name.local)}"
 
 
 def list_topics(admin_url: str, namespace: str, *, as_json: bool) -> None:

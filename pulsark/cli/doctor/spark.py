@@ -314,8 +314,7 @@ def sockets() -> Finding:
 
 def broker(admin_url: str, service_url: str) -> Finding:
     """Whether a broker answers on the ports that a read needs."""
-    from pulsark.cli.admin.admin_client import AdminClient
-    from pulsark.cli.terminal.errors import CommandError
+    from pulsark.admin_client.client import AdminClient, AdminError
 
     todo = "start one with `pulsark standalone`, or give --admin-url and --service-url"
     address = urlsplit(service_url)
@@ -323,7 +322,7 @@ def broker(admin_url: str, service_url: str) -> Finding:
         return Finding("broker", WARNING, f"nothing listens at {service_url}", todo)
     try:
         answer = AdminClient(admin_url).get("/clusters")
-    except CommandError as error:
+    except AdminError as error:
         return Finding("broker", WARNING, f"{admin_url}: {error}", todo)
     return Finding("broker", OK, f"cluster {', '.join(answer)} at {service_url} and {admin_url}")
 

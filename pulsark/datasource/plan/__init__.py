@@ -1,5 +1,5 @@
 """What the driver does before tasks run.
 
-``admin_client`` asks the broker, ``topics`` finds the topics of a query and their ends, ``plan``
-cuts ledgers into splits (pure arithmetic), ``table_files`` has the files of sealed ranges.
+``topics`` finds the topics of a query and where they start and end, ``plan`` cuts ledgers into
+splits (pure arithmetic).
 """

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from pulsark.datasource.admin.partitions import PartitionState
 from pulsark.datasource.options.errors import DataSourceError, OptionError, TopicNotFoundError
 from pulsark.datasource.options.offsets import NOTHING, Edge, Moment, Point, StartingPoint
 from pulsark.datasource.options.options import DEFAULT_NAMESPACE, Options
-from pulsark.datasource.plan.plan import PartitionState
 from pulsark.errors import ClientError
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from pulsark.datasource.plan.admin_client import AdminClient
+    from pulsark.datasource.admin.client import SparkAdmin
 
 _PATTERN = re.compile(r"(?:persistent://)?(?:([^/]+)/([^/]+)/)?([^/]+)")
 MANY_TOPICS = 8
@@ -41,7 +41,7 @@ class TopicFinder:
     without any harm, and are older where it takes long to get them.
     """
 
-    def __init__(self, options: Options, admin: AdminClient) -> None:
+    def __init__(self, options: Options, admin: SparkAdmin) -> None:
         self._admin = admin
         self._pattern = options.topics_pattern
         self._optional = self._pattern is not None or options.wait_for_topic
@@ -61,7 +61,7 @@ class TopicFinder:
                 after = self._after(read or {})
                 names = self._topics()
                 if self._optional and len(names) >= MANY_TOPICS:
-                    found = self._admin.plans(
+                    found = self._admin.topics.plans(
                         {name: after.get(str(name), ()) for name in names},
                         compacted=self._compacted,
                     )
@@ -98,7 +98,7 @@ class TopicFinder:
 
     def _partitions(self, name: TopicName, after: Sequence[int]) -> list[PartitionState]:
         try:
-            return self._admin.partitions(name, after, compacted=self._compacted)
+            return self._admin.topics.partitions(name, after, compacted=self._compacted)
         except TopicNotFoundError:
             if not self._optional:
                 raise
@@ -160,13 +160,13 @@ def split_pattern(text: str) -> tuple[str, re.Pattern[str]]:
 
 
 def topics_matching(
-    admin: AdminClient, text: str | None, namespace: str = DEFAULT_NAMESPACE
+    admin: SparkAdmin, text: str | None, namespace: str = DEFAULT_NAMESPACE
 ) -> list[TopicName]:
     """The topics that match a pattern, or all of a namespace."""
     pattern = None
     if text is not None:
         namespace, pattern = split_pattern(text)
-    names = map(TopicName.parse, admin.topics(namespace))
+    names = map(TopicName.parse, admin.topics.names(namespace))
     return [name for name in names if pattern is None or pattern.fullmatch(name.local)]
 
 

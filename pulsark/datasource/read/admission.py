@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pulsark.datasource.admin.partitions import PartitionState
 from pulsark.datasource.options.offsets import StreamOffset
-from pulsark.datasource.plan.plan import PartitionState, comes_after, segments_between, within_bytes
+from pulsark.datasource.plan.plan import comes_after, segments_between, within_bytes
 from pulsark.datasource.read.stream_api import (
     ReadAllAvailable,
     ReadLimit,

@@ -24,8 +24,8 @@ from pulsark.rows.values import ValueColumn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from pulsark.datasource.admin.table_files import TableFile
     from pulsark.datasource.plan.plan import Segment, Split
-    from pulsark.datasource.plan.table_files import TableFile
     from pulsark.datasource.read.filters import RowFilter
 
 BATCH_ROWS = 65_536

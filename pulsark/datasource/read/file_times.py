@@ -9,7 +9,7 @@ from pulsark.datasource.options.errors import DataLossError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pulsark.datasource.plan.table_files import TableFile
+    from pulsark.datasource.admin.table_files import TableFile
 
 
 def first_published_since(

@@ -18,9 +18,9 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import DataSourceError, SubscriptionInUseError
 from pulsark.datasource.options.offsets import StreamOffset
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.limits import QUERY_CLAIM_SECONDS
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.topic_name import TopicName
@@ -49,7 +49,7 @@ class Following:
     ``admin`` is for this alone: acknowledgements use it while the next batch is planned.
     """
 
-    def __init__(self, subscription: str | None, admin: AdminClient, url: str) -> None:
+    def __init__(self, subscription: str | None, admin: SparkAdmin, url: str) -> None:
         self._subscription = subscription
         self._admin = admin
         self._url = url
@@ -116,7 +116,7 @@ class Following:
             return
         self._claim.take(self._admin, _topics(moved.keys() - self._created))
         missing = self._claim.keeping(
-            self._admin, lambda query: self._admin.acknowledge(query, moved)
+            self._admin, lambda query: self._admin.queries.acknowledge(query, moved)
         )
         if missing:
             log.warning(
@@ -156,7 +156,7 @@ class Following:
             for name, place in read.items()
         }
         self._claim.keeping(
-            self._admin, lambda query: self._admin.create_subscriptions(query, first)
+            self._admin, lambda query: self._admin.queries.create_subscriptions(query, first)
         )
 
 
@@ -219,7 +219,7 @@ class _Claim:
         self._thread: threading.Thread | None = None
         self._lost: str | None = None
 
-    def take(self, admin: AdminClient, topics: set[str]) -> None:
+    def take(self, admin: SparkAdmin, topics: set[str]) -> None:
         """Claim more topics, waiting for a query that may have died; ``SubscriptionInUseError``."""
         self.check()
         new = topics - self._topics
@@ -240,9 +240,7 @@ class _Claim:
             self._thread = threading.Thread(target=self._renew, name="claim", daemon=True)
             self._thread.start()
 
-    def keeping(
-        self, admin: AdminClient, do: Callable[[str], list[str] | None]
-    ) -> list[str] | None:
+    def keeping(self, admin: SparkAdmin, do: Callable[[str], list[str] | None]) -> list[str] | None:
         """Do something that needs the claim, once more if the broker has started anew."""
         found = do(self.query)
         if found is None:
@@ -261,19 +259,19 @@ class _Claim:
         """Renew it no longer."""
         self._ended.set()
 
-    def release(self, admin: AdminClient) -> None:
+    def release(self, admin: SparkAdmin) -> None:
         """Give everything back."""
         self.end()
         if self._thread is None:
             return
         self._thread.join(RENEW_SECONDS)
         try:
-            admin.release(self.query)
+            admin.queries.release(self.query)
         except DataSourceError as error:
             log.warning("%s", error)  # it runs out by itself
 
     def _renew(self) -> None:
-        admin = AdminClient(self._url, RENEW_SECONDS)
+        admin = SparkAdmin(self._url, RENEW_SECONDS)
         told: dict[str, MessageId] = {}
         while not self._ended.wait(RENEW_SECONDS):
             read = {
@@ -282,7 +280,7 @@ class _Claim:
                 if told.get(name) != (place := read_through(offset.read))
             }
             try:
-                if admin.renew(self.query, read):
+                if admin.queries.renew(self.query, read):
                     told |= read
                 else:  # the broker has started anew
                     told.clear()
@@ -293,11 +291,11 @@ class _Claim:
                 break
         admin.close()
 
-    def _put(self, admin: AdminClient, topics: Iterable[str]) -> str | None:
+    def _put(self, admin: SparkAdmin, topics: Iterable[str]) -> str | None:
         names = sorted(topics)
         for start in range(0, len(names), _TOPICS_AT_ONCE):
             some = names[start : start + _TOPICS_AT_ONCE]
-            holder = admin.claim(self.query, self._client, self._subscription, some)
+            holder = admin.queries.claim(self.query, self._client, self._subscription, some)
             if holder is not None:
                 return holder
         return None

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.datasource.options.offsets import StreamOffset
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.read.following import FOLLOWS, read_through
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ PATIENCE_SECONDS = 5.0
 class QueryListener(StreamingQueryListener):
     """Moves the subscriptions of this session's queries behind each finished batch, and reports."""
 
-    def __init__(self, new_client: Callable[[str, float], AdminClient] = AdminClient) -> None:
+    def __init__(self, new_client: Callable[[str, float], SparkAdmin] = SparkAdmin) -> None:
         self._new_client = new_client
-        self._clients: dict[str, AdminClient] = {}
+        self._clients: dict[str, SparkAdmin] = {}
         self._done: dict[str, dict[str, MessageId]] = {}
         """By query as the broker knows it: up to where its subscription is moved."""
         self._queries: dict[str, dict[str, str]] = {}
@@ -65,7 +65,7 @@ class QueryListener(StreamingQueryListener):
                 if source.endOffset:
                     end = StreamOffset.from_json(json.loads(source.endOffset))
                     self._finished(admin, followed, end)
-                admin.report(followed.query, _said(progress))
+                admin.queries.report(followed.query, _said(progress))
             except (DataSourceError, ValueError) as error:
                 log.warning("the broker could not be told of query %s: %s", progress.id, error)
 
@@ -77,17 +77,17 @@ class QueryListener(StreamingQueryListener):
         for query, url in self._queries.pop(str(event.runId), {}).items():
             self._done.pop(query, None)
             try:
-                self._client(url).release(query)
+                self._client(url).queries.release(query)
             except DataSourceError as error:
                 log.warning("%s", error)  # it runs out by itself
 
-    def _client(self, url: str) -> AdminClient:
+    def _client(self, url: str) -> SparkAdmin:
         admin = self._clients.get(url)
         if admin is None:
             admin = self._clients[url] = self._new_client(url, PATIENCE_SECONDS)
         return admin
 
-    def _finished(self, admin: AdminClient, followed: _Followed, end: StreamOffset) -> None:
+    def _finished(self, admin: SparkAdmin, followed: _Followed, end: StreamOffset) -> None:
         done = self._done.setdefault(followed.query, {})
         moved = {
             name: place
@@ -95,11 +95,11 @@ class QueryListener(StreamingQueryListener):
             if done.get(name) != (place := read_through(offset.read))
         }
         if followed.subscription is None:
-            known = admin.renew(followed.query, moved)
+            known = admin.queries.renew(followed.query, moved)
         else:
             whole = {name: place for name, place in moved.items() if place.entry_id >= 0}
             # What the broker has not got, the source acknowledges later itself.
-            known = not whole or admin.acknowledge(followed.query, whole) is not None
+            known = not whole or admin.queries.acknowledge(followed.query, whole) is not None
         if known:
             done |= moved
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import DataLossError
 from pulsark.datasource.options.offsets import Edge
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.plan.plan import (
-    PartitionState,
     Split,
     behind,
     check_available,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from pulsark.datasource.admin.partitions import PartitionState
     from pulsark.datasource.options.options import Options
     from pulsark.datasource.read.layout import Layout
 
@@ -156,13 +156,10 @@ class SplitReader:
 
     def _flight_url(self, split: Split) -> str:
         """Asked for again after a failure: the topic may have moved to another broker."""
-        admin = AdminClient(self.options.admin_url, self.options.poll_timeout_s, known=True)
-        try:
-            for state in admin.partitions(TopicName.parse(split.topic)):
+        with SparkAdmin(self.options.admin_url, self.options.poll_timeout_s, known=True) as admin:
+            for state in admin.topics.partitions(TopicName.parse(split.topic)):
                 if state.name == split.name:
                     return state.flight_url
-        finally:
-            admin.close()
         return split.flight_url
 
 
@@ -175,24 +172,21 @@ class PulsarkReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The splits of everything between the starting and the ending offsets, as of now."""
-        admin = AdminClient(self._options.admin_url, self._options.poll_timeout_s)
-        try:
+        with SparkAdmin(self._options.admin_url, self._options.poll_timeout_s) as admin:
             return self._planned(admin)
-        finally:
-            admin.close()
 
-    def _planned(self, admin: AdminClient) -> list[InputPartition]:
+    def _planned(self, admin: SparkAdmin) -> list[InputPartition]:
         options = self._options
         ranges = past_ranges(options, admin) if options.is_past else self._present(admin)
         conditions = self._splits.conditions
         wanted = [part for item in ranges for part in narrowed(item, conditions)]
         return split_partitions(wanted, options, admin)
 
-    def _present(self, admin: AdminClient) -> list[Split]:
+    def _present(self, admin: SparkAdmin) -> list[Split]:
         options = self._options
         states = TopicFinder(options, admin).states()
         require_topics(states, options)
-        first_since = partial(admin.first_since, compacted=options.read_compacted)
+        first_since = partial(admin.topics.first_since, compacted=options.read_compacted)
         starts = starting_places(
             states,
             options.starting or Edge.EARLIEST,
@@ -264,7 +258,7 @@ def available_range(
 def split_partitions(
     ranges: Sequence[Split],
     options: Options,
-    admin: AdminClient,
+    admin: SparkAdmin,
     files_bytes: int = BATCH_FILES_BYTES,
 ) -> list[InputPartition]:
     """Ranges cut for Spark: ``minPartitions``, else about two tasks a core of the driver.
@@ -293,7 +287,7 @@ def _kind(item: Split) -> tuple[str, bool, bool]:
     return item.name, item.compacted is not None, item.only_files
 
 
-def _with_files(splits: Sequence[Split], admin: AdminClient) -> list[Split]:
+def _with_files(splits: Sequence[Split], admin: SparkAdmin) -> list[Split]:
     topics: dict[str, list[Split]] = {}
     for item in splits:
         if item.compacted is None and not item.only_files:
@@ -303,7 +297,8 @@ def _with_files(splits: Sequence[Split], admin: AdminClient) -> list[Split]:
         # Ledgers are numbered together: one oldest number does for all partitions.
         oldest = min(item.segments[0].ledger_id for item in mine)
         partitions = max(item.partition for item in mine) + 1
-        found[topic] = admin.table_files(TopicName.parse(topic), [oldest] * max(partitions, 1))
+        after = [oldest] * max(partitions, 1)
+        found[topic] = admin.topics.table_files(TopicName.parse(topic), after)
     return [
         with_files(item, found[item.topic])
         if item.compacted is None and not item.only_files
@@ -312,7 +307,7 @@ def _with_files(splits: Sequence[Split], admin: AdminClient) -> list[Split]:
     ]
 
 
-def _messages_per_entry(item: Split, admin: AdminClient) -> float:
+def _messages_per_entry(item: Split, admin: SparkAdmin) -> float:
     """About, from the first entries of a range."""
     if item.only_files:
         files = with_files(item, item.files).files.files.values()
@@ -320,7 +315,7 @@ def _messages_per_entry(item: Split, admin: AdminClient) -> float:
     first, last = item.segments[0], item.segments[-1]
     after = MessageId(first.ledger_id, first.first - 1)
     through = MessageId(last.ledger_id, last.last)
-    messages, counted = admin.count_messages(
+    messages, counted = admin.topics.count_messages(
         item.name, after, through, SAMPLE_MESSAGES, compacted=item.compacted is not None
     )
     entries = sum(

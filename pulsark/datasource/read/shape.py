@@ -122,17 +122,15 @@ def _loaded(text: bytes | None) -> Any:
 
 def schemas_of(admin_url: str, patience_s: float) -> Callable[[str], Schemas]:
     """Asks the broker for a topic's schemas; none of a topic that is gone."""
-    from pulsark.datasource.plan.admin_client import AdminClient
+    from pulsark.datasource.admin.client import SparkAdmin
     from pulsark.wire.topic_name import TopicName
 
     def ask(topic: str) -> Schemas:
-        admin = AdminClient(admin_url, patience_s, known=True)
         try:
-            return admin.schemas(TopicName.parse(topic).base)
+            with SparkAdmin(admin_url, patience_s, known=True) as admin:
+                return admin.schemas.versions(TopicName.parse(topic).base)
         except DataSourceError as error:
             log.warning("%s", error)
             raise
-        finally:
-            admin.close()
 
     return ask

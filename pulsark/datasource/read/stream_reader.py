@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.datasource.options.offsets import Edge, PartitionOffset, StreamOffset
-from pulsark.datasource.plan.admin_client import AdminClient
-from pulsark.datasource.plan.plan import PartitionState, Split, comes_after, segments_between
+from pulsark.datasource.plan.plan import Split, comes_after, segments_between
 from pulsark.datasource.plan.topics import (
     States,
     TopicFinder,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from pulsark.datasource.admin.partitions import PartitionState
     from pulsark.datasource.options.options import Options
     from pulsark.datasource.read.layout import Layout
     from pulsark.wire.message_id import MessageId
@@ -56,7 +57,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, layout: Layout, columns: tuple[str, ...]) -> None:
         self._options = options
         self._splits = SplitReader(options, layout, columns)
-        self._admin: AdminClient | None = None
+        self._admin: SparkAdmin | None = None
         self._finder: TopicFinder | None = None
         self._initial: StreamOffset | None = None
         self._target: StreamOffset | None = None
@@ -76,7 +77,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             places = starting_places(
                 states,
                 self._options.starting or Edge.LATEST,
-                self._client().first_since,
+                self._client().topics.first_since,
                 latest_if_none=self._options.latest_if_none_since,
             )
             self._initial = StreamOffset(
@@ -242,13 +243,13 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- the broker ------------------------------------------------------------------------
 
-    def _client(self) -> AdminClient:
+    def _client(self) -> SparkAdmin:
         if self._admin is None:
             self._admin = self._new_client()
         return self._admin
 
-    def _new_client(self) -> AdminClient:
-        return AdminClient(self._options.admin_url, self._options.poll_timeout_s)
+    def _new_client(self) -> SparkAdmin:
+        return SparkAdmin(self._options.admin_url, self._options.poll_timeout_s)
 
     def _topics(self) -> TopicFinder:
         if self._finder is None:
@@ -262,7 +263,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _admission(self) -> Admission:
         if self._admitting is None:
-            self._admitting = Admission(self._options, self._client().count_messages)
+            self._admitting = Admission(self._options, self._client().topics.count_messages)
         return self._admitting
 
 

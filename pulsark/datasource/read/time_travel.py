@@ -13,16 +13,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pulsark.datasource.admin.table_files import PastTable, TableFile, TableFiles
 from pulsark.datasource.options.errors import DataLossError, OptionError
-from pulsark.datasource.plan.plan import PartitionState, Segment, Split, pieces, range_of
-from pulsark.datasource.plan.table_files import PastTable, TableFile, TableFiles
+from pulsark.datasource.plan.plan import Segment, Split, pieces, range_of
 from pulsark.datasource.plan.topics import TopicFinder, require_topics, topic_names
 from pulsark.datasource.read.file_times import first_published_since
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
+    from pulsark.datasource.admin.client import SparkAdmin
+    from pulsark.datasource.admin.partitions import PartitionState
     from pulsark.datasource.options.options import Options
-    from pulsark.datasource.plan.admin_client import AdminClient
     from pulsark.wire.message_id import MessageId
 
 log = logging.getLogger(__name__)
@@ -31,23 +32,23 @@ Ledgers = Mapping[int, Sequence[TableFile]]
 """The files of a partition's ledgers, in order."""
 
 
-def past_ranges(options: Options, admin: AdminClient) -> list[Split]:
+def past_ranges(options: Options, admin: SparkAdmin) -> list[Split]:
     """All that there was; ``OptionError`` if that is not known any more, or not yet."""
     if options.version_as_of is not None:
         (topic,) = topic_names(options.topics)
-        table = admin.past_table(topic.base, version=options.version_as_of)
+        table = admin.topics.past_table(topic.base, version=options.version_as_of)
         return list(_sealed(topic.base, table.files))
     return _at_time(options, admin)
 
 
-def _at_time(options: Options, admin: AdminClient) -> list[Split]:
+def _at_time(options: Options, admin: SparkAdmin) -> list[Split]:
     assert options.as_of_ms is not None
     at = options.as_of_ms
     states = TopicFinder(options, admin).states()
     require_topics(states, options)
     found: list[Split] = []
     tables = {
-        topic: admin.past_table(TopicName.parse(topic), timestamp=at)
+        topic: admin.topics.past_table(TopicName.parse(topic), timestamp=at)
         for topic in dict.fromkeys(state.topic for state in states.values())
     }
     for topic, table in tables.items():
@@ -63,7 +64,7 @@ def _at_time(options: Options, admin: AdminClient) -> list[Split]:
             )
         found += _sealed(TopicName.parse(topic), table.files)
     for name, state in states.items():
-        since = admin.first_since(name, at + 1)
+        since = admin.topics.first_since(name, at + 1)
         table = tables[state.topic]
         found += _published(state, table, since, at, options.fail_on_data_loss)
     return found

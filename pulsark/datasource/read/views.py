@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.columns import Column, unknown_column
 from pulsark.datasource.options.errors import OptionError, TopicNotFoundError
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.plan.topics import topic_names, topics_matching
 from pulsark.wire.topic_name import TopicName
 
@@ -176,11 +176,8 @@ class ViewReader(DataSourceReader):
         options = self._options
         listed = not options.topics
         if listed:
-            admin = AdminClient(options.admin_url, options.poll_timeout_s)
-            try:
+            with SparkAdmin(options.admin_url, options.poll_timeout_s) as admin:
                 topics = topics_matching(admin, options.topics_pattern, options.namespace)
-            finally:
-                admin.close()
         else:
             topics = topic_names(options.topics)
         tasks = options.min_partitions or 2 * (os.cpu_count() or 1)
@@ -194,17 +191,15 @@ class ViewReader(DataSourceReader):
         """The rows of some topics."""
         if not isinstance(partition, TopicsPartition):
             return  # Spark's stand-in for "no partitions"
-        admin = AdminClient(self._options.admin_url, self._options.poll_timeout_s)
-        try:
+        with SparkAdmin(self._options.admin_url, self._options.poll_timeout_s) as admin:
             for topic in partition.topics:
                 for row in self._rows(admin, topic, listed=partition.listed):
                     yield tuple(_cell(row[name], time) for name, time in self._columns)
-        finally:
-            admin.close()
 
-    def _rows(self, admin: AdminClient, topic: str, *, listed: bool) -> list[dict[str, Any]]:
+    def _rows(self, admin: SparkAdmin, topic: str, *, listed: bool) -> list[dict[str, Any]]:
         try:
-            return admin.view(TopicName.parse(topic), self._options.view, self._options.as_of_ms)
+            options = self._options
+            return admin.topics.view(TopicName.parse(topic), options.view, options.as_of_ms)
         except TopicNotFoundError:
             if listed:
                 return []

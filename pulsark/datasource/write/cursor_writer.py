@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 
+from pulsark.admin_client.paths import subscription_path
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import CURSORS, Options
-from pulsark.datasource.plan.admin_client import AdminClient
-from pulsark.datasource.plan.cursor_changes import changes, check_columns
+from pulsark.datasource.plan.cursor_changes import SubscriptionChange, changes, check_columns
+from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,10 +40,16 @@ class CursorWriter(DataSourceWriter):
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Carry out the rows of one task."""
-        admin = AdminClient(self._options.admin_url, self._options.poll_timeout_s)
-        try:
+        with SparkAdmin(self._options.admin_url, self._options.poll_timeout_s) as admin:
             for change in changes((row.asDict() for row in iterator), self._topic):
-                admin.change_subscription(change)
-        finally:
-            admin.close()
+                carry_out(change, admin)
         return WriterCommitMessage()
+
+
+def carry_out(change: SubscriptionChange, admin: SparkAdmin) -> None:
+    """Make the request of a change; it is fine if the subscription is already so."""
+    path = subscription_path(TopicName.parse(change.topic), change.subscription) + change.path
+    answer = admin.request(change.method, path, change.body)
+    if answer.status not in change.fine:
+        what = f"{change.what} of subscription {change.subscription} of {change.topic}"
+        admin.value_of(answer, what)

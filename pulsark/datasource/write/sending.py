@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import DataSourceError, UnavailableError
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.write.outgoing import by_topic, messages_of, partitions_of
 from pulsark.datasource.write.routing import named_places
@@ -61,14 +61,12 @@ class Sender:
     def _open(self, client: Any, topic: str) -> _TopicSender:
         options = self._options
         (name,) = topic_names([topic])
-        admin = AdminClient(options.admin_url, options.poll_timeout_s, known=True)
-        try:
+        with SparkAdmin(options.admin_url, options.poll_timeout_s, known=True) as admin:
             if options.create_topic:
-                admin.create_topic(name, options.num_partitions)
-            found = admin.partitions(name)  # the client would create a topic that is not there
+                admin.topics.create(name, options.num_partitions)
+            # The client would create a topic that is not there.
+            found = admin.topics.partitions(name)
             values = self._values_of(admin, name)
-        finally:
-            admin.close()
         count = 0 if found[0].partition < 0 else len(found)
         return _TopicSender(client, str(name), count, options, self._columns, values)
 

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import DataSourceError, OptionError
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.plan.workers import settle
 from pulsark.datasource.write.outgoing import columns_beside_fields, columns_of
@@ -70,30 +70,27 @@ class Sink:
     schema: TopicSchema | None = None
     """The schema of the option ``topic``'s topic. If rows name topics, tasks find the schemas."""
 
-    def admin(self, *, known: bool = True) -> AdminClient:
+    def admin(self, *, known: bool = True) -> SparkAdmin:
         """To the broker; ``known`` once it has answered this write, in whatever process."""
-        return AdminClient(self.options.admin_url, self.options.poll_timeout_s, known=known)
+        return SparkAdmin(self.options.admin_url, self.options.poll_timeout_s, known=known)
 
     def prepared(self) -> Sink:
         """Once, before any task: make sure that the topic exists and accepts the rows."""
         if self.options.topic is None:
             return self
         (name,) = topic_names([self.options.topic])
-        admin = self.admin(known=False)
-        try:
+        with self.admin(known=False) as admin:
             if self.options.create_topic:
-                admin.create_topic(name, self.options.num_partitions)
+                admin.topics.create(name, self.options.num_partitions)
             if self.options.exactly_once:
-                admin.staging(name, with_schema=self.form is not None)
+                admin.bulk_publish.staging(name, with_schema=self.form is not None)
             else:
-                admin.partitions(name)
+                admin.topics.partitions(name)
             if self.form is None:
                 return self
             return replace(self, schema=register(admin, name, self.form))
-        finally:
-            admin.close()
 
-    def topic_values(self, admin: AdminClient, topic: TopicName) -> TypedValues | None:
+    def topic_values(self, admin: SparkAdmin, topic: TopicName) -> TypedValues | None:
         """What makes values for a topic, in a task; ``None``: the rows have payloads."""
         if self.form is None:
             return None
@@ -135,16 +132,14 @@ class Sink:
                 topics[staged.topic].append(staged)
         if not topics:
             return
-        admin = self.admin()
-        try:
+        with self.admin() as admin:
             bodies = {topic: _together(topic, topics[topic]) for topic in sorted(topics)}
             for place, (topic, body) in enumerate(bodies.items()):
                 try:
-                    admin.publish(TopicName.parse(topic), results[0].ident, number, body)
+                    name, ident = TopicName.parse(topic), results[0].ident
+                    admin.bulk_publish.publish(name, ident, number, body)
                 except DataSourceError as error:
                     raise _partly(error, list(bodies), place) from None
-        finally:
-            admin.close()
 
     def abort(self, messages: list[Any]) -> None:
         """On the driver: delete the tasks' files that it can reach."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import DataSourceError
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.write.outgoing import by_topic, messages_of, partitions_of
 from pulsark.datasource.write.routing import Router, named_places
@@ -60,7 +60,7 @@ class TopicWriters:
         self._columns = columns
         self._values_of = values_of
         self._batch = batch
-        self._admin = AdminClient(options.admin_url, options.poll_timeout_s, known=True)
+        self._admin = SparkAdmin(options.admin_url, options.poll_timeout_s, known=True)
         self._topics: dict[str, _TopicWriter | None] = {}
         """By the name in the rows; ``None``: this batch is already published there."""
 
@@ -83,13 +83,13 @@ class TopicWriters:
         (name,) = topic_names([topic])
         options, batch = self._options, self._batch
         if options.create_topic and options.topic is None:
-            self._admin.create_topic(name, options.num_partitions)
+            self._admin.topics.create(name, options.num_partitions)
         if options.topic is None:
             # No schema for a topic that does not exist.
-            self._admin.staging(name, with_schema=True)
+            self._admin.bulk_publish.staging(name, with_schema=True)
         values = self._values_of(self._admin, name)
-        staging = self._admin.staging(name, with_schema=values is not None)
-        if batch.again and self._admin.is_published(name, batch.ident, batch.number):
+        staging = self._admin.bulk_publish.staging(name, with_schema=values is not None)
+        if batch.again and self._admin.bulk_publish.is_published(name, batch.ident, batch.number):
             return None
         return _TopicWriter(str(name), staging, options, self._columns, values, batch)
 

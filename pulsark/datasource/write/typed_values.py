@@ -37,7 +37,7 @@ from pulsark.schemas.of_columns import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pulsark.datasource.plan.admin_client import AdminClient
+    from pulsark.datasource.admin.client import SparkAdmin
     from pulsark.rows.values.codec import Codec
     from pulsark.wire.topic_name import TopicName
 
@@ -74,17 +74,17 @@ class TopicSchema:
     version: bytes
 
 
-def register(admin: AdminClient, topic: TopicName, form: ValueForm) -> TopicSchema:
+def register(admin: SparkAdmin, topic: TopicName, form: ValueForm) -> TopicSchema:
     """Find the schema for a topic, and add it to those of the topic if it is new.
 
     ``TopicSchemaError`` if it may not follow them.
     """
-    known = admin.schemas(topic)
+    known = admin.schemas.versions(topic)
     newest = list(known.values())[-1] if known else None
     schema = form.schema_for(topic, newest)
     if newest is not None and schema is newest:
         return TopicSchema(schema, list(known)[-1])
-    return TopicSchema(schema, admin.register_schema(topic, schema))
+    return TopicSchema(schema, admin.schemas.register(topic, schema))
 
 
 class TypedValues:
@@ -136,7 +136,7 @@ class TypedValues:
         return found
 
 
-ValuesOf: TypeAlias = "Callable[[AdminClient, TopicName], TypedValues | None]"
+ValuesOf: TypeAlias = "Callable[[SparkAdmin, TopicName], TypedValues | None]"
 """What makes values for a topic; ``None``: its rows have payloads."""
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pulsark import __version__
+from pulsark.admin_client.client import AdminClient, AdminError
 from pulsark.cli import main
-from pulsark.cli.admin.admin_client import AdminClient
 from pulsark.cli.admin.messages import Output, run_produce
 from pulsark.cli.settings import markdown_page, properties_file
 from pulsark.cli.standalone import OPTIONS
@@ -296,7 +296,7 @@ def test_produce_says_what_was_not_stored(
 
 @pytest.mark.parametrize("url", ["http://", "https:///x", "file:///etc/passwd"])
 def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(CommandError):
+    with pytest.raises(AdminError, match="write http://HOST:PORT"):
         AdminClient(url)
 
 

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsark.datasource.admin.partitions import Ledger, PartitionState
 from pulsark.datasource.options.errors import DataLossError
 from pulsark.datasource.options.offsets import NOTHING
 from pulsark.datasource.plan.plan import (
     LARGE_BYTES,
     SMALL_BYTES,
-    Ledger,
-    PartitionState,
     Split,
     check_available,
     comes_after,

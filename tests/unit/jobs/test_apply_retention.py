@@ -11,7 +11,6 @@ from pulsark.datasource.options.errors import DataSourceError
 from pulsark.jobs.apply_retention import JOB
 from pulsark.jobs.job import AtBroker, Context
 from pulsark.jobs.runner import run_program
-from pulsark.wire.topic_name import TopicName
 
 COUNTS = {"ledgers": 1, "rows": 10, "deletedFiles": 2, "keptFiles": 3}
 
@@ -20,12 +19,10 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.broken = ""
+        self.topics = self
 
-    def topics(self, namespace: str) -> list[str]:
+    def names(self, namespace: str) -> list[str]:
         return [f"persistent://{namespace}/{name}" for name in ("a", "b")]
-
-    def path_of(self, topic: TopicName) -> str:
-        return f"/{topic.local}"
 
     def call(self, method: str, path: str, body: Any = None, *, what: str) -> Any:
         self.calls.append(f"{method} {path}")
@@ -50,7 +47,8 @@ def test_each_topic_is_asked_once_and_counted(capsys: pytest.CaptureFixture[str]
     context = FakeContext()
     words = ["--namespace", "public/default", "--topic", "a", "--topic", "c", "--dry-run"]
     assert run_program(JOB, words, context) == 0
-    paths = [f"POST /{name}/table/retention?dryRun=true" for name in "abc"]
+    base = "POST /persistent/public/default"
+    paths = [f"{base}/{name}/table/retention?dryRun=true" for name in "abc"]
     assert context.fake.calls == [*paths, "close"]
     found = json.loads(capsys.readouterr().out)
     assert (found["topics"], found["rows"], found["keptFiles"]) == (3, 30, 9)

@@ -32,9 +32,6 @@ class FakeAdmin:
         self.states = list(states)
         self.calls: list[tuple[str, str]] = []
 
-    def path_of(self, topic: TopicName) -> str:
-        return f"/{topic.local}"
-
     def call(self, method: str, path: str, body: Any = None, *, what: str) -> Any:
         self.calls.append((method, path))
         return self.states.pop(0)

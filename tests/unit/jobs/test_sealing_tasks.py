@@ -78,8 +78,9 @@ class ManyTopics:
 
     def __init__(self, topics: int) -> None:
         self.due = dict.fromkeys(f"t{i}" for i in range(topics))
+        self.sealing = self
 
-    def seal_plan(self, *_: Any, **__: Any) -> dict[str, Any]:
+    def plan(self, *_: Any, **__: Any) -> dict[str, Any]:
         some = list(islice(self.due, TABLES_A_PLAN_MAX))
         planned = {
             "topicId": "id", "partition": -1, "ledgerId": 5, "first": 0, "last": 0, "size": 100,

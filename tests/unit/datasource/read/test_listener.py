@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.options import Options
-from pulsark.datasource.plan.admin_client import AdminClient
 from pulsark.datasource.read.layout import layout_of
 from pulsark.datasource.read.listener import QueryListener
 from pulsark.datasource.read.stream_reader import PulsarkStreamReader
@@ -115,7 +115,7 @@ def test_what_is_no_query_of_ours_is_left_alone(broker: FakeBroker) -> None:
     wrong = json.dumps({"follows": said})
     listener.onQueryProgress(progress('{"version": 7}', wrong))
     gone = json.dumps({"follows": {**said, "adminUrl": "http://127.0.0.1:1"}})
-    listener = QueryListener(lambda url, _: AdminClient(url, 0.01))
+    listener = QueryListener(lambda url, _: SparkAdmin(url, 0.01))
     place = {"topicId": "id", "read": "1:1"}
     end = {"version": 1, "partitions": {"persistent://public/default/t": place}}
     listener.onQueryProgress(progress(json.dumps(end), gone))

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
+from pulsark.datasource.admin.queries import Queries
 from pulsark.datasource.options.columns import COLUMNS
 from pulsark.datasource.options.errors import (
     DataLossError,
@@ -356,7 +357,7 @@ def test_a_topic_created_again_is_not_read_as_the_old_one(broker: FakeBroker) ->
 
 
 def test_no_broker_is_one_clear_error(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsark.datasource.plan.admin_client.FIRST_CONTACT_SECONDS", 0.1)
+    monkeypatch.setattr("pulsark.admin_client.client.FIRST_CONTACT_SECONDS", 0.1)
     with pytest.raises(
         UnavailableError, match="no answer from the admin API at http://127"
     ) as caught:
@@ -586,7 +587,7 @@ def test_a_batch_waits_for_rows_but_not_for_ever(broker: FakeBroker) -> None:
     stream = Stream(broker, minRowsPerTrigger="3", maxTriggerDelay="10s")
     now = 100.0
     stream.reader._admitting = Admission(
-        stream.reader._options, stream.reader._client().count_messages, lambda: now
+        stream.reader._options, stream.reader._client().topics.count_messages, lambda: now
     )
     broker.publish(topic, [alone("a")])
     assert stream.next() == ["a"]  # the first batch of a run does not wait
@@ -679,7 +680,7 @@ def test_an_acknowledgement_that_failed_is_said_with_the_next_one(
     def refused(*_: object) -> None:
         raise DataSourceError("the disk is full")
 
-    monkeypatch.setattr(stream.reader._following._admin, "acknowledge", refused)  # type: ignore[union-attr]
+    monkeypatch.setattr(Queries, "acknowledge", refused)
     stream.reader.commit(stream.end)
     with pytest.raises(DataSourceError, match="the disk is full"):
         stream.reader.commit(stream.end)

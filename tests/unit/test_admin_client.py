@@ -1,0 +1,142 @@
+"""The admin client: what it repeats, what it keeps, and what it says of failures."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable
+
+import pytest
+
+from pulsark.admin_client import client as module
+from pulsark.admin_client.client import AdminClient, AdminError
+
+Behaviour = Callable[[], tuple[int, bytes]]
+
+
+def answers(status: int, body: bytes = b"") -> Behaviour:
+    return lambda: (status, body)
+
+
+def drops() -> tuple[int, bytes]:
+    raise http.client.RemoteDisconnected("dropped")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Broker:
+    """Connections, each of which follows one script: a behaviour for each request."""
+
+    def __init__(self, *scripts: list[Behaviour]) -> None:
+        self.scripts = list(scripts)
+        self.requests: list[tuple[str, str, str | None]] = []
+        self.open = 0
+
+    def connect(self, host: str, port: int | None, timeout: float) -> Connection:
+        self.open += 1
+        return Connection(self, self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0])
+
+
+class Connection:
+    def __init__(self, broker: Broker, script: list[Behaviour]) -> None:
+        self.broker = broker
+        self.script = list(script)
+        self.status, self.body = 0, b""
+
+    def request(self, method: str, path: str, text: str | None, headers: dict[str, str]) -> None:
+        self.broker.requests.append((method, path, text))
+
+    def getresponse(self) -> Connection:
+        self.status, self.body = self.script.pop(0)()
+        return self
+
+    def read(self) -> bytes:
+        return self.body
+
+    def close(self) -> None:
+        self.broker.open -= 1
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Callable[..., Broker]:
+    def serve(*scripts: list[Behaviour]) -> Broker:
+        broker = Broker(*scripts)
+        monkeypatch.setattr(http.client, "HTTPConnection", broker.connect)
+        return broker
+
+    return serve
+
+
+def test_a_call_has_its_path_below_the_root(serve: Callable[..., Broker]) -> None:
+    broker = serve([answers(200, b'["c"]')])
+    assert AdminClient("broker:8080/proxy/").call("PUT", "/clusters", {"a": 1}) == ["c"]
+    assert broker.requests == [("PUT", "/proxy/admin/v2/clusters", '{"a": 1}')]
+
+
+def test_without_patience_a_call_is_made_once_and_keeps_nothing(
+    serve: Callable[..., Broker],
+) -> None:
+    broker = serve([answers(204)], [drops])
+    client = AdminClient("http://broker:8080")
+    assert client.get("/a") is None
+    with pytest.raises(AdminError, match=r"no answer from the admin API .* \(dropped\); is the br"):
+        client.get("/b")
+    assert (len(broker.requests), broker.open) == (2, 0)
+
+
+def test_a_kept_connection_that_the_broker_dropped_is_replaced_at_once(
+    serve: Callable[..., Broker], clock: Clock
+) -> None:
+    broker = serve([answers(204), drops], [answers(204)])
+    with AdminClient("http://broker:8080", 10.0) as client:
+        client.get("/a")
+        client.get("/b")
+        assert (clock.now, broker.open) == (0.0, 1)
+    assert broker.open == 0
+
+
+def test_a_broker_that_never_answered_gets_less_time(
+    serve: Callable[..., Broker], clock: Clock
+) -> None:
+    serve([drops])
+    with pytest.raises(AdminError):
+        AdminClient("http://broker:8080", 60.0).get("/a")
+    first = clock.now
+    with pytest.raises(AdminError):
+        AdminClient("http://broker:8080", 60.0, known=True).get("/a")
+    assert first <= module.FIRST_CONTACT_SECONDS < clock.now - first <= 60.0
+
+
+def test_a_failing_broker_is_asked_again_and_its_last_answer_told(
+    serve: Callable[..., Broker],
+) -> None:
+    failing = [answers(503, b'{"reason": "later"}')] * 3
+    serve([*failing, answers(200, b"1")])
+    assert AdminClient("http://broker:8080", 10.0).get("/a") == 1
+    serve(failing)
+    with pytest.raises(AdminError, match=r"a view: http://broker:8080 answered 503: later"):
+        AdminClient("http://broker:8080").call("GET", "/a", what="a view")
+
+
+@pytest.mark.parametrize(("body", "reason"), [(b"<html>", "<html>"), (b"[1]", r"\[1\]"), (b"", "")])
+def test_a_refusal_without_a_reason_shows_what_came(
+    serve: Callable[..., Broker], body: bytes, reason: str
+) -> None:
+    serve([answers(404, body)])
+    with pytest.raises(AdminError, match=f"answered 404: {reason}$"):
+        AdminClient("http://broker:8080").get("/a")
