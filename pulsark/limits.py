@@ -190,6 +190,9 @@ KEPT_FIELDS_MAX = 64
 GRANTS_PER_NAMESPACE_MAX = 5_000
 """Most roles granted in a namespace, with its topics and subscriptions: one record holds them."""
 
+FACTS_KEPT_MAX = 200_000
+"""Most names of tenants and namespaces, and grants in them, that are kept for decisions."""
+
 PARTITIONS_MAX = 10_000
 """Most partitions of a topic: all are created at once, each a row in the metadata store."""
 

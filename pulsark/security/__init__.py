@@ -5,8 +5,8 @@ configured, in order: ``tokens``, ``passwords``, ``certificates`` and ``openid``
 built in. ``keys`` reads keys from wherever a setting says they are.
 
 What it may do is decided in ``decisions``, a pure function: ``operations`` says what each operation
-needs, ``facts`` what is known of settings, tenants and namespaces, and ``grants`` keeps the
-permissions of roles in a namespace's policies.
+needs, ``facts`` what there is to know of settings, tenants and namespaces, ``known_facts`` keeps
+that in memory, and ``grants`` changes the permissions of roles in a namespace's policies.
 
 Nothing here knows a socket: the ports take credentials and answer. Failed credentials never make
 anybody anonymous. Libraries of cryptography are imported only when a provider needs them, so a
