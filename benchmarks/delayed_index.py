@@ -13,7 +13,7 @@ import time
 
 from pulsark.dispatch.subscription.delayed_entries import HeldBack
 from pulsark.dispatch.subscription.delayed_tracker import BUCKET_KEYS, DelayedDeliveryTracker
-from pulsark.storage.delayed.delayed_segment import encode_header, encode_segment
+from pulsark.storage.delayed.delayed_pages import encode_header, encode_page
 from pulsark.wire.position import Position
 
 LEDGER_ENTRIES = 50_000
@@ -39,10 +39,8 @@ def main() -> None:
         if tracker.add(1_700_000_000_000 + rng.randrange(30 * 86_400_000), position):
             sealed = tracker.seal()
             assert sealed is not None
-            bucket, segments = sealed
-            stored += len(encode_header("t", segments)) + sum(
-                map(len, map(encode_segment, segments))
-            )
+            bucket, pages = sealed
+            stored += len(encode_header("t", pages)) + sum(map(len, map(encode_page, pages)))
             tracker.stored(bucket, number // BUCKET_KEYS)
     seconds = time.perf_counter() - start
     print(f"{count:,} delayed positions: {rss_mib() - before:.0f} MiB more resident memory")

@@ -25,7 +25,7 @@ from pulsark.storage.table.files.record import DataFile, SealedLedger, TableReco
 from pulsark.storage.table.files.seal import seal
 from pulsark.storage.table.log.delta_log import DeltaLog
 from pulsark.storage.table.log.root_log import RootLog
-from pulsark.storage.table.owned_record import OwnedRecord
+from pulsark.storage.table.owned_table_record import OwnedTableRecord
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
@@ -487,7 +487,7 @@ def test_a_damaged_newest_commit_is_made_again(content: bytes, root: int) -> Non
 
 
 def commit_before_the_intent(patch: pytest.MonkeyPatch) -> None:
-    made, save = TableOwner.__init__, OwnedRecord.save
+    made, save = TableOwner.__init__, OwnedTableRecord.save
 
     def linked(self: TableOwner, table: Any, *rest: Any) -> None:
         made(self, table, *rest)
@@ -500,7 +500,7 @@ def commit_before_the_intent(patch: pytest.MonkeyPatch) -> None:
         await save(self, record)
 
     patch.setattr(TableOwner, "__init__", linked)
-    patch.setattr(OwnedRecord, "save", hasty)
+    patch.setattr(OwnedTableRecord, "save", hasty)
 
 
 def no_sync_of_commits(patch: pytest.MonkeyPatch) -> None:

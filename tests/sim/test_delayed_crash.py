@@ -18,7 +18,7 @@ from pulsark.runtime import Runtime
 from pulsark.storage.bookie.embedded import EmbeddedBookie
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from pulsark.storage.delayed.delayed_buckets import DelayedBuckets
-from pulsark.storage.delayed.delayed_segment import KEY, info_of, segments_of
+from pulsark.storage.delayed.delayed_pages import KEY, info_of, pages_of
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
@@ -37,7 +37,7 @@ class Promises:
     """Buckets by id, as far as the run has come."""
 
     begun: list[list[bytes]] = field(default_factory=list)
-    """The segments of each bucket whose writing has begun."""
+    """The pages of each bucket whose writing has begun."""
     written: dict[int, list[bytes]] = field(default_factory=dict)
     """Those that are promised to be there, unless they are in ``removing``."""
     removing: set[int] = field(default_factory=set)
@@ -47,10 +47,10 @@ class Promises:
         return Promises(list(self.begun), dict(self.written), set(self.removing), set(self.removed))
 
 
-def some_segments(rng: random.Random) -> list[bytes]:
+def some_pages(rng: random.Random) -> list[bytes]:
     places = rng.sample(range(1000), rng.randint(1, 30))
     keys = [KEY.pack(rng.randrange(10**6), place // 100, place % 100) for place in places]
-    return segments_of(sorted(keys), 7)
+    return pages_of(sorted(keys), 7)
 
 
 def buckets_of(metadata: MemoryMetadataStore, bookie: EmbeddedBookie, runtime: Runtime) -> Any:
@@ -73,10 +73,10 @@ class Script:
             await asyncio.gather(*(self.rng.choice(steps)() for _ in range(self.rng.randint(1, 3))))
 
     async def write(self) -> None:
-        segments = some_segments(self.rng)
-        self.promises.begun.append(segments)
-        bucket_id = await self.buckets.write(segments)
-        self.promises.written[bucket_id] = segments
+        pages = some_pages(self.rng)
+        self.promises.begun.append(pages)
+        bucket_id = await self.buckets.write(pages)
+        self.promises.written[bucket_id] = pages
 
     async def remove(self) -> None:
         left = sorted(self.promises.written.keys() - self.promises.removing)
@@ -93,13 +93,13 @@ async def check(buckets: DelayedBuckets, metadata: MemoryMetadataStore, promises
     assert promises.written.keys() - promises.removing <= loaded.keys(), "one is lost"
     assert not promises.removed & loaded.keys(), "one is back"
     for bucket_id, header in loaded.items():
-        segments = [
-            await buckets.read(bucket_id, index, info) for index, info in enumerate(header.segments)
+        pages = [
+            await buckets.read(bucket_id, index, info) for index, info in enumerate(header.pages)
         ]
-        assert segments in promises.begun
-        assert segments == promises.written.get(bucket_id, segments)
-        assert header.segments == tuple(map(info_of, segments))
-        assert len(header.positions) == sum(info.keys for info in header.segments)
+        assert pages in promises.begun
+        assert pages == promises.written.get(bucket_id, pages)
+        assert header.pages == tuple(map(info_of, pages))
+        assert len(header.positions) == sum(info.keys for info in header.pages)
     after = await buckets._list()
     assert after is None or not after.to_delete, "what is out of use was deleted"
     ledgers = {int(name) for name in await metadata.children("/ledgers") if name.isdigit()}

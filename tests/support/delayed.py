@@ -76,7 +76,7 @@ async def arrivals(client: Client, seconds: float) -> list[tuple[float, Id, int]
 
 
 def small_buckets(monkeypatch: pytest.MonkeyPatch, keys: int = 8) -> None:
-    """Buckets of so many keys, in segments of three, are stored at once."""
+    """Buckets of so many keys, in pages of three, are stored at once."""
     tracker = lambda: DelayedDeliveryTracker(keys // 2, keys, 3)  # noqa: E731
     monkeypatch.setattr(delayed_delivery, "DelayedDeliveryTracker", tracker)
     monkeypatch.setattr(delayed_delivery, "BUCKET_KEYS", keys)

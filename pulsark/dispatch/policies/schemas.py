@@ -277,7 +277,7 @@ class Schemas:
 
     async def _parse(self, schema: SchemaData) -> Parsed:
         if len(schema.data) <= SCHEMA_ON_THE_LOOP_BYTES_MAX:
-            return await self._in_its_turn(lambda: parse(schema))
+            return await self._on_the_loop(lambda: parse(schema))
         return await self._elsewhere(lambda: parse(schema))
 
     async def _compare(
@@ -293,7 +293,7 @@ class Schemas:
             stored = [(await self._read(topic, versions, n)).schema for n in needed]
             await self._elsewhere(lambda: check([parse(s) for s in stored], parsed, strategy))
 
-    async def _in_its_turn(self, job: Callable[[], T]) -> T:
+    async def _on_the_loop(self, job: Callable[[], T]) -> T:
         """Run a short job on the loop: clients may bring thousands of them at once."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 

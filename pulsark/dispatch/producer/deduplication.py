@@ -173,7 +173,7 @@ class Deduplication:
         producer = entry.producer
         assert producer is not None
         ids = self._ids_of(entry, producer)
-        mark = None
+        noted = None
         if ids is not None:
             if ids.highest > SEQUENCE_ID_MAX:
                 self._refuse_number(entry, producer, ids.highest)
@@ -181,13 +181,13 @@ class Deduplication:
             known = self.table.of(ids.name)
             if completes_message(entry.data):
                 verdict = known.check(ids.first, ids.highest)
-                mark = known, ids
+                noted = known, ids
             else:
                 verdict = known.judge(ids.first)
             if verdict is not Verdict.NEW:
                 self._refuse(entry, producer, verdict)
                 return False
-        self._under_way[entry] = mark
+        self._under_way[entry] = noted
         producer.last_published = entry
         return True
 
@@ -243,14 +243,14 @@ class Deduplication:
         for entry in entries:
             producer = entry.producer
             try:
-                mark = under_way.pop(entry)
+                noted = under_way.pop(entry)
             except KeyError:  # it was on its way before deduplication was on
                 ids = None if producer is None else self._ids_of(entry, producer)
                 if ids is not None and completes_message(entry.data):
                     self._store(ids, entry)
                 continue
-            if mark is not None:
-                known, ids = mark
+            if noted is not None:
+                known, ids = noted
                 known.store(ids.highest, ids.batch_at(entry))
             if producer is not None and producer.last_published is entry:
                 producer.last_published = None
@@ -282,10 +282,10 @@ class Deduplication:
         for entry in entries:
             unanswered.append(entry)
             unanswered += self._duplicates.pop(entry, ())
-            mark = self._under_way.pop(entry, None)
-            if mark is not None:
-                mark[0].doubt()
-                self._doubtful.add(mark[0])
+            noted = self._under_way.pop(entry, None)
+            if noted is not None:
+                noted[0].doubt()
+                self._doubtful.add(noted[0])
             if entry.producer is not None:
                 entry.producer.last_published = None
         if self._topic.ledger.is_settled:

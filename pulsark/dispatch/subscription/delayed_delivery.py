@@ -179,14 +179,14 @@ class DelayedDelivery:
             self._fetching = None
 
     async def _fetch_one(self, bucket: Bucket) -> bool:
-        """The next segment of a bucket; ``False`` if it cannot be had now."""
+        """The next page of a bucket; ``False`` if it cannot be had now."""
         wanted = bucket.wanted()
         if wanted is None or self._buckets is None:
             return True  # it was dropped meanwhile
         try:
-            segment = await self._buckets.read(bucket.bucket_id, *wanted)
+            page = await self._buckets.read(bucket.bucket_id, *wanted)
             if bucket.wanted() == wanted:
-                bucket.give(segment)
+                bucket.give(page)
         except (NoSuchLedgerError, NoSuchEntryError, CorruptEntryError) as error:
             log.warning(
                 "%s: bucket %d of delayed messages is lost, and built again: %s",
@@ -214,7 +214,7 @@ class DelayedDelivery:
     async def _store_buckets(self, enough: int) -> None:
         """Store buckets while at least so many positions are in memory alone."""
         try:
-            while self.tracker.unsealed >= enough and await self._store_one():
+            while self.tracker.unstored >= enough and await self._store_one():
                 pass
             if self._finished and self._buckets is not None:
                 finished, self._finished = self._finished, []
@@ -232,11 +232,11 @@ class DelayedDelivery:
             self._storing = None
 
     async def _store_one(self) -> bool:
-        sealed = self.tracker.seal()
-        if sealed is None or self._buckets is None:
+        packed = self.tracker.pack()
+        if packed is None or self._buckets is None:
             return False
-        bucket, segments = sealed
-        self.tracker.stored(bucket, await self._buckets.write(segments))
+        bucket, pages = packed
+        self.tracker.stored(bucket, await self._buckets.write(pages))
         return True
 
     def _remove_finished(self) -> None:
@@ -253,7 +253,7 @@ class DelayedDelivery:
         await self._stop()
         if storing is not None:
             await asyncio.wait([storing])
-        if self.tracker.unsealed >= STORED_FROM and not self._topic.ledger.is_fenced:
+        if self.tracker.unstored >= STORED_FROM and not self._topic.ledger.is_fenced:
             await self._store_buckets(1)
 
     async def delete(self) -> None:

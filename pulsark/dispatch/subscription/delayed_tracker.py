@@ -5,9 +5,9 @@ its business; that a message was acknowledged neither. It is an index of what me
 themselves: one that is lost can be made again by reading them.
 
 New positions are in a heap; when that is large it becomes a *bucket*, which hands out its keys in
-order of time (`storage.delayed.delayed_segment`: 20 bytes each). Buckets that only memory has
-become one with ``seal``, and once that is stored only the segment that is next remains in memory.
-So memory is one segment for each stored bucket, two bytes or less for each position (`positions`),
+order of time (`storage.delayed.delayed_pages`: 20 bytes each). Buckets that only memory has
+become one with ``pack``, and once that is stored only the page that is next remains in memory.
+So memory is one page for each stored bucket, two bytes or less for each position (`positions`),
 and a bounded rest.
 """
 
@@ -16,13 +16,13 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from pulsark.storage.delayed.delayed_segment import (
+from pulsark.storage.delayed.delayed_pages import (
     KEY,
-    SEGMENT_KEYS,
+    PAGE_KEYS,
     BucketHeader,
-    SegmentInfo,
+    PageInfo,
     info_of,
-    segments_of,
+    pages_of,
 )
 from pulsark.storage.position_set import PositionSet
 from pulsark.wire.position import Position
@@ -39,22 +39,22 @@ NEVER_MS = 2**63
 
 
 class Bucket:
-    """Keys in order of time, in segments. Segments that are not in memory can be fetched."""
+    """Keys in order of time, in pages. Pages that are not in memory can be fetched."""
 
-    __slots__ = ("_infos", "_next", "_offset", "_segments", "bucket_id", "first", "last", "next_ms")
+    __slots__ = ("_infos", "_next", "_offset", "_pages", "bucket_id", "first", "last", "next_ms")
 
     def __init__(
         self,
-        infos: Sequence[SegmentInfo],
-        segments: Sequence[bytes | None],
+        infos: Sequence[PageInfo],
+        pages: Sequence[bytes | None],
         first: Position,
         last: Position,
         bucket_id: int = -1,
     ) -> None:
         self._infos = infos
-        self._segments = list(segments)
+        self._pages = list(pages)
         self._next = 0
-        """The segment that is handed out from, and ``_offset`` how far."""
+        """The page that is handed out from, and ``_offset`` how far."""
         self._offset = 0
         self.bucket_id = bucket_id
         """Where it is stored; -1: nowhere."""
@@ -78,57 +78,57 @@ class Bucket:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the segments that are here."""
-        return sum(len(segment) for segment in self._segments if segment is not None)
+        """Memory of the pages that are here."""
+        return sum(len(page) for page in self._pages if page is not None)
 
-    def wanted(self) -> tuple[int, SegmentInfo] | None:
-        """The segment without which nothing more can be handed out: its place and its outlines."""
-        if self.is_over or self._segments[self._next] is not None:
+    def wanted(self) -> tuple[int, PageInfo] | None:
+        """The page without which nothing more can be handed out: its index and outline."""
+        if self.is_over or self._pages[self._next] is not None:
             return None
         return self._next, self._infos[self._next]
 
-    def give(self, segment: bytes) -> None:
-        """The segment that was wanted."""
-        self._segments[self._next] = segment
+    def give(self, page: bytes) -> None:
+        """The page that was wanted."""
+        self._pages[self._next] = page
 
-    def drop_segments(self) -> None:
+    def drop_pages(self) -> None:
         """Keep only the next one in memory: the others can be fetched."""
-        for place in range(self._next + 1, len(self._segments)):
-            self._segments[place] = None
+        for index in range(self._next + 1, len(self._pages)):
+            self._pages[index] = None
 
     def drop(self) -> None:
         """Hand out nothing more."""
         self._next = len(self._infos)
-        self._segments = []
+        self._pages = []
         self.next_ms = NEVER_MS
 
     def take(self, cutoff_ms: int, limit: int) -> list[tuple[int, int]]:
         """Hand out positions that are due, as far as they are in memory."""
         taken: list[tuple[int, int]] = []
         while self.next_ms <= cutoff_ms and len(taken) < limit:
-            segment = self._segments[self._next]
-            if segment is None:
+            page = self._pages[self._next]
+            if page is None:
                 break
-            for key_ms, ledger_id, entry_id in KEY.iter_unpack(memoryview(segment)[self._offset :]):
+            for key_ms, ledger_id, entry_id in KEY.iter_unpack(memoryview(page)[self._offset :]):
                 if key_ms > cutoff_ms or len(taken) == limit:
                     self.next_ms = key_ms
                     break
                 taken.append((ledger_id, entry_id))
                 self._offset += KEY.size
             else:
-                self._segments[self._next] = None
+                self._pages[self._next] = None
                 self._next += 1
                 self._offset = 0
                 self.next_ms = NEVER_MS if self.is_over else self._infos[self._next].first_ms
         return taken
 
     def rest(self) -> Iterator[bytes]:
-        """Keys that were not handed out. Their segments must be in memory."""
+        """Keys that were not handed out. Their pages must be in memory."""
         offset = self._offset
-        for segment in self._segments[self._next :]:
-            assert segment is not None
-            for start in range(offset, len(segment), KEY.size):
-                yield segment[start : start + KEY.size]
+        for page in self._pages[self._next :]:
+            assert page is not None
+            for start in range(offset, len(page), KEY.size):
+                yield page[start : start + KEY.size]
             offset = 0
 
 
@@ -139,11 +139,11 @@ class DelayedDeliveryTracker:
         self,
         heap_keys: int = HEAP_KEYS,
         bucket_keys: int = BUCKET_KEYS,
-        segment_keys: int = SEGMENT_KEYS,
+        page_keys: int = PAGE_KEYS,
     ) -> None:
         self._heap_keys = heap_keys
         self._bucket_keys = bucket_keys
-        self._segment_keys = segment_keys
+        self._page_keys = page_keys
         self.positions = PositionSet()
         """Everything that was added and not handed out."""
         self._heap: list[bytes] = []
@@ -152,7 +152,7 @@ class DelayedDeliveryTracker:
         self._stored: list[Bucket] = []
 
     @property
-    def unsealed(self) -> int:
+    def unstored(self) -> int:
         """Positions that only memory has."""
         return len(self._heap) + sum(bucket.count for bucket in self._fresh)
 
@@ -171,7 +171,7 @@ class DelayedDeliveryTracker:
         if len(self._heap) < self._heap_keys:
             return False
         self._fresh.append(self._heap_as_bucket())
-        return self.unsealed >= self._bucket_keys
+        return self.unstored >= self._bucket_keys
 
     def next_ms(self, cutoff_ms: int) -> int:
         """When something is due next; ``NEVER_MS``: never.
@@ -216,17 +216,17 @@ class DelayedDeliveryTracker:
 
     def _heap_as_bucket(self) -> Bucket:
         keys, self._heap = sorted(self._heap), []
-        segments = segments_of(keys, self._segment_keys)
-        places = [KEY.unpack(key)[1:] for key in keys]
-        first, last = Position(*min(places)), Position(*max(places))
-        return Bucket([info_of(segment) for segment in segments], segments, first, last)
+        pages = pages_of(keys, self._page_keys)
+        positions = [KEY.unpack(key)[1:] for key in keys]
+        first, last = Position(*min(positions)), Position(*max(positions))
+        return Bucket([info_of(page) for page in pages], pages, first, last)
 
     # -- what is stored ----------------------------------------------------------------------
 
-    def seal(self) -> tuple[Bucket, list[bytes]] | None:
-        """Make one bucket of what only memory has; returns it and its segments.
+    def pack(self) -> tuple[Bucket, list[bytes]] | None:
+        """Make one bucket of what only memory has; returns it and its pages.
 
-        It goes on handing out. Do not seal again until it is ``stored``, or could not be.
+        It goes on handing out. Do not pack again until it is ``stored``, or could not be.
         """
         merged: list[Bucket] = []
         while self._fresh and sum(bucket.count for bucket in merged) < self._bucket_keys:
@@ -236,28 +236,28 @@ class DelayedDeliveryTracker:
         if not merged:
             return None
         keys = sorted(key for bucket in merged for key in bucket.rest())
-        segments = segments_of(keys, self._segment_keys)
-        sealed = Bucket(
-            [info_of(segment) for segment in segments],
-            segments,
+        pages = pages_of(keys, self._page_keys)
+        packed = Bucket(
+            [info_of(page) for page in pages],
+            pages,
             min(bucket.first for bucket in merged),
             max(bucket.last for bucket in merged),
         )
-        self._fresh.insert(0, sealed)
-        return sealed, segments
+        self._fresh.insert(0, packed)
+        return packed, pages
 
     def stored(self, bucket: Bucket, bucket_id: int) -> None:
-        """A bucket that was sealed can be fetched from now on."""
+        """A bucket that was packed can be fetched from now on."""
         bucket.bucket_id = bucket_id
-        bucket.drop_segments()
+        bucket.drop_pages()
         self._fresh = [other for other in self._fresh if other is not bucket]
         self._stored.append(bucket)
 
     def load(self, bucket_id: int, header: BucketHeader) -> None:
         """Track what a bucket holds that was stored before."""
-        nothing: Sequence[bytes | None] = [None] * len(header.segments)
+        nothing: Sequence[bytes | None] = [None] * len(header.pages)
         first, last = header.positions.bounds()
-        self._stored.append(Bucket(header.segments, nothing, first, last, bucket_id))
+        self._stored.append(Bucket(header.pages, nothing, first, last, bucket_id))
         self.positions.update(header.positions)
 
     def lost(self, bucket: Bucket) -> PositionSet:

@@ -97,13 +97,13 @@ class SealingRounds:
     async def run(self) -> None:
         """One round."""
         started = self._clock.monotonic()
-        small_had_a_turn = False
+        last_was_small = False
         due = [work for work in await self.look(started) if work.base not in self._crowded]
         for work in () if self._settings.sealByJobs else in_order(due):
             is_small = work.size < SMALL_BYTES
-            if is_small and small_had_a_turn and self._clock.monotonic() - started > SMALL_SECONDS:
+            if is_small and last_was_small and self._clock.monotonic() - started > SMALL_SECONDS:
                 break
-            small_had_a_turn = is_small
+            last_was_small = is_small
             if self.load is not None and self.load.is_busy() and may_wait(work, started):
                 continue
             await self._complaints.attempt(work.base, self._seal(work.base, work.topics))

@@ -61,9 +61,11 @@ def has_work(
         return True  # an owner before did not come to its end
     ledgers = record.ledger_list(folded)
     last = ledgers.last()
-    subscriptions = [mark for name, mark in cursors.items() if not is_system_subscription(name)]
+    subscriptions = [
+        position for name, position in cursors.items() if not is_system_subscription(name)
+    ]
     if is_due(policies, unused_ms) and (
-        all(mark >= last for mark in subscriptions)
+        all(position >= last for position in subscriptions)
         if policies.inactive.mode == CAUGHT_UP
         else not subscriptions
     ):

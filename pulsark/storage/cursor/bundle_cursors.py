@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.storage.cursor.cursor import Cursor, CursorSink, Mark
+from pulsark.storage.cursor.cursor import Cursor, CursorSink, Reached
 from pulsark.storage.cursor.records import (
     VERSION,
     CursorIdentity,
@@ -88,7 +88,7 @@ class CursorTable:
         for saved in _saved(self._at_rest.pop(topic_id, b"")):
             state = CursorState.of(saved.acked, ledgers)
             cursor = Cursor(saved.identity, state, saved.properties, clock, sink)
-            cursor.durable_mark = Mark(saved.acked.era, saved.acked.mark_delete)
+            cursor.durably_reached = Reached(saved.acked.era, saved.acked.mark_delete)
             cursors.append(cursor)
         self._loaded[topic_id] = {cursor.name: cursor for cursor in cursors}
         return cursors

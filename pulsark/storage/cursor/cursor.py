@@ -24,15 +24,15 @@ Ack = tuple[Position, Sequence[int] | None, int | None]
 """Position, ack set from the wire (``None``: the whole entry), batch size (``None``: unknown)."""
 
 
-class Mark(NamedTuple):
+class Reached(NamedTuple):
     """How far a cursor had come, and in which era: a seek begins another one."""
 
     era: int
     mark_delete: Position
 
 
-UNMARKED = Mark(-1, EARLIEST)
-"""Of a cursor of which nothing is known to be on stable storage."""
+NOTHING_REACHED = Reached(-1, EARLIEST)
+"""Nothing of the cursor is known to be on stable storage."""
 
 
 class CursorSink(Protocol):
@@ -48,7 +48,7 @@ class Cursor:
     __slots__ = (
         "_clock",
         "_sink",
-        "durable_mark",
+        "durably_reached",
         "identity",
         "last_ack",
         "last_mark_delete_ms",
@@ -71,7 +71,7 @@ class Cursor:
         self.properties: dict[str, str] = dict(properties)
         self._clock = clock
         self._sink = sink
-        self.durable_mark = self.mark
+        self.durably_reached = self.reached
         """What is known to be on stable storage."""
         self.last_ack = 0.0
         """When something was acknowledged last, by the monotonic clock."""
@@ -104,9 +104,9 @@ class Cursor:
         return self.state.mark_delete
 
     @property
-    def mark(self) -> Mark:
+    def reached(self) -> Reached:
         """How far it has come in memory."""
-        return Mark(self.state.era, self.state.mark_delete)
+        return Reached(self.state.era, self.state.mark_delete)
 
     @property
     def trim_position(self) -> Position:
@@ -114,7 +114,7 @@ class Cursor:
 
         None are while a seek is on its way: a crash may leave the cursor at either side of it.
         """
-        era, mark_delete = self.durable_mark
+        era, mark_delete = self.durably_reached
         return mark_delete if era == self.state.era else EARLIEST
 
     def backlog(self) -> int:

@@ -16,7 +16,7 @@ from pulsark.errors import StorageError
 from pulsark.runtime import Done, Runtime, new_done
 from pulsark.storage.cursor.bundle_cursors import CursorTable, Replay, SavedCursor
 from pulsark.storage.cursor.bundle_record import BundleRecord
-from pulsark.storage.cursor.cursor import UNMARKED, Cursor
+from pulsark.storage.cursor.cursor import NOTHING_REACHED, Cursor
 from pulsark.storage.cursor.history import (
     CursorChange,
     NoHistoryError,
@@ -111,20 +111,20 @@ class CursorLog:
         """
         self.unload(topic_id)
         cursors = self._table.load(topic_id, ledgers, self._clock, self)
-        self._defer_marks(cursors)
+        self._expect_again(cursors)
         return {cursor.name: cursor for cursor in cursors}
 
-    def _defer_marks(self, cursors: list[Cursor]) -> None:
+    def _expect_again(self, cursors: list[Cursor]) -> None:
         """Positions that were packed before they were durable are not durable yet."""
         group = self._writer.last_group
         pending = group is not None and not group.finished
         if not pending and not self._writer.unwritten:
             return
-        marks = [(cursor, cursor.durable_mark) for cursor in cursors]
+        reached = [(cursor, cursor.durably_reached) for cursor in cursors]
         for cursor in cursors:
-            cursor.durable_mark = UNMARKED
+            cursor.durably_reached = NOTHING_REACHED
         if group is not None and pending:
-            group.also([], marks)
+            group.also([], reached)
         else:
             self._dirty.update({cursor.identity.cursor_id: cursor for cursor in cursors})
 
@@ -188,7 +188,7 @@ class CursorLog:
         identity = self._table.new_identity(*key, self._clock.now_ms())
         state = CursorState(ledgers, mark_delete)
         cursor = Cursor(identity, state, properties, self._clock, self)
-        cursor.durable_mark = UNMARKED
+        cursor.durably_reached = NOTHING_REACHED
         cursor.unknown_to_log = True
         self._table.add(cursor)
         future, done = new_done()
@@ -299,14 +299,14 @@ class CursorLog:
             self._timer = None
         dones, self._dones = self._dones, []
         records = [pb.Record(cursor_id=i, deleted=True) for i in self._deleted]
-        marks = []
+        reached = []
         for cursor in self._dirty.values():
             records += _changes_of(cursor)
-            marks.append((cursor, cursor.mark))
+            reached.append((cursor, cursor.reached))
         self._deleted = []
         self._dirty = {}
         self._untold = 0
-        self._writer.submit(records, dones, marks)
+        self._writer.submit(records, dones, reached)
 
 
 async def _read_ledger(manager: LedgerManager, ledger_id: int, replay: Replay) -> int:

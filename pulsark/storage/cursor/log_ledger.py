@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pulsark.runtime import Done
-    from pulsark.storage.cursor.cursor import Cursor, Mark
+    from pulsark.storage.cursor.cursor import Cursor, Reached
     from pulsark.storage.ledger.writer import LedgerWriter
 
 
@@ -22,40 +22,42 @@ class Group:
     ``waits`` counts the events that must happen first; ``release`` reports one of them.
     """
 
-    __slots__ = ("_dones", "_marks", "finished", "waits")
+    __slots__ = ("_dones", "_reached", "finished", "waits")
 
-    def __init__(self, dones: list[Done], marks: list[tuple[Cursor, Mark]], waits: int) -> None:
+    def __init__(
+        self, dones: list[Done], reached: list[tuple[Cursor, Reached]], waits: int
+    ) -> None:
         self._dones = dones
-        self._marks = marks
+        self._reached = reached
         self.waits = waits
         self.finished = False
 
-    def also(self, dones: list[Done], marks: list[tuple[Cursor, Mark]]) -> None:
+    def also(self, dones: list[Done], reached: list[tuple[Cursor, Reached]]) -> None:
         """More to do at the same moment."""
         self._dones += dones
-        self._marks += marks
+        self._reached += reached
 
     def release(self) -> None:
         """One of the events happened."""
         self.waits -= 1
         if self.waits == 0 and not self.finished:
-            for cursor, mark in self._marks:
-                cursor.durable_mark = mark
+            for cursor, point in self._reached:
+                cursor.durably_reached = point
             self._finish(None)
 
-    def fail(self, error: BaseException) -> list[tuple[Cursor, Mark]]:
+    def fail(self, error: BaseException) -> list[tuple[Cursor, Reached]]:
         """It is not known to be durable, and this group will not be waited for any more.
 
-        Returns the marks that it would have made durable.
+        Returns what it would have made durable.
         """
-        marks = self._marks
+        reached = self._reached
         if not self.finished:
             self._finish(error)
-        return marks
+        return reached
 
     def _finish(self, error: BaseException | None) -> None:
         self.finished = True
-        dones, self._dones, self._marks = self._dones, [], []
+        dones, self._dones, self._reached = self._dones, [], []
         for done in dones:
             done(error)
 

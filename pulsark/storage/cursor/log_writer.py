@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.runtime import Done, Runtime
-    from pulsark.storage.cursor.cursor import Cursor, Mark
+    from pulsark.storage.cursor.cursor import Cursor, Reached
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.proto import cursor_pb2 as pb
 
@@ -121,7 +121,7 @@ class CursorLogWriter:
         self._successor: CursorLedger | None = None
         self._rollover: asyncio.Task[None] | None = None
         self._awaiting_outcome: list[Group] = []
-        self._owed_marks: dict[Cursor, Mark] = {}
+        self._owed: dict[Cursor, Reached] = {}
         """Those of groups that failed; the next ledger that is named has what was in memory."""
         self._to_delete = set(record.state.to_delete)
         self._roll_at_bytes = config.roll_bytes
@@ -129,17 +129,17 @@ class CursorLogWriter:
         self._retry: asyncio.TimerHandle | None = None
 
     def submit(
-        self, records: list[pb.Record], dones: list[Done], marks: list[tuple[Cursor, Mark]]
+        self, records: list[pb.Record], dones: list[Done], reached: list[tuple[Cursor, Reached]]
     ) -> None:
         """Write records that tell what changed in memory; ``dones`` are called once it is durable.
 
-        With no records, once everything submitted before is durable. ``marks`` are what
+        With no records, once everything submitted before is durable. ``reached`` is what
         will be durable then.
         """
         if self.failed is not None:
             Group(dones, [], 0).fail(self.failed)
         elif records or self.unwritten:
-            self._write(records, Group(dones, marks, 0))
+            self._write(records, Group(dones, reached, 0))
         elif dones:
             self._when_all_is_durable(dones)
 
@@ -285,9 +285,9 @@ class CursorLogWriter:
             self._active = None
             self.unwritten = True
             return
-        owed, self._owed_marks = self._owed_marks, {}
-        for cursor, mark in owed.items():
-            cursor.durable_mark = mark
+        owed, self._owed = self._owed, {}
+        for cursor, point in owed.items():
+            cursor.durably_reached = point
         self._release_outcome()
 
     def _abandon(self, ledger: CursorLedger, error: StorageError) -> None:
@@ -304,7 +304,7 @@ class CursorLogWriter:
         self.unwritten = True
         groups, self._awaiting_outcome = self._awaiting_outcome, []
         for group in groups:
-            self._owed_marks.update(group.fail(error))
+            self._owed.update(group.fail(error))
         self._retry_ms = min(2 * self._retry_ms, _SLOWEST_RETRY_MS)
         loop = asyncio.get_running_loop()
         self._retry = loop.call_later(self._retry_ms / 1000, self._start_succession)

@@ -1,6 +1,6 @@
 """The buckets of one topic: the stored index of when its messages are due.
 
-A bucket is a ledger of its own, written once: a header, then its segments, one entry each. The
+A bucket is a ledger of its own, written once: a header, then its pages, one entry each. The
 record ``/delayed-buckets/<tenant>/<namespace>/<domain>/<topic>`` lists the buckets.
 
 All of it is derived from the messages, and valid whichever broker wrote it: for a missing or
@@ -25,13 +25,13 @@ from pulsark.errors import (
     StorageError,
 )
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.storage.delayed.delayed_segment import (
+from pulsark.storage.delayed.delayed_pages import (
     BucketHeader,
-    SegmentInfo,
+    PageInfo,
     decode_header,
-    decode_segment,
+    decode_page,
     encode_header,
-    encode_segment,
+    encode_page,
 )
 from pulsark.storage.managed_ledger.deletion import delete_ledgers
 
@@ -145,28 +145,28 @@ class DelayedBuckets:
             raise NoSuchEntryError(f"Bucket {bucket_id} is empty")
         return StoredBucket(bucket_id, decode_header(entries[0][1], self._topic_id))
 
-    async def write(self, segments: Sequence[bytes]) -> int:
+    async def write(self, pages: Sequence[bytes]) -> int:
         """Store a bucket; returns its id once it is durable, and listed."""
         async with self._busy:
             writer = await self._manager.create(self._new_config(self.path), _Quiet())
             try:
                 await self._change(doom=[writer.ledger_id])
-                writer.append([encode_header(self._topic_id, segments)])
-                for segment in segments:
+                writer.append([encode_header(self._topic_id, pages)])
+                for page in pages:
                     await asyncio.sleep(0)  # each takes a millisecond
-                    writer.append([encode_segment(segment)])
+                    writer.append([encode_page(page)])
                 await writer.close()
                 await self._change(add=[writer.ledger_id])
             finally:
                 writer.abandon()
             return writer.ledger_id
 
-    async def read(self, bucket_id: int, index: int, info: SegmentInfo) -> bytes:
-        """The keys of one segment."""
+    async def read(self, bucket_id: int, index: int, info: PageInfo) -> bytes:
+        """The keys of one page."""
         entries = await self._manager.read(bucket_id, index + 1, index + 1, 1)
         if not entries:
-            raise NoSuchEntryError(f"Bucket {bucket_id} has no segment {index}")
-        return decode_segment(entries[0][1], info)
+            raise NoSuchEntryError(f"Bucket {bucket_id} has no page {index}")
+        return decode_page(entries[0][1], info)
 
     async def remove(self, bucket_ids: Sequence[int]) -> None:
         """Delete buckets that are out of use, and what earlier attempts left."""

@@ -30,7 +30,7 @@ from pulsark.storage.ledger.metadata import (
     decode_ledger_metadata,
 )
 from pulsark.storage.ledger.recovery import recover_ledger
-from pulsark.storage.ledger.sealed_marks import Entries, SealedEntries, SealedMarks
+from pulsark.storage.ledger.sealed_through import Entries, SealedEntries, SealedThrough
 from pulsark.storage.ledger.writer import LedgerListener, LedgerWriter
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class LedgerManager:
         sealed: SealedEntries | None = None,
     ) -> None:
         self._sealed = sealed
-        self._marks = None if sealed is None else SealedMarks(sealed)
+        self._in_table = None if sealed is None else SealedThrough(sealed)
         self._store = metadata
         self._bookies = LedgerBookies(bookies, runtime)
         self._clock = runtime.clock
@@ -192,10 +192,10 @@ class LedgerManager:
             return []
         if metadata.is_attached:
             return await self._read_sealed(metadata, first, last, max_bytes)
-        mark = -1 if self._marks is None else await self._marks.of(metadata)
-        if first <= mark:
+        through = -1 if self._in_table is None else await self._in_table.of(metadata)
+        if first <= through:
             try:
-                return await self._read_sealed(metadata, first, min(last, mark), max_bytes)
+                return await self._read_sealed(metadata, first, min(last, through), max_bytes)
             except NoSuchEntryError as e:
                 raise EntrySealedError(f"{ledger_id}:{first} is not in its table: {e}") from e
         ensemble, ensemble_end = metadata.ensemble_at(first)
@@ -251,11 +251,11 @@ class LedgerManager:
         Raises ``StorageError`` if a bookie could not be told; then it is to be called again.
         """
         metadata = await self._metadata_of(ledger_id)
-        if self._marks is not None:
-            self._marks.raised(ledger_id, through)
+        if self._in_table is not None:
+            self._in_table.raised(ledger_id, through)
         errors = await self._tell(metadata, lambda bookie: bookie.release(ledger_id, through))
-        if self._marks is not None:
-            self._marks.told(ledger_id, frozenset(errors))
+        if self._in_table is not None:
+            self._in_table.told(ledger_id, frozenset(errors))
         for error in errors.values():
             raise error
 
@@ -265,7 +265,7 @@ class LedgerManager:
         Returns how many files stay all the same, and the bookies that could not be told now, or
         were not told of something that was released.
         """
-        files, behind = 0, set(() if self._marks is None else self._marks.untold)
+        files, behind = 0, set(() if self._in_table is None else self._in_table.untold)
         for bookie_id in self._bookies.ids:
             try:
                 files += await self._bookies.get(bookie_id).recycle()
@@ -287,8 +287,8 @@ class LedgerManager:
         self._closed.pop(ledger_id, None)
         for error in (await self._tell(metadata, lambda bookie: bookie.delete(ledger_id))).values():
             raise error
-        if self._marks is not None:
-            self._marks.forget(ledger_id)
+        if self._in_table is not None:
+            self._in_table.forget(ledger_id)
         try:
             await self._store.delete(ledger_path(ledger_id))
         except BadVersionError:

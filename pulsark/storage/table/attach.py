@@ -43,7 +43,7 @@ from pulsark.storage.table.files.root_files import remove_files
 from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.log.log_repair import LogRepair
 from pulsark.storage.table.log.root_log import OthersCommitError, RootLog
-from pulsark.storage.table.owned_record import LEDGERS_A_TURN, OwnedRecord
+from pulsark.storage.table.owned_table_record import LEDGERS_A_TURN, OwnedTableRecord
 from pulsark.storage.table.publishes import Publishes
 from pulsark.storage.table.staging.staged_ledger import ledger_directory
 from pulsark.storage.table.table_logs import TableLogs
@@ -66,7 +66,7 @@ class TableOwner:
 
     def __init__(
         self,
-        table: OwnedRecord,
+        table: OwnedTableRecord,
         logs: TableLogs,
         metadata: MetadataStore,
         runtime: Runtime,
@@ -118,7 +118,9 @@ class TableOwner:
             if record is None or record.table_id != table_id:
                 record = TableRecord(table_id, runtime.clock.now_ms(), tuple(roots))
             version = found.version if found is not None else ABSENT
-            table = OwnedRecord(path, record.relocated(where), version, metadata, where, limits)
+            table = OwnedTableRecord(
+                path, record.relocated(where), version, metadata, where, limits
+            )
             logs = TableLogs(table.record, topic_at(TABLES, path), runtime.disk, worker, check_root)
             if roll_forward:
                 await logs.check(table.record)

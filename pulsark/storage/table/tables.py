@@ -21,7 +21,7 @@ from pulsark.storage.table.files.record import SealedLedger, TableRecord
 from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.known_ledgers import KnownLedgers
 from pulsark.storage.table.open_tables import OpenTables
-from pulsark.storage.table.owned_record import read_sealed
+from pulsark.storage.table.owned_table_record import read_sealed
 from pulsark.storage.table.process.process import Entries, TableProcess
 from pulsark.storage.table.process.table_processes import EntriesOf, TableProcesses
 from pulsark.storage.table.publishing import TablePublishing

@@ -323,7 +323,7 @@ def test_buckets_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     run()
 
 
-@pytest.mark.parametrize("what", ["ledger", "segment", "header", "record"])
+@pytest.mark.parametrize("what", ["ledger", "page", "header", "record"])
 def test_a_bucket_that_is_lost_costs_reading_only(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pulsark.dispatch.subscription.delayed_tracker import NEVER_MS, DelayedDeliveryTracker
-from pulsark.storage.delayed.delayed_segment import (
+from pulsark.storage.delayed.delayed_pages import (
     decode_header,
-    decode_segment,
+    decode_page,
     encode_header,
-    encode_segment,
+    encode_page,
 )
 from pulsark.wire.position import Position
 
@@ -25,7 +25,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tracker = DelayedDeliveryTracker(heap_keys=4, bucket_keys=6, segment_keys=2)
+        self.tracker = DelayedDeliveryTracker(heap_keys=4, bucket_keys=6, page_keys=2)
         self.times: dict[Position, int] = {}
         self.model: dict[Position, int] = {}
         self.bookies: dict[int, list[bytes]] = {}
@@ -74,18 +74,18 @@ class TrackerMachine(RuleBasedStateMachine):
             handed_out |= set(self.tracker.lost(bucket))
             self.exact = False
         else:
-            bucket.give(decode_segment(self.bookies[bucket.bucket_id][1 + index], info))
+            bucket.give(decode_page(self.bookies[bucket.bucket_id][1 + index], info))
 
     @rule(fails=st.booleans(), cutoff=TIMES)
     def store(self, fails: bool, cutoff: int) -> None:
-        sealed = self.tracker.seal()
-        if sealed is None:
-            assert self.tracker.unsealed == 0
+        packed = self.tracker.pack()
+        if packed is None:
+            assert self.tracker.unstored == 0
             return
-        bucket, segments = sealed
+        bucket, pages = packed
         self.due(cutoff, 3)  # while it is written
         if not fails:
-            entries = [encode_header("t", segments), *map(encode_segment, segments)]
+            entries = [encode_header("t", pages), *map(encode_page, pages)]
             self.bookies[self.next_id] = entries
             self.tracker.stored(bucket, self.next_id)
             self.next_id += 1
@@ -102,7 +102,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.tracker = DelayedDeliveryTracker(heap_keys=4, bucket_keys=6, segment_keys=2)
+        self.tracker = DelayedDeliveryTracker(heap_keys=4, bucket_keys=6, page_keys=2)
         for bucket_id, entries in list(self.bookies.items()):
             if bucket_id in self.unreadable:
                 del self.bookies[bucket_id]

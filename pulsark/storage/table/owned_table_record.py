@@ -42,7 +42,7 @@ LEDGERS_A_TURN = 64
 """Documents that are read before the event loop does other work."""
 
 
-class OwnedRecord:
+class OwnedTableRecord:
     """``record`` is the table as it is now, and ``path`` where its record is."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Up to where ledgers are in their topics' tables: the table is the truth there.
 
 A bookie that was not told, because it was away or its journal stopped, still has entries of before,
-messages among them that were erased since. So below the mark bookies are not asked.
+messages among them that were erased since. So bookies are not asked for what is in the table.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ class SealedEntries(Protocol):
         """The last entry of a ledger that its topic's table has; -1 if it has none."""
 
 
-class SealedMarks:
-    """The marks of ledgers that were asked for lately, and who was not told of them."""
+class SealedThrough:
+    """What the table has of ledgers that were read lately, and which bookies were not told."""
 
     def __init__(self, sealed: SealedEntries) -> None:
         self._sealed = sealed
-        self._marks: dict[int, int] = {}
+        self._through: dict[int, int] = {}
         self._untold: dict[int, frozenset[str]] = {}
 
     async def of(self, metadata: LedgerMetadata) -> int:
         """The last entry that is in the table, -1 if none is. ``MetadataError``."""
         ledger_id = metadata.ledger_id
-        known = self._marks.get(ledger_id)
+        known = self._through.get(ledger_id)
         if known is None:
             found = await self._sealed.sealed_through(metadata.config.owner, ledger_id)
             known = self.raised(ledger_id, found)
         return known
 
     def raised(self, ledger_id: int, through: int) -> int:
-        """The entries up to ``through`` are in the table; returns the mark."""
-        marks = self._marks
-        mark = max(through, marks.get(ledger_id, -1))
-        if ledger_id not in marks:
-            while len(marks) >= _KNOWN_LEDGERS:
-                del marks[next(iter(marks))]
-        marks[ledger_id] = mark
-        return mark
+        """The entries up to ``through`` are in the table; returns the last one there."""
+        known = self._through
+        newest = max(through, known.get(ledger_id, -1))
+        if ledger_id not in known:
+            while len(known) >= _KNOWN_LEDGERS:
+                del known[next(iter(known))]
+        known[ledger_id] = newest
+        return newest
 
     def told(self, ledger_id: int, untold: frozenset[str]) -> None:
-        """Bookies were told of the mark, but these."""
+        """Bookies were told up to where, but these."""
         if untold:
             self._untold[ledger_id] = untold
         else:
@@ -73,5 +73,5 @@ class SealedMarks:
 
     def forget(self, ledger_id: int) -> None:
         """The ledger is gone."""
-        self._marks.pop(ledger_id, None)
+        self._through.pop(ledger_id, None)
         self._untold.pop(ledger_id, None)

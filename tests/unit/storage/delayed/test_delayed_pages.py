@@ -1,4 +1,4 @@
-"""Segments and headers of delayed messages, as bytes and back, whole and broken."""
+"""Pages and headers of delayed messages, as bytes and back, whole and broken."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsark.errors import CorruptEntryError, StorageError
-from pulsark.storage.delayed.delayed_segment import (
+from pulsark.storage.delayed.delayed_pages import (
     FORMAT_VERSION,
     KEY,
-    SegmentInfo,
+    PageInfo,
     decode_header,
-    decode_segment,
+    decode_page,
     encode_header,
-    encode_segment,
+    encode_page,
     info_of,
-    segments_of,
+    pages_of,
 )
 
 KEYS = st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1))
@@ -32,41 +32,41 @@ def keys_of(keys: list[tuple[int, int, int]]) -> list[bytes]:
 
 
 def sample(count: int = 2100, ledgers: int = 3, size: int = 300) -> list[bytes]:
-    """Segments as a topic would have them: entries of a few ledgers, due within a day."""
+    """Pages as a topic would have them: entries of a few ledgers, due within a day."""
     rng = random.Random(1)
     keys = [
         (1_700_000_000_000 + rng.randrange(86_400_000), 1 + place * ledgers // count, 3 * place)
         for place in range(count)
     ]
-    return segments_of(keys_of(keys), size)
+    return pages_of(keys_of(keys), size)
 
 
 @given(st.lists(KEYS, min_size=1, max_size=60, unique_by=lambda key: key[1:]))
-def test_segments_and_their_stored_form_are_inverse(keys: list[tuple[int, int, int]]) -> None:
-    segments = segments_of(keys_of(keys), 7)
-    assert b"".join(segments) == b"".join(keys_of(keys))
-    for segment in segments:
-        assert decode_segment(encode_segment(segment), info_of(segment)) == segment
+def test_pages_and_their_stored_form_are_inverse(keys: list[tuple[int, int, int]]) -> None:
+    pages = pages_of(keys_of(keys), 7)
+    assert b"".join(pages) == b"".join(keys_of(keys))
+    for page in pages:
+        assert decode_page(encode_page(page), info_of(page)) == page
 
 
 @given(st.lists(KEYS, min_size=1, max_size=60, unique_by=lambda key: key[1:]))
 def test_headers_and_their_stored_form_are_inverse(keys: list[tuple[int, int, int]]) -> None:
-    segments = segments_of(keys_of(keys), 7)
-    header = decode_header(encode_header("t", segments), "t")
-    assert header.segments == tuple(map(info_of, segments))
+    pages = pages_of(keys_of(keys), 7)
+    header = decode_header(encode_header("t", pages), "t")
+    assert header.pages == tuple(map(info_of, pages))
     assert [tuple(position) for position in header.positions] == sorted(key[1:] for key in keys)
 
 
 def test_a_key_takes_a_few_bytes() -> None:
-    segments = sample(50_000, 2, 4096)
-    stored = len(encode_header("t", segments)) + sum(map(len, map(encode_segment, segments)))
+    pages = sample(50_000, 2, 4096)
+    stored = len(encode_header("t", pages)) + sum(map(len, map(encode_page, pages)))
     assert stored < 8 * 50_000
 
 
 @pytest.mark.parametrize("cut", ["end", "start", "middle"])
-def test_a_segment_that_is_cut_is_corrupt(cut: str) -> None:
-    (segment,) = sample(200)
-    stored = encode_segment(segment)
+def test_a_page_that_is_cut_is_corrupt(cut: str) -> None:
+    (page,) = sample(200)
+    stored = encode_page(page)
     for place in range(0, len(stored), 5):
         broken = {
             "end": stored[:place],
@@ -74,38 +74,38 @@ def test_a_segment_that_is_cut_is_corrupt(cut: str) -> None:
             "middle": stored[:place] + stored[place + 1 :],
         }[cut]
         with pytest.raises(CorruptEntryError):
-            decode_segment(broken, info_of(segment))
+            decode_page(broken, info_of(page))
 
 
-def test_a_segment_with_a_wrong_byte_is_corrupt_or_harmless() -> None:
+def test_a_page_with_a_wrong_byte_is_corrupt_or_harmless() -> None:
     """What the outlines do not show is another position or time, and only a hint."""
-    (segment,) = sample(200)
-    stored, rng = encode_segment(segment), random.Random(1)
+    (page,) = sample(200)
+    stored, rng = encode_page(page), random.Random(1)
     refused = 0
     for place in range(len(stored)):
         broken = bytearray(stored)
         broken[place] ^= 1 << rng.randrange(8)
         try:
-            decoded = decode_segment(bytes(broken), info_of(segment))
+            decoded = decode_page(bytes(broken), info_of(page))
         except CorruptEntryError:
             refused += 1
         else:
-            assert info_of(decoded) == info_of(segment)
+            assert info_of(decoded) == info_of(page)
     assert refused > 0.9 * len(stored), "zlib has a checksum"
 
 
-def test_a_segment_of_another_bucket_is_corrupt() -> None:
+def test_a_page_of_another_bucket_is_corrupt() -> None:
     one, other, *_ = sample()
     with pytest.raises(CorruptEntryError, match="not what its header says"):
-        decode_segment(encode_segment(one), info_of(other))
+        decode_page(encode_page(one), info_of(other))
 
 
-def test_a_segment_cannot_be_larger_than_announced() -> None:
+def test_a_page_cannot_be_larger_than_announced() -> None:
     bomb = zlib.compress(bytes(50_000_000))
     with pytest.raises(CorruptEntryError, match="do not end after 40"):
-        decode_segment(bomb, SegmentInfo(0, 0, 2))
+        decode_page(bomb, PageInfo(0, 0, 2))
     with pytest.raises(CorruptEntryError):
-        decode_segment(zlib.compress(b""), SegmentInfo(0, 0, 0))
+        decode_page(zlib.compress(b""), PageInfo(0, 0, 0))
 
 
 def test_a_header_that_is_cut_is_corrupt() -> None:
@@ -126,7 +126,7 @@ def test_a_header_with_wrong_bytes_is_refused_or_read(data: st.DataObject) -> No
     with contextlib.suppress(StorageError):
         header = decode_header(bytes(entry), "t")
         assert header.positions
-        assert all(info.keys > 0 for info in header.segments)
+        assert all(info.keys > 0 for info in header.pages)
 
 
 def changed(**fields: object) -> bytes:
