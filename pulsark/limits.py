@@ -144,6 +144,38 @@ FLIGHT_PREFACE_SECONDS = 5.0
 FLIGHT_IDLE_SECONDS = 60.0
 """A connection silent for longer makes room when all places are taken."""
 
+# -- logging in ------------------------------------------------------------------------------
+
+KEY_FILE_BYTES_MAX = 1 << 20
+"""Largest file of a key, of users or of an issuer's keys."""
+
+TOKEN_HEADER_CHARS_MAX = 8 * 1024
+"""Longest header of a token, as it is sent."""
+
+ROLE_CHARS_MAX = 256
+"""Longest name of a role."""
+
+PASSWORD_BYTES_MAX = 256
+"""Longest password: hashing takes longer with its length."""
+
+PASSWORDS_REMEMBERED_MAX = 10_000
+"""Passwords that were right lately and are not hashed again."""
+
+PASSWORDS_REMEMBERED_SECONDS = 60.0
+"""For so long."""
+
+LOGINS_WAITING_MAX = 1000
+"""Passwords that wait for being hashed; who comes later is refused."""
+
+ISSUER_RETRY_SECONDS = 5.0
+"""An issuer of tokens whose keys could not be fetched is not asked again before."""
+
+FAILED_LOGINS_PER_SECOND_MAX = 10
+"""Failures of one address that are answered at once in a second; the others after a delay."""
+
+FAILED_LOGIN_DELAY_SECONDS = 1.0
+"""That delay."""
+
 # -- HTTP ------------------------------------------------------------------------------------
 
 HTTP_BODY_BYTES_MAX = 1 << 20

@@ -31,7 +31,7 @@ def show_settings(conf: str | None, *, as_json: bool, form: str) -> None:
 
 
 def _describe(key: Key, loaded: LoadedSettings) -> dict[str, Any]:
-    value = getattr(loaded.settings, key.name)
+    value = key.shown(getattr(loaded.settings, key.name))
     return {
         "key": key.name,
         "value": list(value) if isinstance(value, tuple) else value,
@@ -46,7 +46,7 @@ def _describe(key: Key, loaded: LoadedSettings) -> dict[str, Any]:
 
 
 def _paragraph(key: Key, loaded: LoadedSettings) -> Iterator[str]:
-    value = key.text(getattr(loaded.settings, key.name))
+    value = key.text(key.shown(getattr(loaded.settings, key.name)))
     amount = key.spec.unit if key.spec.unit in ("ms", "s", "min", "MB", "bytes") else ""
     yield f"{key.name}={value} {amount if value else ''}".rstrip()
     notes = [key.spec.meaning + "."]

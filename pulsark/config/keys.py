@@ -27,6 +27,12 @@ class Key:
     default: object
     spec: Spec
 
+    def shown(self, value: object) -> object:
+        """A value for somebody to see: of a secret only where it is."""
+        if not self.spec.secret or not value:
+            return value
+        return value if str(value).startswith(("file:", "/", "./")) else "(not shown)"
+
     def text(self, value: object) -> str:
         """A value in the spelling of a properties file."""
         if value is None:
@@ -95,8 +101,9 @@ class Key:
 
 
 def keys() -> Iterator[Key]:
-    """All settings, in the order in which they are declared."""
-    for field in dataclasses.fields(Settings):
+    """All settings, in the order in which they are declared; inherited ones are the last."""
+    fields = dataclasses.fields(Settings)
+    for field in sorted(fields, key=lambda field: field.name not in Settings.__annotations__):
         yield Key(field.name, str(field.type), field.default, field.metadata["spec"])
 
 

@@ -27,7 +27,7 @@ class Spec:
 
     ``minimum`` and ``maximum`` bound numbers (inclusive), ``choices`` strings and the items
     of lists. ``pulsark_only`` marks a key that Pulsar does not have, ``planned`` one that is
-    understood but changes nothing yet.
+    understood but changes nothing yet. The value of a ``secret`` is shown nowhere.
     """
 
     unit: str
@@ -37,6 +37,7 @@ class Spec:
     choices: tuple[str, ...] = ()
     pulsark_only: bool = False
     planned: bool = False
+    secret: bool = False
 
 
 def setting(
@@ -49,10 +50,11 @@ def setting(
     choices: tuple[str, ...] = (),
     own: bool = False,
     planned: bool = False,
+    secret: bool = False,
 ) -> T:
     """A field of ``Settings`` with its description; typed as its default for the checker."""
-    spec = Spec(unit, meaning, ge, le, choices, own, planned)
-    field: Any = dataclasses.field(default=default, metadata={"spec": spec})
+    spec = Spec(unit, meaning, ge, le, choices, own, planned, secret)
+    field: Any = dataclasses.field(default=default, repr=not secret, metadata={"spec": spec})
     return field  # type: ignore[no-any-return]
 
 

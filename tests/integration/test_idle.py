@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 HEAVY = {
+    "bcrypt",
+    "cryptography",
     "deltalake",
     "fastapi",
     "fastavro",
+    "jwt",
     "kazoo",
     "numpy",
     "pandas",
+    "passlib",
     "prometheus_client",
     "pyarrow",
     "pydantic",

@@ -79,8 +79,25 @@ APART = {
 }
 """Of these folders each room imports only what is named here, and its own folder."""
 
-HEAVY = {"pyspark", "pyarrow", "fastapi", "uvicorn", "deltalake", "numpy", "pandas", "rich"}
+HEAVY = {
+    "pyspark",
+    "pyarrow",
+    "fastapi",
+    "uvicorn",
+    "deltalake",
+    "numpy",
+    "pandas",
+    "rich",
+    "bcrypt",
+    "cryptography",
+    "jwt",
+    "passlib",
+}
 LAZY = (
+    "security.certificates",
+    "security.openid",
+    "security.passwords",
+    "security.tokens",
     "admin",
     "datasource",
     "rows",

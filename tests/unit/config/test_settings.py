@@ -228,3 +228,18 @@ def test_the_older_name_of_the_limit_of_backlogs(
     )
     loaded = load_settings(file=str(file))
     assert loaded.settings.backlogQuotaDefaultLimitBytes == expected
+
+
+def test_a_secret_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    from pulsark.cli.settings import show_settings
+
+    key = key_index()["tokenSecretKey"]
+    assert key.shown("") == ""
+    assert key.shown("file:///etc/key") == "file:///etc/key"
+    assert key.shown("data:;base64,AAAA") == key.shown("AAAA") == "(not shown)"
+    assert "AAAA" not in repr(Settings(tokenSecretKey="AAAA", basicAuthConf="AAAA"))
+    for as_json in (False, True):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("PULSARK_tokenSecretKey", "data:;base64,AAAA")
+            show_settings(None, as_json=as_json, form="")
+        assert "AAAA" not in capsys.readouterr().out

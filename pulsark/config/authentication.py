@@ -1,0 +1,103 @@
+"""The settings of authentication: who is let in, and by what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulsark.config.spec import setting
+
+TOKEN_ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "ES", "PS") for bits in (256, 384, 512))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticationSettings:
+    """That part of ``Settings``."""
+
+    authenticationProviders: tuple[str, ...] = setting(
+        (),
+        "",
+        "Ways to log in, asked in this order: token, basic, tls, openid, Pulsar's class names of "
+        "these, or names of entry points of the group pulsark.authentication",
+    )
+    anonymousUserRole: str = setting(
+        "", "", "Role of clients that show no credentials; empty: they are refused"
+    )
+    strictAuthMethod: bool = setting(
+        False, "", "A request over HTTP is refused if it does not say how it logs in"
+    )
+    tokenSecretKey: str = setting(
+        "",
+        "",
+        "Secret by which tokens are signed: file:///path, data:;base64,..., a path or base64; "
+        "several with commas between them. It wins over tokenPublicKey",
+        secret=True,
+    )
+    tokenPublicKey: str = setting(
+        "", "", "Public key, in DER or PEM, by whose private key tokens are signed; likewise"
+    )
+    tokenPublicAlg: str = setting(
+        "RS256",
+        "",
+        "The one algorithm of tokens that tokenPublicKey verifies",
+        choices=TOKEN_ALGORITHMS,
+    )
+    tokenAuthClaim: str = setting("sub", "", "Claim of a token that names the role")
+    tokenAudienceClaim: str = setting(
+        "", "", "Claim of a token that must contain tokenAudience; empty: none"
+    )
+    tokenAudience: str = setting("", "", "Audience that tokens must be made for")
+    tokenAllowedClockSkewSeconds: int = setting(
+        0,
+        "s",
+        "Tokens are good for so long before they begin and after they have expired",
+        ge=0,
+        le=86_400,
+    )
+    basicAuthConf: str = setting(
+        "",
+        "",
+        "File of users and hashes of their passwords, as htpasswd makes it: file:///path, "
+        "data:;base64,..., a path or base64",
+        secret=True,
+    )
+    openIDAllowedTokenIssuers: tuple[str, ...] = setting(
+        (), "", "URLs of the issuers of OpenID Connect whose tokens are taken"
+    )
+    openIDAllowedAudiences: tuple[str, ...] = setting(
+        (), "", "Audiences of which such a token must have one"
+    )
+    openIDRoleClaim: str = setting("sub", "", "Claim of such a token that names the role")
+    openIDAcceptedTimeLeewaySeconds: int = setting(
+        0,
+        "s",
+        "Such tokens are good for so long before they begin and after they have expired",
+        ge=0,
+        le=86_400,
+    )
+    openIDRequireIssuersUseHttps: bool = setting(
+        True, "", "Issuers and their keys are asked over https only"
+    )
+    openIDTokenIssuerTrustCertsFilePath: str = setting(
+        "", "path", "Certificates of authorities that issuers are trusted by; empty: the system's"
+    )
+    openIDHttpConnectionTimeoutMillis: int = setting(
+        10_000, "ms", "Time for connecting to an issuer", ge=1, le=60_000
+    )
+    openIDHttpReadTimeoutMillis: int = setting(
+        10_000, "ms", "Time for an issuer's answer", ge=1, le=60_000
+    )
+    openIDCacheRefreshAfterWriteSeconds: int = setting(
+        64_800, "s", "An issuer's keys are fetched again after this time", ge=1
+    )
+    openIDCacheExpirationSeconds: int = setting(
+        86_400, "s", "An issuer's keys are not used any more after this time", ge=1
+    )
+    openIDKeyIdCacheMissRefreshSeconds: int = setting(
+        300, "s", "An issuer is asked for a key that is not known so often at most", ge=1
+    )
+    openIDJwksFile: str = setting(
+        "",
+        "",
+        "The issuers' keys in a JWK set: file:///path or a path; then no issuer is asked",
+        own=True,
+    )

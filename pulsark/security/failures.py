@@ -1,0 +1,24 @@
+"""How often clients of one address fail to log in, and how long the next one waits. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pulsark.limits import FAILED_LOGIN_DELAY_SECONDS, FAILED_LOGINS_PER_SECOND_MAX
+
+
+class Failures:
+    """Counts those of the current second: what is kept is gone with it."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._of_host: Counter[str] = Counter()
+
+    def delay_s(self, host: str, now: float) -> float:
+        """One more has failed; says after how many seconds it is answered."""
+        if int(now) != self._second:
+            self._second = int(now)
+            self._of_host.clear()
+        self._of_host[host] += 1
+        too_many = self._of_host[host] > FAILED_LOGINS_PER_SECOND_MAX
+        return FAILED_LOGIN_DELAY_SECONDS if too_many else 0.0

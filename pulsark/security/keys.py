@@ -1,0 +1,114 @@
+"""Keys and other secrets from wherever a setting says they are, read again when they change.
+
+A location is ``file:///path``, ``data:[type][;base64],...``, the path of a file that exists, or
+base64. What a file holds is taken byte by byte: no newline at its end is cut off.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import re
+from typing import TYPE_CHECKING, Generic, TypeVar
+from urllib.parse import unquote, unquote_to_bytes
+
+from pulsark.errors import ConfigError
+from pulsark.limits import KEY_FILE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_Stamp = tuple[int, int, int]
+
+
+class Kept(Generic[T]):
+    """What a setting points to, parsed; read again when its file is another one.
+
+    A file that is gone or half written for a moment changes nothing: what was read before stays.
+    """
+
+    def __init__(self, setting: str, location: str, parse: Callable[[bytes], T]) -> None:
+        """``ConfigError`` if there is nothing, or ``parse`` raises one."""
+        self._setting = setting
+        self._parse = parse
+        self._path = path_of(location)
+        self._stamp = self._look()
+        data = _inline(setting, location) if self._path is None else self._read(self._path)
+        self._value = parse(data)
+
+    @property
+    def value(self) -> T:
+        """As of now."""
+        if self._path is None:
+            return self._value
+        stamp = self._look()
+        if stamp is not None and stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._value = self._parse(self._read(self._path))
+            except ConfigError as error:
+                log.warning("what was read before stays in use: %s", error)
+            else:
+                log.info("%s: read again", self._setting)
+        return self._value
+
+    def _look(self) -> _Stamp | None:
+        if self._path is None:
+            return None
+        try:
+            found = os.stat(self._path)
+        except (OSError, ValueError):
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _read(self, path: str) -> bytes:
+        return read_file(self._setting, path)
+
+
+def read_location(setting: str, location: str) -> bytes:
+    """What a location holds, now. Raises ``ConfigError``, which never shows the location's data."""
+    path = path_of(location)
+    return _inline(setting, location) if path is None else read_file(setting, path)
+
+
+def path_of(location: str) -> str | None:
+    """The file that a location names; ``None`` if it holds the data itself."""
+    if location.startswith("file:"):
+        return unquote(re.sub("^file:(//)?", "", location))
+    if not location.startswith("data:") and os.path.exists(location):
+        return location
+    return None
+
+
+def read_file(setting: str, path: str) -> bytes:
+    """A small file as a whole. Raises ``ConfigError``."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(KEY_FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # a path may have a zero in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{setting}: {path[:200]} cannot be read: {reason}") from None
+    if len(data) > KEY_FILE_BYTES_MAX:
+        raise ConfigError(f"{setting}: {path} is larger than {KEY_FILE_BYTES_MAX} bytes")
+    return data
+
+
+def _inline(setting: str, location: str) -> bytes:
+    if location.startswith("data:"):
+        head, comma, data = location.removeprefix("data:").partition(",")
+        if not comma:
+            raise ConfigError(f"{setting}: a data: URL is data:;base64,DATA or data:,TEXT")
+        if not head.endswith(";base64"):
+            return unquote_to_bytes(data)
+        location = unquote(data)
+    try:
+        return base64.b64decode(location.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise ConfigError(
+            f"{setting}: neither a file that exists, nor file:///PATH, data:;base64,DATA or base64"
+        ) from None

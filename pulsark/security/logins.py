@@ -1,0 +1,152 @@
+"""Logging in: which provider is asked, who is anonymous, what is counted. For all ports.
+
+Whoever shows credentials that are not right is refused, and never anonymous. Anonymous is who
+shows none, and in the binary protocol who names a way to log in that no provider has, as clients
+of Pulsar expect.
+"""
+
+from __future__ import annotations
+
+import binascii
+import dataclasses
+from base64 import b64decode
+from collections import Counter
+from inspect import isawaitable
+from typing import TYPE_CHECKING
+
+from pulsark.security.failures import Failures
+from pulsark.security.principal import Principal
+from pulsark.security.provider import Credentials, LoginError
+from pulsark.security.providers import first_of, providers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from pulsark.config.settings import Settings
+    from pulsark.runtime import Runtime
+    from pulsark.security.provider import Provider
+
+
+class Logins:
+    """Lets clients of one broker in. Make one only where authentication is on."""
+
+    def __init__(
+        self, settings: Settings, runtime: Runtime, providers: Sequence[Provider] | None = None
+    ) -> None:
+        """Raises ``ConfigError`` if a provider is not known or lacks a setting."""
+        self._providers = providers_of(settings, runtime) if providers is None else providers
+        self._anonymous = settings.anonymousUserRole
+        self._strict = settings.strictAuthMethod
+        self._clock = runtime.clock
+        self._failures = Failures()
+        self.successes: Counter[tuple[str, str]] = Counter()
+        """By the name of the provider and the method."""
+        self.failures: Counter[tuple[str, str, str]] = Counter()
+        """By the name of the provider, the method and the reason."""
+
+    def of_client(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
+        """Who a client of the binary protocol is. Raises ``LoginError``, also when awaited."""
+        fit = [each for each in self._providers if each.method == credentials.method]
+        if not fit:
+            return self._nobody(credentials)
+        return self._ask(fit, credentials)
+
+    def of_request(
+        self, authorization: Sequence[str], method: str | None, credentials: Credentials
+    ) -> Principal | Awaitable[Principal]:
+        """Who sends a request over HTTP or Flight.
+
+        ``authorization`` are the headers of that name, ``method`` that of
+        ``X-Pulsar-Auth-Method-Name``; ``credentials`` has the address and the certificate.
+        """
+        if method is None and self._strict:
+            raise self._failed([], "none", LoginError("method", "no method is named"))
+        if not authorization:
+            return self._without_header(method, credentials)
+        if len(authorization) > 1:
+            raise self._failed([], "none", LoginError("malformed", "there are several headers"))
+        scheme, space, rest = authorization[0].partition(" ")
+        fit = [
+            each
+            for each in self._providers
+            if space and _same_scheme(each.scheme, scheme) and method in (None, each.method)
+        ]
+        if not fit:
+            raise self._failed([], "none", LoginError("method", "no provider takes the header"))
+        try:
+            data = _decoded(rest) if scheme.lower() == "basic" else rest.encode("latin-1")
+        except ValueError:
+            raise self._failed(fit, fit[0].method, LoginError("malformed", "no base64")) from None
+        shown = dataclasses.replace(credentials, method=fit[0].method, data=data)
+        return self._ask(fit, shown)
+
+    def delay_s(self, host: str) -> float:
+        """A client of this address has failed; says after how many seconds it is told."""
+        return self._failures.delay_s(host, self._clock.monotonic())
+
+    def _without_header(
+        self, method: str | None, credentials: Credentials
+    ) -> Principal | Awaitable[Principal]:
+        by_certificate = [
+            each
+            for each in self._providers
+            if not each.scheme and method in (None, each.method) and credentials.certificate
+        ]
+        if by_certificate:
+            named = dataclasses.replace(credentials, method=by_certificate[0].method)
+            return self._ask(by_certificate, named)
+        if any(each.method == method for each in self._providers):
+            raise self._failed([], method or "", LoginError("malformed", "credentials are missing"))
+        return self._nobody(credentials)
+
+    def _nobody(self, credentials: Credentials) -> Principal:
+        if not self._anonymous:
+            raise self._failed([], "none", LoginError("method", "no provider has this method"))
+        self.successes["anonymous", "none"] += 1
+        return Principal(self._anonymous, None, "none", None, credentials.address)
+
+    def _ask(
+        self, providers: Sequence[Provider], credentials: Credentials
+    ) -> Principal | Awaitable[Principal]:
+        try:
+            found = first_of(providers, credentials)
+        except LoginError as error:
+            raise self._failed(providers, credentials.method, error) from None
+        if isawaitable(found):
+            return self._when_found(providers, credentials, found)
+        self._succeeded(providers, found)
+        return found
+
+    async def _when_found(
+        self,
+        providers: Sequence[Provider],
+        credentials: Credentials,
+        waited: Awaitable[Principal],
+    ) -> Principal:
+        try:
+            found = await waited
+        except LoginError as error:
+            raise self._failed(providers, credentials.method, error) from None
+        self._succeeded(providers, found)
+        return found
+
+    def _succeeded(self, providers: Sequence[Provider], found: Principal) -> None:
+        self.successes[providers[0].name, found.method] += 1
+
+    def _failed(self, providers: Sequence[Provider], method: str, error: LoginError) -> LoginError:
+        name = providers[0].name if providers else "none"
+        known = method if providers else "none"
+        self.failures[name, known, error.reason] += 1
+        return error
+
+
+def _same_scheme(ours: str, sent: str) -> bool:
+    """``Bearer`` as it is, as in Pulsar; ``Basic`` in any case."""
+    return sent == ours or (ours == "Basic" and sent.lower() == "basic")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text.encode("latin-1"), validate=True)
+    except binascii.Error:
+        raise ValueError from None

@@ -1,0 +1,274 @@
+"""Tokens of OpenID Connect: signed by issuers that publish their keys.
+
+An issuer's keys are fetched when its first token comes, in a thread, and kept. Nobody can make the
+broker call an address that the operator did not name, nor call an issuer often: a key that is not
+known is asked for once in a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from jwt.api_jwk import PyJWKSet
+from jwt.exceptions import PyJWTError
+
+from pulsark.errors import ConfigError
+from pulsark.limits import ISSUER_RETRY_SECONDS, KEY_FILE_BYTES_MAX
+from pulsark.runtime import run_in_worker
+from pulsark.security.keys import Kept
+from pulsark.security.provider import Credentials, LoginError
+from pulsark.security.tokens import Rules, VerificationKey, claims_of, header_of, principal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from pulsark.config.settings import Settings
+    from pulsark.runtime import Runtime, Worker
+    from pulsark.security.principal import Principal
+
+    Fetch = Callable[[str], bytes]
+
+log = logging.getLogger(__name__)
+
+_RSA = ("RS256", "RS384", "RS512")
+_BY_CURVE = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
+_DISCOVERY = "/.well-known/openid-configuration"
+_REQUIRED = ("iss", "sub", "iat", "exp", "nbf", "aud")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedKey:
+    """A key of an issuer."""
+
+    kid: str | None
+    key: VerificationKey
+
+
+def keys_of(setting: str, data: bytes) -> list[NamedKey]:
+    """The keys for signatures in a JWK set. Raises ``ConfigError``."""
+    try:
+        found = PyJWKSet.from_json(data.decode())
+    except (PyJWTError, ValueError, RecursionError, AttributeError, TypeError):
+        raise ConfigError(f"{setting}: no JWK set with a key in it that is known") from None
+    named = []
+    for each in found.keys:
+        said: dict[str, Any] = each._jwk_data  # noqa: SLF001 - what it says of curve and algorithm
+        fits = _RSA if each.key_type == "RSA" else (_BY_CURVE.get(said.get("crv", "")),)
+        algorithms = tuple(a for a in fits if a and said.get("alg", a) == a)
+        if algorithms and each.public_key_use in (None, "sig"):
+            named.append(NamedKey(each.key_id, VerificationKey(each.key, algorithms)))
+    return named
+
+
+class Issuer:
+    """The keys of one issuer, as far as they are known here."""
+
+    def __init__(self, url: str, times: Times) -> None:
+        self.url = url
+        self.under_way: asyncio.Future[None] | None = None
+        self._times = times
+        self._keys: list[NamedKey] | None = None
+        self._fetched = self._tried = -1e9
+
+    def keys(self, kid: str | None, now: float) -> list[VerificationKey] | None:
+        """Those that a token with ``kid`` may be signed with; ``None``: they are to be fetched."""
+        if self._keys is None or now - self._fetched >= self._times.expire_s:
+            return None if now - self._tried >= ISSUER_RETRY_SECONDS else []
+        found = [each.key for each in self._keys if kid is None or each.kid == kid]
+        if not found and now - self._tried >= self._times.unknown_s:
+            return None
+        return found
+
+    def is_old(self, now: float) -> bool:
+        """Whether the keys are good, and to be fetched again meanwhile."""
+        tried, fetched = now - self._tried, now - self._fetched
+        return fetched >= self._times.refresh_s and tried >= ISSUER_RETRY_SECONDS
+
+    def asked(self, now: float) -> None:
+        """The keys are being fetched."""
+        self._tried = now
+
+    def found(self, keys: list[NamedKey], now: float) -> None:
+        """These are its keys now."""
+        self._keys, self._fetched = keys, now
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """For how long the keys of an issuer are good, in seconds."""
+
+    refresh_s: float
+    expire_s: float
+    unknown_s: float
+
+
+class OpenIdProvider:
+    """Logs in with tokens of the issuers in ``openIDAllowedTokenIssuers``."""
+
+    name = "AuthenticationProviderOpenID"
+    method = "token"
+    scheme = "Bearer"
+
+    def __init__(self, settings: Settings, runtime: Runtime, fetch: Fetch | None = None) -> None:
+        _check(settings)
+        self._fetch = fetch or Fetcher(settings).fetch
+        self._with_https = settings.openIDRequireIssuersUseHttps
+        self._runtime = runtime
+        self._worker: Worker | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        times = Times(
+            settings.openIDCacheRefreshAfterWriteSeconds,
+            settings.openIDCacheExpirationSeconds,
+            settings.openIDKeyIdCacheMissRefreshSeconds,
+        )
+        self._issuers = {url: Issuer(url, times) for url in settings.openIDAllowedTokenIssuers}
+        self._file = None
+        if settings.openIDJwksFile:
+            self._file = Kept(
+                "openIDJwksFile",
+                settings.openIDJwksFile,
+                lambda data: keys_of("openIDJwksFile", data),
+            )
+        self._rules = Rules(
+            settings.openIDRoleClaim,
+            "aud",
+            settings.openIDAllowedAudiences,
+            settings.openIDAcceptedTimeLeewaySeconds * 1000,
+            _REQUIRED,
+        )
+
+    def log_in(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
+        """Who the token is for."""
+        kid = header_of(credentials.data).get("kid")
+        issuer = self._issuer_of(credentials.data)
+        if self._file is not None:
+            named = self._file.value
+            return self._verify(
+                credentials, [each.key for each in named if kid is None or each.kid == kid]
+            )
+        now = self._runtime.clock.monotonic()
+        keys = issuer.keys(kid, now)
+        if keys is None or (not keys and issuer.under_way is not None):
+            return self._when_fetched(credentials, issuer, kid)
+        if issuer.is_old(now):
+            self._ask(issuer)
+        return self._verify(credentials, keys)
+
+    def _issuer_of(self, token: bytes) -> Issuer:
+        """The one that the token names; nobody has verified it yet."""
+        name = claims_of(token).get("iss")
+        issuer = self._issuers.get(name) if isinstance(name, str) else None
+        if issuer is None:
+            raise LoginError("issuer", "the token's issuer is not in openIDAllowedTokenIssuers")
+        return issuer
+
+    def _verify(self, credentials: Credentials, keys: Sequence[VerificationKey]) -> Principal:
+        return principal_of(credentials, keys, self._rules, self._runtime.clock.now_ms())
+
+    async def _when_fetched(
+        self, credentials: Credentials, issuer: Issuer, kid: str | None
+    ) -> Principal:
+        # Who waits may be gone before the keys are there; others wait for them, too.
+        await asyncio.wait([self._ask(issuer)])
+        keys = issuer.keys(kid, self._runtime.clock.monotonic()) or []
+        return self._verify(credentials, keys)
+
+    def _ask(self, issuer: Issuer) -> asyncio.Future[None]:
+        """Fetch the keys, if nobody does yet."""
+        if issuer.under_way is None:
+            issuer.asked(self._runtime.clock.monotonic())
+            task = asyncio.get_running_loop().create_task(self._fetch_keys(issuer))
+            issuer.under_way = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return issuer.under_way
+
+    async def _fetch_keys(self, issuer: Issuer) -> None:
+        if self._worker is None:
+            self._worker = self._runtime.new_worker("openid")
+        try:
+            keys = await run_in_worker(self._worker, lambda: self._discover(issuer.url))
+            issuer.found(keys, self._runtime.clock.monotonic())
+        except (OSError, ValueError, http.client.HTTPException, ConfigError) as error:
+            log.warning("the keys of the issuer %s cannot be fetched: %s", issuer.url, error)
+        finally:
+            issuer.under_way = None
+
+    def _discover(self, url: str) -> list[NamedKey]:
+        """In the thread: ask the issuer where its keys are, and fetch them."""
+        try:
+            said = json.loads(self._fetch(url.removesuffix("/") + _DISCOVERY))
+        except RecursionError:
+            raise ValueError("its configuration is nested too deep") from None
+        if not isinstance(said, dict) or said.get("issuer") != url:
+            raise ValueError("its configuration names another issuer")
+        place = said.get("jwks_uri")
+        if not isinstance(place, str) or (self._with_https and not place.startswith("https://")):
+            raise ValueError("its configuration has no jwks_uri with https")
+        return keys_of("jwks_uri", self._fetch(place))
+
+
+def _check(settings: Settings) -> None:
+    """Raises ``ConfigError`` naming what is missing."""
+    if not settings.openIDAllowedTokenIssuers:
+        raise ConfigError("openIDAllowedTokenIssuers is empty: name the issuers that are trusted")
+    if not settings.openIDAllowedAudiences:
+        raise ConfigError("openIDAllowedAudiences is empty: name what tokens must be made for")
+    for issuer in settings.openIDAllowedTokenIssuers:
+        wanted = ("https",) if settings.openIDRequireIssuersUseHttps else ("https", "http")
+        if urlsplit(issuer).scheme not in wanted:
+            raise ConfigError(
+                f"openIDAllowedTokenIssuers: {issuer[:200]} is no https:// URL; "
+                "openIDRequireIssuersUseHttps=false allows http://"
+            )
+
+
+class Fetcher:
+    """Fetches small documents: no redirects, no proxies, bounded in time and size."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._connect_s = settings.openIDHttpConnectionTimeoutMillis / 1000
+        self._read_s = settings.openIDHttpReadTimeoutMillis / 1000
+        trusted = settings.openIDTokenIssuerTrustCertsFilePath or None
+        try:
+            self._context = ssl.create_default_context(cafile=trusted)
+        except OSError as error:
+            raise ConfigError(
+                f"openIDTokenIssuerTrustCertsFilePath: {trusted} cannot be read: {error}"
+            ) from None
+
+    def fetch(self, url: str) -> bytes:
+        """What is at a URL. Raises ``OSError``, ``ValueError`` or ``HTTPException``."""
+        parts = urlsplit(url)
+        if not parts.hostname or parts.scheme not in ("https", "http"):
+            raise ValueError("this is no URL of HTTP")
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=self._connect_s, context=self._context
+            )
+        else:
+            connection = http.client.HTTPConnection(
+                parts.hostname, parts.port, timeout=self._connect_s
+            )
+        try:
+            connection.connect()
+            connection.sock.settimeout(self._read_s)
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request("GET", target, headers={"Accept": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise ValueError(f"it answers with status {answer.status}")
+            data = answer.read(KEY_FILE_BYTES_MAX + 1)
+        finally:
+            connection.close()
+        if len(data) > KEY_FILE_BYTES_MAX:
+            raise ValueError(f"its answer is larger than {KEY_FILE_BYTES_MAX} bytes")
+        return data

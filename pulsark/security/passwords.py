@@ -1,0 +1,173 @@
+"""Users and passwords of an htpasswd file.
+
+A password is verified in a thread: bcrypt takes 60 ms of a processor. Whether the user exists
+takes the same time to find out as whether the password is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from typing import TYPE_CHECKING
+
+import bcrypt
+from passlib.hash import apr_md5_crypt, sha256_crypt, sha512_crypt
+
+from pulsark.errors import ConfigError
+from pulsark.limits import (
+    LOGINS_WAITING_MAX,
+    PASSWORD_BYTES_MAX,
+    PASSWORDS_REMEMBERED_MAX,
+    PASSWORDS_REMEMBERED_SECONDS,
+)
+from pulsark.runtime import run_in_worker
+from pulsark.security.keys import Kept
+from pulsark.security.principal import Principal
+from pulsark.security.provider import Credentials, LoginError, checked_role
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from pulsark.config.settings import Settings
+    from pulsark.runtime import Runtime, Worker
+
+_HASHES = {"$apr1$": apr_md5_crypt, "$5$": sha256_crypt, "$6$": sha512_crypt}
+_BCRYPT = re.compile(r"\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}")
+_BCRYPT_BYTES_MAX = 72
+
+
+def _wrong() -> LoginError:
+    return LoginError("password", "no such user, or another password")
+
+
+def users_of(setting: str, data: bytes) -> dict[str, str]:
+    """Hashes by user from the lines of an htpasswd file. Raises ``ConfigError``."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{setting}: not UTF-8") from None
+    users: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        user, colon, hashed = line.strip().partition(":")
+        if not (user and colon):
+            raise ConfigError(f"{setting}: line {number} is not user:hash")
+        if user in users:
+            raise ConfigError(f"{setting}: line {number} has a user that is there already")
+        if not _is_known(hashed):
+            raise ConfigError(
+                f"{setting}: line {number} has a hash that is not safe or not known; "
+                f"htpasswd -B FILE {user} makes a new one"
+            )
+        users[user] = hashed
+    return users
+
+
+def _is_known(hashed: str) -> bool:
+    if hashed.startswith("$2"):
+        return _BCRYPT.fullmatch(hashed) is not None
+    for prefix, scheme in _HASHES.items():
+        if hashed.startswith(prefix):
+            try:
+                return bool(scheme.from_string(hashed).checksum)
+            except ValueError:
+                return False
+    return False
+
+
+def fits(password: bytes, hashed: str) -> bool:
+    """Whether a password has this hash. Takes up to a tenth of a second."""
+    try:
+        if hashed.startswith("$2"):
+            return len(password) <= _BCRYPT_BYTES_MAX and bcrypt.checkpw(password, hashed.encode())
+        scheme = next(scheme for prefix, scheme in _HASHES.items() if hashed.startswith(prefix))
+        return bool(scheme.verify(password, hashed))
+    except ValueError:  # a zero in it, for one
+        return False
+
+
+class PasswordProvider:
+    """Logs in users of the file that ``basicAuthConf`` names."""
+
+    name = "AuthenticationProviderBasic"
+    method = "basic"
+    scheme = "Basic"
+
+    def __init__(self, settings: Settings, runtime: Runtime) -> None:
+        if not settings.basicAuthConf:
+            raise ConfigError(
+                "basicAuthConf is empty, and authenticationProviders has the one for passwords; "
+                "set it to a file of htpasswd"
+            )
+        self._users = Kept(
+            "basicAuthConf", settings.basicAuthConf, lambda data: users_of("basicAuthConf", data)
+        )
+        self._runtime = runtime
+        self._worker: Worker | None = None
+        self._waiting = 0
+        self._remembered = Remembered()
+
+    def log_in(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
+        """The user, if the password is right."""
+        user, _, password = credentials.data.partition(b":")
+        try:
+            role = user.decode()
+        except UnicodeDecodeError:
+            raise LoginError("malformed", "the user is not UTF-8") from None
+        if len(password) > PASSWORD_BYTES_MAX:
+            raise LoginError("malformed", f"the password has more than {PASSWORD_BYTES_MAX} bytes")
+        principal = Principal(checked_role(role), None, "basic", None, credentials.address)
+        users = self._users.value
+        hashed = users.get(role)
+        now = self._runtime.clock.monotonic()
+        if hashed is not None and self._remembered.knows(credentials.data, hashed, now):
+            return principal
+        return self._verify(principal, credentials.data, password, users)
+
+    async def _verify(
+        self, principal: Principal, data: bytes, password: bytes, users: Mapping[str, str]
+    ) -> Principal:
+        if self._waiting >= LOGINS_WAITING_MAX:
+            raise LoginError("busy", "too many passwords wait for being verified")
+        if self._worker is None:
+            self._worker = self._runtime.new_worker("passwords")
+        hashed = users.get(principal.role)
+        # Of somebody who is not there, another's hash is tried, which takes as long.
+        tried = hashed if hashed is not None else next(iter(users.values()), None)
+        if tried is None:
+            raise _wrong()
+        self._waiting += 1
+        try:
+            is_right = await run_in_worker(self._worker, lambda: fits(password, tried))
+        finally:
+            self._waiting -= 1
+        if hashed is None or not is_right:
+            raise _wrong()
+        self._remembered.add(data, hashed, self._runtime.clock.monotonic())
+        return principal
+
+
+class Remembered:
+    """Passwords that were right a moment ago, by a hash whose key nobody else has."""
+
+    def __init__(self) -> None:
+        self._key = os.urandom(32)
+        self._until: dict[bytes, float] = {}
+
+    def knows(self, data: bytes, hashed: str, now: float) -> bool:
+        """Whether these were right lately, for the hash that the file has still."""
+        return self._until.get(self._mark(data, hashed), now) > now
+
+    def add(self, data: bytes, hashed: str, now: float) -> None:
+        """These were right."""
+        while len(self._until) >= PASSWORDS_REMEMBERED_MAX:
+            del self._until[next(iter(self._until))]
+        mark = self._mark(data, hashed)
+        self._until.pop(mark, None)
+        self._until[mark] = now + PASSWORDS_REMEMBERED_SECONDS
+
+    def _mark(self, data: bytes, hashed: str) -> bytes:
+        return hmac.digest(self._key, hashed.encode() + b"\0" + data, hashlib.sha256)

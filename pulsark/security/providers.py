@@ -1,0 +1,111 @@
+"""The ways to log in that are configured, from their names, and the order in which they are asked.
+
+Importing this is cheap. The libraries of a provider are imported when it is made, at the start and
+not at the first client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from pulsark.errors import ConfigError, near_miss
+from pulsark.security.provider import LoginError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from pulsark.config.settings import Settings
+    from pulsark.runtime import Runtime
+    from pulsark.security.principal import Principal
+    from pulsark.security.provider import Credentials, Provider
+
+ENTRY_POINTS = "pulsark.authentication"
+"""The group in which a package names a class of its own: ``Provider`` says what it has."""
+
+_PULSAR = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+_OURS = {
+    "token": "pulsark.security.tokens:TokenProvider",
+    "basic": "pulsark.security.passwords:PasswordProvider",
+    "tls": "pulsark.security.certificates:CertificateProvider",
+    "openid": "pulsark.security.openid:OpenIdProvider",
+}
+_NAMES = {
+    **{name: name for name in _OURS},
+    f"{_PULSAR}Token": "token",
+    f"{_PULSAR}Basic": "basic",
+    f"{_PULSAR}Tls": "tls",
+    "org.apache.pulsar.broker.authentication.oidc.AuthenticationProviderOpenID": "openid",
+}
+
+
+def providers_of(settings: Settings, runtime: Runtime) -> list[Provider]:
+    """Those that ``authenticationProviders`` names, in its order. Raises ``ConfigError``."""
+    if not settings.authenticationProviders:
+        raise ConfigError(
+            "authenticationEnabled=true and authenticationProviders is empty: nobody could log "
+            f"in. Name one or more of {', '.join(_OURS)}"
+        )
+    names = dict.fromkeys(_NAMES.get(n, n) for n in settings.authenticationProviders)
+    return [_class_of(name)(settings, runtime) for name in names]
+
+
+def _class_of(name: str) -> Any:
+    if name in _OURS:
+        module, _, own = _OURS[name].partition(":")
+        return getattr(import_module(module), own)
+    found = entry_points(group=ENTRY_POINTS)
+    for each in found:
+        if each.name == name:
+            try:
+                return each.load()
+            except Exception as error:
+                raise ConfigError(
+                    f"authenticationProviders: {name} cannot be loaded: {error}"
+                ) from error
+    known = [*_NAMES, *found.names]
+    raise ConfigError(
+        f"authenticationProviders: {name[:200]} is not known{near_miss(name, known)}; "
+        f"{', '.join(_OURS)} are, by Pulsar's class names too, and entry points of the group "
+        f"{ENTRY_POINTS}"
+    )
+
+
+def first_of(
+    providers: Sequence[Provider], credentials: Credentials
+) -> Principal | Awaitable[Principal]:
+    """Whom the first provider that accepts the credentials finds; ``LoginError`` if none does.
+
+    Of several failures the last one that is not about the form or the issuer says most.
+    """
+    failure: LoginError | None = None
+    for index, provider in enumerate(providers):
+        try:
+            found = provider.log_in(credentials)
+        except LoginError as error:
+            failure = _telling(failure, error)
+            continue
+        if isawaitable(found):
+            return _or_rest(found, providers[index + 1 :], credentials)
+        return found
+    raise failure or LoginError("method", "no provider is there for these credentials")
+
+
+async def _or_rest(
+    found: Awaitable[Principal], rest: Sequence[Provider], credentials: Credentials
+) -> Principal:
+    try:
+        return await found
+    except LoginError:
+        if not rest:
+            raise
+    result = first_of(rest, credentials)
+    return await result if isawaitable(result) else result
+
+
+def _telling(before: LoginError | None, after: LoginError) -> LoginError:
+    if before is None or before.reason in ("malformed", "issuer", "algorithm"):
+        return after
+    return before
