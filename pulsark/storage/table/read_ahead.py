@@ -3,7 +3,7 @@
 A block is what the table process answers at once. Whoever reads a ledger in order finds each block
 loaded while it was busy with the one before; several readers of one place share it. One reader
 alone has a few blocks loaded ahead; those of different ledgers take turns at the process, a block
-each.
+each. What nobody reads any more leaves memory soon.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ BLOCK_BYTES: Final = 4 << 20
 
 BLOCKS_BYTES_MAX: Final = 64 << 20
 """Blocks that are kept, all ledgers together. The one that is being read always is."""
+
+KEPT_SECONDS: Final = 10.0
+"""A block that nobody reads for so long is forgotten, or after twice that: consumers come, read
+what they are behind, and do not come back for it."""
 
 BLOCKS_AHEAD: Final = 3
 """Blocks that are loaded before a reader asks for them, if nobody else asks for any."""
@@ -44,6 +48,8 @@ class ReadAhead:
         self._loading: dict[Key, asyncio.Task[Entries]] = {}
         self._forgotten = 0
         """How often something was: what was being read then may be what it was before."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while there are blocks."""
 
     async def read(
         self,
@@ -86,6 +92,8 @@ class ReadAhead:
             task.cancel()
         self._loading.clear()
         self._blocks.clear()
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def _loaded(self, key: Key, load: Load) -> Entries:
         task = self._loading.get(key)
@@ -100,8 +108,22 @@ class ReadAhead:
         before = self._forgotten
         block = await load(key.first)
         if self._forgotten == before:
-            self._blocks.keep(key[:2], block)
+            self._keep(key, block)
         return block
+
+    def _keep(self, key: Key, block: Entries) -> None:
+        self._blocks.keep(key[:2], block)
+        if self._timer is None:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._drop_unused)
+
+    def _drop_unused(self) -> None:
+        self._timer = None
+        self._blocks.drop_unused()
+        if self._blocks:
+            self._look_later()
 
     def _look_ahead(self, block: Entries, key: Key, end: int, load: Load) -> None:
         """Load the first of the blocks after this one that is not there, and then those behind."""
@@ -122,7 +144,7 @@ class ReadAhead:
 
         async def run() -> Entries:
             block = await load(key.first)
-            self._blocks.keep(key[:2], block)
+            self._keep(key, block)
             following = key._replace(first=block[-1][0] + 1)
             alone = self._loading.keys() == {key}
             if (

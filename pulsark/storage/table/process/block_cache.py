@@ -25,6 +25,11 @@ class Blocks(Generic[Source]):
         self._bytes = 0
         self._found: OrderedDict[tuple[Source, int], Entries] = OrderedDict()
         self._sizes: dict[tuple[Source, int], int] = {}
+        self._used: set[tuple[Source, int]] = set()
+        """Since the unused ones were dropped last."""
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     def __iter__(self) -> Iterator[tuple[Source, int]]:
         """Source and first entry of each block."""
@@ -35,6 +40,7 @@ class Blocks(Generic[Source]):
         for key, block in self._found.items():
             if key[0] == source and block[0][0] <= entry_id <= block[-1][0]:
                 self._found.move_to_end(key)
+                self._used.add(key)
                 return block
         return None
 
@@ -43,6 +49,7 @@ class Blocks(Generic[Source]):
         key = source, block[0][0]
         self.drop(*key)
         self._found[key] = block
+        self._used.add(key)
         self._sizes[key] = sum(len(entry) + ENTRY_OVERHEAD_BYTES for _, entry in block)
         self._bytes += self._sizes[key]
         while len(self._found) > self._least and self._are_many():
@@ -58,9 +65,17 @@ class Blocks(Generic[Source]):
         key = source, first
         if self._found.pop(key, None) is not None:
             self._bytes -= self._sizes.pop(key)
+            self._used.discard(key)
+
+    def drop_unused(self) -> None:
+        """Forget the blocks that nobody asked for since this was called last."""
+        for key in [key for key in self._found if key not in self._used]:
+            self.drop(*key)
+        self._used.clear()
 
     def clear(self) -> None:
         """Forget all."""
         self._found.clear()
         self._sizes.clear()
+        self._used.clear()
         self._bytes = 0

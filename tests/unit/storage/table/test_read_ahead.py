@@ -10,7 +10,7 @@ import pytest
 
 from pulsark.errors import StorageError
 from pulsark.storage.table.process.block_cache import ENTRY_OVERHEAD_BYTES, Entries
-from pulsark.storage.table.read_ahead import ReadAhead
+from pulsark.storage.table.read_ahead import KEPT_SECONDS, ReadAhead
 from tests.sim.simulation import Simulation
 
 END = 99
@@ -141,6 +141,23 @@ async def test_what_is_kept_is_bounded_and_can_be_forgotten() -> None:
     ahead.forget("/t", {5})
     await ledger.read(ahead, 95)
     assert ledger.loads[-1] == 95
+    ahead.close()
+
+
+@simulated
+async def test_what_nobody_reads_any_more_is_not_kept() -> None:
+    ahead, ledger = ReadAhead(), Ledger()
+    await ledger.read(ahead, 40, last=40)
+    await ledger.read(ahead, 90, last=90)
+    for _ in range(4):
+        await asyncio.sleep(KEPT_SECONDS - 1)
+        await ledger.read(ahead, 90, last=90)
+    assert ledger.loads == [40, 90], "it is kept for whoever goes on reading it"
+    assert list(ahead._blocks) == [(("/t", 5), 90)]
+    await asyncio.sleep(2 * KEPT_SECONDS)
+    assert not ahead._blocks
+    await ledger.read(ahead, 90, last=90)
+    assert ledger.loads == [40, 90, 90]
     ahead.close()
 
 
