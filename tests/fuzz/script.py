@@ -152,9 +152,8 @@ class Script:
             ledger_id, entry_id = values.integer(rng, 64, False), values.integer(rng, 64, False)
         message.ledgerId, message.entryId = ledger_id & (2**64 - 1), entry_id & (2**64 - 1)
         if rng.random() < 0.15:
-            message.ack_set.extend(
-                values.integer(rng, 64, True) for _ in range(rng.choice((1, 1, 2, 300)))
-            )
+            some = [values.integer(rng, 64, True) for _ in range(3)]
+            message.ack_set.extend(rng.choices(some, k=rng.choice((1, 1, 2, 300))))
             message.batch_size = rng.choice((1, 2, 3, 10, 100, 2**31 - 1))
 
     def producer(self) -> Command:
