@@ -58,8 +58,8 @@ HANDSHAKE_SECONDS = 10.0
 REQUESTS_UNDER_WAY_MAX = 1000
 """Requests of one connection that wait for storage. Above it, the socket is not read."""
 
-REQUESTS_PER_TURN_MAX = 50
-"""Requests of one connection started in one turn: a few milliseconds."""
+REQUESTS_PER_TURN_MAX = 10
+"""Requests of one connection started in one turn: a few milliseconds of the next one."""
 
 IDS_PER_STEP_MAX = 1000
 """Message ids of one command handled in one step: a few milliseconds.
