@@ -71,7 +71,7 @@ class SimProducer:
 
     async def connect(self, broker: BrokerInMemory) -> None:
         """Be connected, all that waits for a receipt on its way."""
-        if self._client is not None and self._client.connection.producers:
+        if self._client is not None and self._client.connection.attached.producers:
             return
         if self._client is None or self._client.transport.closed:
             self._client = Client(broker)
@@ -181,7 +181,7 @@ class SimConsumer:
     @property
     def connected(self) -> bool:
         """Whether the broker knows it."""
-        return self._client is not None and bool(self._client.connection.consumers)
+        return self._client is not None and bool(self._client.connection.attached.consumers)
 
     def lost(self) -> None:
         """The connection is gone, with what was delivered on it."""
@@ -343,7 +343,7 @@ class SimConsumer:
     async def redeliver(self, rng: random.Random) -> None:
         """Ask for some of what it has again; of an ordered subscription for all."""
         # What is on its way comes before the answer to this.
-        while self._client is not None and self._client.connection._out:  # noqa: ASYNC110
+        while self._client is not None and self._client.connection.output._pieces:  # noqa: ASYNC110
             await asyncio.sleep(0)
         self._read()
         if not self.connected:

@@ -410,7 +410,7 @@ async def consuming(
 
 def replicate(client: Client, producer_id: int = 1) -> None:
     """Let a producer be a broker of another cluster: it may publish markers."""
-    client.connection.producers[producer_id].is_replicator = True
+    client.connection.attached.producers[producer_id].is_replicator = True
 
 
 def pong() -> pb.BaseCommand:

@@ -7,6 +7,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.command_properties import (
     check_subscription_properties,
     client_metadata,
@@ -19,7 +20,6 @@ from pulsark.limits import (
     IDS_PER_STEP_MAX,
 )
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.error_codes import error_code
 from pulsark.wire.message_id import MessageId, position_of
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ Command = pb.BaseCommand
 
 def subscribe(connection: Connection, command: Command) -> None:
     request = command.subscribe
-    known = connection.consumers.get(request.consumer_id)
+    known = connection.attached.consumers.get(request.consumer_id)
     if known is not None and not known.closed:
-        connection.send_success(request.request_id)
+        connection.output.send(notices.success(request.request_id))
         return
     connection.requests.open(
         "consumer", request.consumer_id, request.request_id, _subscribe(connection, request)
@@ -54,11 +54,11 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
             f"The consumer name is longer than {CONSUMER_NAME_CHARS_MAX} characters",
         )
     check_subscription_properties(request.subscription_properties)
-    consumer = await connection.broker.subscribing.subscribe(connection, request)
+    consumer = await connection.broker.subscribing.subscribe(connection.client, request)
     if consumer.closed:
         raise ClientError(ServerError.ServiceNotReady, "The consumer was closed meanwhile")
-    connection.consumers[request.consumer_id] = consumer
-    connection.send_success(request.request_id)
+    connection.attached.consumers[request.consumer_id] = consumer
+    connection.output.send(notices.success(request.request_id))
     loop = asyncio.get_running_loop()
     loop.call_later(GREETING_SECONDS, _greet, weakref.ref(consumer))
 
@@ -72,7 +72,7 @@ def _greet(known: weakref.ref[Consumer]) -> None:
 
 def flow(connection: Connection, command: Command) -> None:
     flow = command.flow
-    consumer = connection.consumers.get(flow.consumer_id)
+    consumer = connection.attached.consumers.get(flow.consumer_id)
     if consumer is not None and flow.messagePermits:
         if not consumer.greeted:
             consumer.subscription.greet(consumer)
@@ -81,7 +81,7 @@ def flow(connection: Connection, command: Command) -> None:
 
 def ack(connection: Connection, command: Command) -> None:
     ack = command.ack
-    consumer = connection.consumers.get(ack.consumer_id)
+    consumer = connection.attached.consumers.get(ack.consumer_id)
     if consumer is None:
         return
     done: Done | None = None
@@ -108,7 +108,7 @@ def ack(connection: Connection, command: Command) -> None:
     elif len(ack.message_id) <= IDS_PER_STEP_MAX:
         consumer.subscription.ack(consumer, _acks(ack.message_id), done, now_ms)
     else:
-        connection.take_steps(_ack_in_steps(consumer, ack, done, now_ms))
+        connection.turns.take_steps(_ack_in_steps(consumer, ack, done, now_ms))
 
 
 def _acks(message_ids: Iterable[pb.MessageIdData]) -> list[Ack]:
@@ -157,16 +157,15 @@ def _answerer(connection: Connection, consumer_id: int, request_id: int) -> Done
         response.consumer_id = consumer_id
         response.request_id = request_id
         if error is not None:
-            response.error = int(error_code(error))  # type: ignore[assignment]
-            response.message = str(error) or type(error).__name__
-        connection.send(command)
+            notices.fill_error(response, error)
+        connection.output.send(command)
 
     return answer
 
 
 def redeliver(connection: Connection, command: Command) -> None:
     request = command.redeliverUnacknowledgedMessages
-    consumer = connection.consumers.get(request.consumer_id)
+    consumer = connection.attached.consumers.get(request.consumer_id)
     if consumer is None:
         return
     epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
@@ -177,7 +176,7 @@ def redeliver(connection: Connection, command: Command) -> None:
         ids = [position_of(m) for m in request.message_ids[:IDS_PER_STEP_MAX]] or None
         consumer.subscription.redeliver(consumer, ids, epoch)
     else:
-        connection.take_steps(_redeliver_in_steps(consumer, request.message_ids))
+        connection.turns.take_steps(_redeliver_in_steps(consumer, request.message_ids))
 
 
 def _redeliver_in_steps(consumer: Consumer, ids: Sequence[pb.MessageIdData]) -> Iterator[bool]:
@@ -191,7 +190,7 @@ def _redeliver_in_steps(consumer: Consumer, ids: Sequence[pb.MessageIdData]) -> 
 
 def seek(connection: Connection, command: Command) -> None:
     request = command.seek
-    consumer = connection.consumers.get(request.consumer_id)
+    consumer = connection.attached.consumers.get(request.consumer_id)
 
     async def answer() -> None:
         if consumer is None:
@@ -202,7 +201,7 @@ def seek(connection: Connection, command: Command) -> None:
             raise ClientError(
                 ServerError.UnknownError, f"The subscription could not be moved: {error}"
             ) from error
-        connection.send_success(request.request_id)
+        connection.output.send(notices.success(request.request_id))
 
     connection.requests.run(answer(), request.request_id)
 
@@ -219,7 +218,7 @@ async def _move(consumer: Consumer, request: pb.CommandSeek) -> None:
 
 def unsubscribe(connection: Connection, command: Command) -> None:
     request = command.unsubscribe
-    consumer = connection.consumers.get(request.consumer_id)
+    consumer = connection.attached.consumers.get(request.consumer_id)
 
     async def answer() -> None:
         if consumer is None:
@@ -230,11 +229,11 @@ def unsubscribe(connection: Connection, command: Command) -> None:
                 ServerError.MetadataError,
                 "Unconnected or shared consumer attempting to unsubscribe",
             )
-        if connection.consumers.get(request.consumer_id) is consumer:
-            del connection.consumers[request.consumer_id]
+        if connection.attached.consumers.get(request.consumer_id) is consumer:
+            del connection.attached.consumers[request.consumer_id]
         subscription.remove_consumer(consumer)
         await subscription.delete(force=request.force)
-        connection.send_success(request.request_id)
+        connection.output.send(notices.success(request.request_id))
 
     connection.requests.run(answer(), request.request_id)
 
@@ -242,15 +241,15 @@ def unsubscribe(connection: Connection, command: Command) -> None:
 def close_consumer(connection: Connection, command: Command) -> None:
     request = command.close_consumer
     connection.requests.abandon("consumer", request.consumer_id)
-    consumer = connection.consumers.pop(request.consumer_id, None)
+    consumer = connection.attached.consumers.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumer(consumer)
-    connection.send_success(request.request_id)
+    connection.output.send(notices.success(request.request_id))
 
 
 def last_message_id(connection: Connection, command: Command) -> None:
     request = command.getLastMessageId
-    consumer = connection.consumers.get(request.consumer_id)
+    consumer = connection.attached.consumers.get(request.consumer_id)
 
     async def answer() -> None:
         if consumer is None:
@@ -269,7 +268,7 @@ def last_message_id(connection: Connection, command: Command) -> None:
         mark_delete = subscription.mark_delete
         if mark_delete.ledger_id >= 0:
             MessageId(*mark_delete).fill(response.consumer_mark_delete_position)
-        connection.send(reply)
+        connection.output.send(reply)
 
     connection.requests.run(answer(), request.request_id)
 
@@ -279,7 +278,7 @@ def consumer_stats(connection: Connection, command: Command) -> None:
     reply = Command(type=Command.CONSUMER_STATS_RESPONSE)
     response = reply.consumerStatsResponse
     response.request_id = request.request_id
-    consumer = connection.consumers.get(request.consumer_id)
+    consumer = connection.attached.consumers.get(request.consumer_id)
     if consumer is None:
         response.error_code = int(ServerError.ConsumerNotFound)  # type: ignore[assignment]
         response.error_message = "Consumer not found"
@@ -300,4 +299,4 @@ def consumer_stats(connection: Connection, command: Command) -> None:
             consumer.subscription
         ).expired
         response.msgBacklog = consumer.subscription.backlog
-    connection.send(reply)
+    connection.output.send(reply)

@@ -22,7 +22,7 @@ def ping(connection: Connection, command: pb.BaseCommand) -> None:
     """Answer at once."""
     pong = Command(type=Command.PONG)
     pong.pong.SetInParent()
-    connection.send(pong)
+    connection.output.send(pong)
 
 
 def pong(connection: Connection, command: pb.BaseCommand) -> None:

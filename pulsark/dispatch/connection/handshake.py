@@ -1,10 +1,12 @@
-"""What client and broker tell each other first."""
+"""The handshake: what client and broker tell each other before anything else."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
+from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -13,15 +15,51 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION = 21
 SERVER_VERSION = f"Pulsark-{__version__}"
 
+_CLIENT_VERSION_CHARS_MAX = 128
 
-def connected(connect: pb.CommandConnect, settings: Settings) -> pb.BaseCommand:
-    """The answer to CONNECT: what both sides speak, and what the broker can do."""
-    command = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
-    answer = command.connected
-    answer.server_version = SERVER_VERSION
-    answer.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
-    answer.max_message_size = settings.maxMessageSize
-    features = answer.feature_flags
-    features.supports_get_partitioned_metadata_without_auto_creation = True
-    features.supports_topic_watchers = settings.enableBrokerSideSubscriptionPatternEvaluation
-    return command
+
+class State(Enum):
+    """``CONNECTING`` -> ``CONNECTED`` -> ``CLOSED``; a failed handshake skips the middle."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+class Handshake:
+    """How far the handshake with one client is, and what it told of itself.
+
+    Until it is done, `answer` is all that the client's commands reach.
+    """
+
+    __slots__ = ("_settings", "client_version", "protocol_version", "state")
+
+    def __init__(self, settings: Settings) -> None:
+        self.state = State.CONNECTING
+        self.client_version = ""
+        self.protocol_version = 0
+        self._settings = settings
+
+    def answer(self, command: pb.BaseCommand) -> pb.BaseCommand:
+        """What the next command of the handshake is answered with; ``ProtocolError`` for others."""
+        if command.type != pb.BaseCommand.CONNECT:
+            name = pb.BaseCommand.Type.Name(command.type)
+            raise ProtocolError(f"command {name} before CONNECT")
+        self.client_version = command.connect.client_version[:_CLIENT_VERSION_CHARS_MAX]
+        self.protocol_version = min(command.connect.protocol_version, PROTOCOL_VERSION)
+        self.state = State.CONNECTED
+        return self._connected()
+
+    def _connected(self) -> pb.BaseCommand:
+        """What both sides speak, and what the broker can do."""
+        command = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
+        answer = command.connected
+        answer.server_version = SERVER_VERSION
+        answer.protocol_version = self.protocol_version
+        answer.max_message_size = self._settings.maxMessageSize
+        features = answer.feature_flags
+        features.supports_get_partitioned_metadata_without_auto_creation = True
+        features.supports_topic_watchers = (
+            self._settings.enableBrokerSideSubscriptionPatternEvaluation
+        )
+        return command

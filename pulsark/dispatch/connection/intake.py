@@ -13,7 +13,6 @@ from pulsark.limits import (
     PENDING_PUBLISH_BYTES_MAX,
     PUBLISH_OVERHEAD_BYTES,
     REQUESTS_UNDER_WAY_MAX,
-    UNREAD_OUTPUT_BYTES_MAX,
 )
 
 if TYPE_CHECKING:
@@ -32,39 +31,35 @@ class Intake:
         "_buffer",
         "_connection",
         "_counted",
-        "_output_max",
+        "_output",
         "_producers",
         "_publishes_max",
         "_reading",
         "_requests",
         "_transport",
         "bytes",
-        "client_lags",
         "publishes",
     )
 
     def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        settings = connection.settings
         self.publishes = 0
         """Those that have no answer yet, and their bytes."""
         self.bytes = 0
-        self.client_lags = False
-        """Whether more waits for the client than its socket takes."""
         self._reading = Reading()
         self._connection: Connection | None = connection
         self._transport = transport
         self._requests = connection.requests
-        self._producers = connection.producers
+        self._producers = connection.attached.producers
+        self._output = connection.output
         self._buffer = connection.broker.publish_buffer
         self._counted = 0
         """What is counted there of this connection."""
-        self._publishes_max = settings.maxPendingPublishRequestsPerConnection
-        self._output_max = 2 * UNREAD_OUTPUT_BYTES_MAX + settings.maxMessageSize
+        self._publishes_max = connection.settings.maxPendingPublishRequestsPerConnection
 
     @property
     def may_have_more(self) -> bool:
         """Whether the client may have sent what is not read, and would see an answer to it."""
-        return self._reading.state is not _READING and self._takes_answers()
+        return self._reading.state is not _READING and self._output.takes_answers
 
     @property
     def waits_for_others(self) -> bool:
@@ -79,8 +74,7 @@ class Intake:
     def rest_done(self) -> None:
         """What was left is carried out."""
         self._on(Event.DONE)
-        if self._reading.waits_for_room:
-            self._go_on()
+        self.check_room()
 
     def hold_back(self) -> None:
         """Read no more if too much waits: for the journal, for answers, for the client."""
@@ -90,7 +84,7 @@ class Intake:
             self.publishes >= self._publishes_max
             or self.bytes >= PENDING_PUBLISH_BYTES_MAX
             or len(self._requests) >= REQUESTS_UNDER_WAY_MAX
-            or (self.client_lags and not self._takes_answers())
+            or (self._output.lags and not self._output.takes_answers)
         ):
             self._on(Event.TOO_MUCH)
         elif self._buffer.is_full and self._producers:
@@ -113,9 +107,8 @@ class Intake:
         self._buffer.change(waiting - self._counted)
         self._counted = waiting
 
-    def client_caught_up(self) -> None:
-        """The socket took what waited for the client."""
-        self.client_lags = False
+    def check_room(self) -> None:
+        """Read on, if there is room now and the connection waits for it."""
         if self._reading.waits_for_room:
             self._go_on()
 
@@ -143,13 +136,9 @@ class Intake:
             self.publishes <= self._publishes_max // 2
             and self.bytes <= PENDING_PUBLISH_BYTES_MAX // 2
             and len(self._requests) <= REQUESTS_UNDER_WAY_MAX // 2
-            and (not self.client_lags or self._takes_answers())
+            and (not self._output.lags or self._output.takes_answers)
         ):
             self._on(Event.ALL_TOO_MUCH if self.waits_for_others else Event.ROOM)
-
-    def _takes_answers(self) -> bool:
-        """Whether the client reads at all: more than its messages and one large one waits."""
-        return self._transport.get_write_buffer_size() <= self._output_max
 
     def _on(self, event: Event) -> None:
         """Do what an event leads to. A defect here costs this client its connection, no other."""
@@ -166,7 +155,7 @@ class Intake:
         if after is _QUEUED:
             self._buffer.wait(self)
         elif after is _BEHIND:
-            connection.go_on_later()
+            connection.turns.go_on_later()
         if after is _READING:
             self._transport.resume_reading()
         elif before is _READING and after is not State.CLOSED:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.connection import notices
 from pulsark.limits import HANDSHAKE_SECONDS, PROBE_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class KeepAlive:
         self._answer(False)
 
     def stop(self) -> None:
-        """The socket is closed: nobody is there any more."""
+        """The socket is closed."""
         self._timer.cancel()
         del self._connection
         self._stopped = True
@@ -53,7 +54,7 @@ class KeepAlive:
             return done.pop().result()
         if self._stopped:
             return False
-        if self._connection.may_have_answered:
+        if self._connection.intake.may_have_more:
             return True
         self._connection.abort()
         return False
@@ -65,7 +66,7 @@ class KeepAlive:
 
     def _ping(self) -> None:
         self._pinged = True
-        self._connection.send_ping()
+        self._connection.output.send(notices.ping())
 
     def _on_timer(self) -> None:
         connection = self._connection
@@ -74,7 +75,7 @@ class KeepAlive:
         elif not connection.is_open:
             log.info("%s: no handshake in time, closing", connection.address)
             connection.close()
-        elif self._pinged and not connection.may_have_answered:
+        elif self._pinged and not connection.intake.may_have_more:
             log.info("%s: no answer to a ping, closing", connection.address)
             connection.abort()
         else:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from pulsark.dispatch.connection import notices
 from pulsark.dispatch.policies.schemas import decode_version, encode_version, from_wire, to_wire
 from pulsark.dispatch.topics.topic_lists import TopicList
 from pulsark.dispatch.topics.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.error_codes import error_code
 from pulsark.wire.topic_fields import TopicsField, frame_with_topics
 from pulsark.wire.topic_name import TopicName, parse_namespace
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.connection import Connection
 
@@ -23,48 +25,35 @@ Command = pb.BaseCommand
 
 def partitioned_metadata(connection: Connection, command: Command) -> None:
     request = command.partitionMetadata
+    reply = Command(type=Command.PARTITIONED_METADATA_RESPONSE)
+    response = reply.partitionMetadataResponse
+    response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
 
-    async def answer() -> None:
-        reply = Command(type=Command.PARTITIONED_METADATA_RESPONSE)
-        response = reply.partitionMetadataResponse
-        response.request_id = request.request_id
-        try:
-            name = TopicName.parse(request.topic)
-            response.partitions = await connection.broker.creation.partition_count(
-                name, create=request.metadata_auto_creation_enabled
-            )
-            response.response = pb.CommandPartitionedTopicMetadataResponse.Success
-        except PulsarkError as error:
-            response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
-            response.error = int(error_code(error))  # type: ignore[assignment]
-            response.message = str(error)
-        connection.send(reply)
+    async def fill() -> None:
+        response.partitions = await connection.broker.creation.partition_count(
+            TopicName.parse(request.topic), create=request.metadata_auto_creation_enabled
+        )
+        response.response = pb.CommandPartitionedTopicMetadataResponse.Success
 
-    connection.requests.run(answer(), request.request_id)
+    _answer(connection, reply, response, request.request_id, fill)
 
 
 def lookup(connection: Connection, command: Command) -> None:
     request = command.lookupTopic
+    reply = Command(type=Command.LOOKUP_RESPONSE)
+    response = reply.lookupTopicResponse
+    response.response = pb.CommandLookupTopicResponse.Failed
 
-    async def answer() -> None:
-        reply = Command(type=Command.LOOKUP_RESPONSE)
-        response = reply.lookupTopicResponse
-        response.request_id = request.request_id
-        try:
-            found = await connection.broker.lookup(
-                TopicName.parse(request.topic), request.advertised_listener_name
-            )
-            response.response = pb.CommandLookupTopicResponse.Connect
-            response.authoritative = True
-            response.brokerServiceUrl = found.broker_url
-            response.proxy_through_service_url = found.through_service_url
-        except PulsarkError as error:
-            response.response = pb.CommandLookupTopicResponse.Failed
-            response.error = int(error_code(error))  # type: ignore[assignment]
-            response.message = str(error)
-        connection.send(reply)
+    async def fill() -> None:
+        found = await connection.broker.lookup(
+            TopicName.parse(request.topic), request.advertised_listener_name
+        )
+        response.response = pb.CommandLookupTopicResponse.Connect
+        response.authoritative = True
+        response.brokerServiceUrl = found.broker_url
+        response.proxy_through_service_url = found.through_service_url
 
-    connection.requests.run(answer(), request.request_id)
+    _answer(connection, reply, response, request.request_id, fill)
 
 
 def topics_of_namespace(connection: Connection, command: Command) -> None:
@@ -72,7 +61,7 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
 
     async def answer() -> None:
         pattern = _pattern_of(connection, request)
-        async with connection.large_answer():
+        async with connection.output.large_answer():
             found = await _topics(connection.broker, request, pattern)
             reply = Command(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
             response = reply.getTopicsOfNamespaceResponse
@@ -81,7 +70,7 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
             response.topics_hash = found.hash
             response.changed = request.topics_hash != found.hash
             topics = await found.encoded(TopicsField.LISTED) if response.changed else []
-            connection.send_frame(frame_with_topics(reply, TopicsField.LISTED, topics))
+            connection.output.send_frame(frame_with_topics(reply, TopicsField.LISTED, topics))
 
     connection.requests.run(answer(), request.request_id)
 
@@ -117,46 +106,60 @@ def _pattern_of(
 
 def get_schema(connection: Connection, command: Command) -> None:
     request = command.getSchema
+    reply = Command(type=Command.GET_SCHEMA_RESPONSE)
+    response = reply.getSchemaResponse
 
-    async def answer() -> None:
-        reply = Command(type=Command.GET_SCHEMA_RESPONSE)
-        response = reply.getSchemaResponse
-        response.request_id = request.request_id
-        try:
-            name = TopicName.parse(request.topic)
-            given = request.HasField("schema_version")
-            version = decode_version(request.schema_version) if given else None
-            found = await connection.broker.schemas.get(name, version)
-            response.schema.CopyFrom(to_wire(name, found.schema))
-            response.schema_version = encode_version(found.version)
-        except PulsarkError as error:
-            response.error_code = int(error_code(error))  # type: ignore[assignment]
-            response.error_message = str(error)
-        connection.send(reply)
+    async def fill() -> None:
+        name = TopicName.parse(request.topic)
+        given = request.HasField("schema_version")
+        version = decode_version(request.schema_version) if given else None
+        found = await connection.broker.schemas.get(name, version)
+        response.schema.CopyFrom(to_wire(name, found.schema))
+        response.schema_version = encode_version(found.version)
 
-    connection.requests.run(answer(), request.request_id)
+    _answer(connection, reply, response, request.request_id, fill)
 
 
 def get_or_create_schema(connection: Connection, command: Command) -> None:
     request = command.getOrCreateSchema
+    reply = Command(type=Command.GET_OR_CREATE_SCHEMA_RESPONSE)
+    response = reply.getOrCreateSchemaResponse
     broker = connection.broker
 
-    async def answer() -> None:
-        reply = Command(type=Command.GET_OR_CREATE_SCHEMA_RESPONSE)
-        response = reply.getOrCreateSchemaResponse
-        response.request_id = request.request_id
-        try:
-            name = TopicName.parse(request.topic)
-            await broker.catalog.require_topic(name)
-            response.schema_version = await broker.schema_admission.of_producer(
-                name, await broker.policy_source.current(name), from_wire(request.schema)
-            )
-        except PulsarkError as error:
-            response.error_code = int(error_code(error))  # type: ignore[assignment]
-            response.error_message = str(error)
-        connection.send(reply)
+    async def fill() -> None:
+        name = TopicName.parse(request.topic)
+        await broker.catalog.require_topic(name)
+        response.schema_version = await broker.schema_admission.of_producer(
+            name, await broker.policy_source.current(name), from_wire(request.schema)
+        )
 
-    connection.requests.run(answer(), request.request_id)
+    _answer(connection, reply, response, request.request_id, fill)
+
+
+class _Response(Protocol):
+    """What names the request that it answers, and has fields for an error."""
+
+    request_id: int
+
+
+def _answer(
+    connection: Connection,
+    reply: Command,
+    response: _Response,
+    request_id: int,
+    fill: Callable[[], Awaitable[None]],
+) -> None:
+    """Send ``reply`` once its ``response`` is filled; an error is told in the response itself."""
+
+    async def answer() -> None:
+        response.request_id = request_id
+        try:
+            await fill()
+        except PulsarkError as error:
+            notices.fill_error(response, error)
+        connection.output.send(reply)
+
+    connection.requests.run(answer(), request_id)
 
 
 def watch_topics(connection: Connection, command: Command) -> None:
@@ -168,7 +171,7 @@ def watch_topics(connection: Connection, command: Command) -> None:
             raise ClientError(
                 ServerError.NotAllowedError, "Watching topics is not enabled on this broker"
             )
-        watchers, most = connection.topic_watchers, TOPIC_WATCHERS_PER_CONNECTION_MAX
+        watchers, most = connection.attached.watchers, TOPIC_WATCHERS_PER_CONNECTION_MAX
         pattern = TopicPattern(request.topics_pattern, settings.subscriptionPatternMaxLength)
         namespace = "/".join(parse_namespace(request.namespace))
 
@@ -183,11 +186,11 @@ def watch_topics(connection: Connection, command: Command) -> None:
             update.deleted_topics.extend(deleted)
             update.topics_hash = topics_hash
             if early is None:
-                connection.send(change)
+                connection.output.send(change)
             else:
                 early.append(change)
 
-        async with connection.large_answer():
+        async with connection.output.large_answer():
             if len(watchers) >= most and request.watcher_id not in watchers:
                 raise ClientError(
                     ServerError.TooManyRequests, f"A connection may watch {most} topic lists"
@@ -195,9 +198,7 @@ def watch_topics(connection: Connection, command: Command) -> None:
             await connection.broker.catalog.require_namespace(namespace)
             feed = connection.broker.topic_feeds.of(namespace)
             watcher = await feed.watch(pattern, updated)
-            before = watchers.pop(request.watcher_id, None)
-            if before is not None:
-                before.close()
+            connection.attached.drop_watcher(request.watcher_id)
             watchers[request.watcher_id] = watcher
             reply = Command(type=Command.WATCH_TOPIC_LIST_SUCCESS)
             success = reply.watchTopicListSuccess
@@ -206,17 +207,15 @@ def watch_topics(connection: Connection, command: Command) -> None:
             success.topics_hash = watcher.found.hash
             known = request.topics_hash == success.topics_hash
             topics = [] if known else await watcher.found.encoded(TopicsField.WATCHED)
-            connection.send_frame(frame_with_topics(reply, TopicsField.WATCHED, topics))
+            connection.output.send_frame(frame_with_topics(reply, TopicsField.WATCHED, topics))
             waiting, early = early or [], None
             for change in waiting:
-                connection.send(change)
+                connection.output.send(change)
 
     connection.requests.run(answer(), request.request_id)
 
 
 def unwatch_topics(connection: Connection, command: Command) -> None:
     request = command.watchTopicListClose
-    watcher = connection.topic_watchers.pop(request.watcher_id, None)
-    if watcher is not None:
-        watcher.close()
-    connection.send_success(request.request_id)
+    connection.attached.drop_watcher(request.watcher_id)
+    connection.output.send(notices.success(request.request_id))

@@ -33,9 +33,17 @@ def request_error(request_id: int, error: Exception) -> Command:
     """The answer to a request that failed."""
     command = Command(type=Command.ERROR)
     command.error.request_id = request_id
-    command.error.error = int(error_code(error))  # type: ignore[assignment]
-    command.error.message = str(error)
+    fill_error(command.error, error)
     return command
+
+
+def fill_error(response: object, error: BaseException) -> None:
+    """Tell an error in a response, in the two fields that it has for that."""
+    code, text = "error", "message"
+    if not hasattr(response, text):
+        code, text = "error_code", "error_message"
+    setattr(response, code, int(error_code(error)))
+    setattr(response, text, str(error) or type(error).__name__)
 
 
 def send_error(producer_id: int, sequence_id: int, code: ServerError, message: str) -> Command:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from pulsark.dispatch.connection import notices
 from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from pulsark.dispatch.connection.connection import Connection
+    from pulsark.dispatch.connection.output import Output
+    from pulsark.dispatch.loop.defects import Defects
 
 
 class Requests:
     """What is under way for a connection. The failure of a request is its answer."""
 
-    def __init__(self, connection: Connection, ended: Callable[[], None]) -> None:
+    def __init__(self, defects: Defects, output: Output, ended: Callable[[], None]) -> None:
         """``ended`` is called after each."""
-        self._connection: Connection | None = connection
-        self._defects = connection.broker.defects
+        self._defects = defects
+        self._output = output
         self._ended: Callable[[], None] | None = ended
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -29,8 +31,8 @@ class Requests:
         return len(self._tasks)
 
     def close(self) -> None:
-        """The connection is gone: nobody waits for the answers any more."""
-        self._connection = self._ended = None
+        """The connection is gone, and with it the need for answers."""
+        self._ended = None
         for task in self._tasks:
             task.cancel()
 
@@ -58,8 +60,7 @@ class Requests:
             self._refuse(request_id, internal_error())
 
     def _refuse(self, request_id: int, error: Exception) -> None:
-        if self._connection is not None:
-            self._connection.send_request_error(request_id, error)
+        self._output.send(notices.request_error(request_id, error))
 
     def open(
         self, kind: str, client_id: int, request_id: int, work: Coroutine[Any, Any, None]

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.command_properties import client_metadata
 from pulsark.dispatch.model.producer import Producer
 from pulsark.dispatch.model.producer_access import AccessMode
@@ -24,13 +25,13 @@ Command = pb.BaseCommand
 
 def create_producer(connection: Connection, command: Command) -> None:
     request = command.producer
-    known = connection.producers.get(request.producer_id)
+    known = connection.attached.producers.get(request.producer_id)
     if known is not None and not known.closed:
-        connection.send(_success(known, request.request_id, ready=True))
+        connection.output.send(_success(known, request.request_id, ready=True))
         return
-    if request.producer_id in connection.waiting_producers:
+    if request.producer_id in connection.attached.waiting_producers:
         error = ClientError(ServerError.ServiceNotReady, "This producer waits for its turn")
-        connection.send_request_error(request.request_id, error)
+        connection.output.send(notices.request_error(request.request_id, error))
         return
     connection.requests.open(
         "producer", request.producer_id, request.request_id, _create(connection, request)
@@ -59,7 +60,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     producer_name = request.producer_name or await connection.broker.producer_names.new()
     producer = Producer(
         topic,
-        connection,
+        connection.client,
         request.producer_id,
         producer_name,
         epoch=request.epoch,
@@ -78,19 +79,19 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     if ready:
         _begin(connection, producer, request.request_id)
     else:
-        connection.waiting_producers[producer.producer_id] = producer
-        connection.send(_success(producer, request.request_id, ready=False))
+        connection.attached.waiting_producers[producer.producer_id] = producer
+        connection.output.send(_success(producer, request.request_id, ready=False))
 
 
 def _decided(
     connection: Connection, request_id: int, producer: Producer, error: Exception | None
 ) -> None:
     """A producer that had to wait is the only one now, or never will be."""
-    if connection.waiting_producers.get(producer.producer_id) is not producer:
+    if connection.attached.waiting_producers.get(producer.producer_id) is not producer:
         return  # the client gave it up meanwhile
-    del connection.waiting_producers[producer.producer_id]
+    del connection.attached.waiting_producers[producer.producer_id]
     if error is not None:
-        connection.send_request_error(request_id, error)
+        connection.output.send(notices.request_error(request_id, error))
     else:
         _begin(connection, producer, request_id)
 
@@ -102,8 +103,8 @@ def _begin(connection: Connection, producer: Producer, request_id: int) -> None:
     except BaseException:
         producer.topic.remove_producer(producer)
         raise
-    connection.sends.expect(producer)
-    connection.send(success)
+    connection.attached.add_producer(producer)
+    connection.output.send(success)
 
 
 def _success(producer: Producer, request_id: int, *, ready: bool) -> pb.BaseCommand:
@@ -122,12 +123,12 @@ def _success(producer: Producer, request_id: int, *, ready: bool) -> pb.BaseComm
 def close_producer(connection: Connection, command: Command) -> None:
     request = command.close_producer
     connection.requests.abandon("producer", request.producer_id)
-    producer = connection.producers.pop(request.producer_id, None)
+    producer = connection.attached.producers.pop(request.producer_id, None)
     if producer is None:
-        waiting = connection.waiting_producers.pop(request.producer_id, None)
+        waiting = connection.attached.waiting_producers.pop(request.producer_id, None)
         if waiting is not None:
             waiting.topic.remove_producer(waiting)
-        connection.send_success(request.request_id)
+        connection.output.send(notices.success(request.request_id))
         return
     connection.requests.run(
         _close_when_drained(connection, producer, request.request_id), request.request_id
@@ -139,4 +140,4 @@ async def _close_when_drained(connection: Connection, producer: Producer, reques
         producer.drained = asyncio.get_running_loop().create_future()
         await producer.drained
     producer.topic.remove_producer(producer)
-    connection.send_success(request_id)
+    connection.output.send(notices.success(request_id))

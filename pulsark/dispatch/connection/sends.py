@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.connection.handshake import State
 from pulsark.dispatch.connection.notices import send_error
 from pulsark.dispatch.model.entry import Entry
 from pulsark.errors import ProtocolError, ServerError
-from pulsark.limits import RECENTLY_CLOSED_PRODUCERS_MAX
 from pulsark.wire.entry import checked_counts, entry_metadata
 
 if TYPE_CHECKING:
     from pulsark.dispatch.connection.connection import Connection
-    from pulsark.dispatch.connection.intake import Intake
     from pulsark.dispatch.model.interfaces import AnyTopic
-    from pulsark.dispatch.model.producer import Producer
     from pulsark.wire import pulsar_pb2 as pb
 
 
 class Sends:
-    """The producers that a connection publishes for."""
+    """Carries out the SENDs of one connection."""
 
     __slots__ = (
-        "_connection",
+        "_attached",
+        "_handshake",
         "_intake",
         "_ledgers",
+        "_output",
         "_producers",
-        "_recently_closed",
         "published_to",
     )
 
-    def __init__(self, connection: Connection, intake: Intake) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.published_to: set[AnyTopic] = set()
         """Topics that got something in this turn, and are to be flushed at its end."""
-        self._connection = connection
-        self._intake = intake
-        self._producers = connection.producers
+        self._attached = connection.attached
+        self._producers = connection.attached.producers
+        self._handshake = connection.handshake
+        self._intake = connection.intake
+        self._output = connection.output
         self._ledgers = connection.broker.ledgers
-        self._recently_closed: dict[int, None] = {}
 
     def carry_out(self, send: pb.CommandSend, data: bytes) -> None:
         """Publish what a SEND brings, or say why not."""
@@ -94,34 +94,21 @@ class Sends:
         producer.pending += 1
         topic = producer.topic
         topic.publish(entry)
-        intake = self._intake  # from now on: if that failed, nobody would take it out again
+        intake = self._intake  # not before: after a failure, nothing would take it out again
         intake.publishes += 1
         intake.bytes += len(data)
         self.published_to.add(topic)
 
     def _without_producer(self, send: pb.CommandSend) -> None:
-        if not self._connection.is_open:
+        if self._handshake.state is not State.CONNECTED:
             raise ProtocolError("SEND before CONNECT")
         # What was on its way when the broker closed the producer will be sent again.
-        if send.producer_id not in self._recently_closed:
+        if not self._attached.was_closed(send.producer_id):
             raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
 
     def _refuse(self, send: pb.CommandSend, code: ServerError, message: str) -> None:
         highest = max(send.sequence_id, send.highest_sequence_id)
-        self._connection.send(send_error(send.producer_id, highest, code, message))
-
-    def expect(self, producer: Producer) -> None:
-        """A producer is ready: its SENDs count again."""
-        self._producers[producer.producer_id] = producer
-        self._recently_closed.pop(producer.producer_id, None)
-
-    def forget(self, producer: Producer) -> None:
-        """Drop a producer; its SENDs that are on their way are ignored."""
-        if self._producers.get(producer.producer_id) is producer:
-            del self._producers[producer.producer_id]
-            self._recently_closed[producer.producer_id] = None
-            while len(self._recently_closed) > RECENTLY_CLOSED_PRODUCERS_MAX:
-                del self._recently_closed[next(iter(self._recently_closed))]
+        self._output.send(send_error(send.producer_id, highest, code, message))
 
     def store(self) -> None:
         """Let the journal have what one read brought, before the next read keeps the loop busy.
@@ -138,4 +125,3 @@ class Sends:
     def close(self) -> None:
         """The connection is gone."""
         self.published_to.clear()
-        del self._connection

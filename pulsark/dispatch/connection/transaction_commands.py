@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.connection import notices
 from pulsark.errors import ClientError, ServerError
 from pulsark.wire import pulsar_pb2 as pb
 
@@ -18,11 +19,8 @@ def refuse(connection: Connection, command: Command) -> None:
     for _, request in command.ListFields():
         request_id = getattr(request, "request_id", None)
         if request_id is not None:
-            connection.send_request_error(
-                request_id,
-                ClientError(
-                    ServerError.NotAllowedError,
-                    "Transactions are not enabled on this broker",
-                ),
+            error = ClientError(
+                ServerError.NotAllowedError, "Transactions are not enabled on this broker"
             )
+            connection.output.send(notices.request_error(request_id, error))
             return

@@ -1,7 +1,7 @@
 """A client, as producers, consumers, topics and subscriptions know it.
 
-The socket, the commands and the back-pressure behind it are `connection.Connection`'s; tests have
-clients that only note what they are told.
+`connection.ServedClient` is one behind a socket; tests have clients that only note what they are
+told.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 
 
 class Client(Protocol):
-    """Whoever is at the other end. Nothing here awaits the socket, or raises because of it."""
+    """The other end of a connection. Nothing here awaits the socket, or raises because of it."""
 
     address: str
-    client_version: str
     writable: bool
     """Whether it takes messages now; when it does again, it wakes its consumers."""
     holdings: Holdings
     non_persistent_in_flight: int
     """Publishes to non-persistent topics that are not answered yet."""
+
+    @property
+    def client_version(self) -> str:
+        """What it calls itself."""
 
     @property
     def is_open(self) -> bool:

@@ -41,7 +41,7 @@ async def test_a_consumer_closed_during_its_creation_is_never_there(broker) -> N
         client.send(client.close_command("consumer"))
         assert await client.outcome() == 0
     await asyncio.sleep(0.01)
-    assert not client.connection.consumers
+    assert not client.connection.attached.consumers
     assert await Client(broker).subscribe(TOPIC) == 0
 
 
@@ -73,7 +73,7 @@ async def test_a_producer_closed_during_its_creation_is_never_there(broker) -> N
     assert await second.outcome() == 0
     await asyncio.sleep(PROBE_TIMEOUT_SECONDS + 1)
     assert not second.has(Command.PRODUCER_SUCCESS)
-    assert not second.connection.producers
+    assert not second.connection.attached.producers
 
 
 @scenario()
@@ -233,7 +233,7 @@ async def test_who_comes_while_a_subscription_is_deleted_gets_a_new_one(
         assert await other.outcome() == 0
         await task
         assert not subscription.consumers
-        assert other.connection.consumers[1] in found.subscriptions["s"].consumers
+        assert other.connection.attached.consumers[1] in found.subscriptions["s"].consumers
         assert found.subscriptions["s"] is not subscription
 
 
@@ -436,7 +436,7 @@ async def test_an_ack_of_what_never_was_while_others_wait_for_redelivery(broker)
     await client.received(2)
     subscription = broker.broker.topics.get_loaded(NAME).subscriptions["s"]
     with subscription.dispatcher.hold():
-        subscription.redeliver(client.connection.consumers[1], None, None)
+        subscription.redeliver(client.connection.attached.consumers[1], None, None)
         for entry_id in (2**40, 2**63 - 1, 2**64 - 1):
             client.send(client.ack_command((ids[0][0], entry_id)))
             await client.take(Command.ACK_RESPONSE)
@@ -661,7 +661,7 @@ async def test_a_client_that_never_reads_its_answers_is_not_read_either(broker) 
     client.transport.reads = False
     ping = Command(type=Command.PING)
     ping.ping.SetInParent()
-    client.connection.write(bytes(2 << 20))
+    client.connection.output.write(bytes(2 << 20))
     pings = encode_command(ping) * 5000
     for _ in range(50):
         if client.transport.paused:
@@ -675,7 +675,7 @@ async def test_a_client_that_never_reads_its_answers_is_not_read_either(broker) 
     client.transport.reads = False
     client.transport.unread = 1 << 30
     client.connection.pause_writing()
-    client.connection._intake.hold_back()
+    client.connection.intake.hold_back()
     await asyncio.sleep(70)
     assert client.transport.closed
 

@@ -32,7 +32,7 @@ async def test_others_are_answered_before_a_flood_is_done(broker) -> None:
     flooder, other = Client(broker), Client(broker)
     await asyncio.sleep(0.01)
     flooder.send_bytes(ping() * 1000)
-    flooder.connection.flush()
+    flooder.connection.output.flush()
     assert 0 < pongs(flooder) < 100
     assert flooder.transport.paused
     other.send_bytes(ping())
@@ -52,7 +52,7 @@ async def test_a_handshake_in_pieces_goes_on_after_a_long_turn(broker) -> None:
     command.connect.client_version = "test"
     command.connect.protocol_version = 21
     whole = encode_command(command)
-    queue = client.connection._run_queue
+    queue = client.connection.broker.run_queue
     queue.deadline = clock.monotonic  # nothing is left of the turn
     client.send_bytes(whole[:7])
     del queue.deadline
@@ -141,7 +141,7 @@ async def test_requests_that_wait_for_storage_are_bounded_within_one_read(broker
         assert len(client.connection.requests) == most
         assert client.transport.paused
     await asyncio.sleep(0.1)
-    assert len(client.connection.consumers) == 2 * most
+    assert len(client.connection.attached.consumers) == 2 * most
     assert not client.transport.paused
 
 

@@ -125,7 +125,7 @@ async def commands_left_over(broker: BrokerInMemory, client: Client) -> None:
 
 async def does_not_read(broker: BrokerInMemory, client: Client) -> None:
     client.transport.reads = False
-    client.connection.write(bytes(2 << 20))
+    client.connection.output.write(bytes(2 << 20))
     await consumers_and_backlog(broker, client)
 
 
@@ -188,10 +188,10 @@ def test_a_closed_connection_is_freed_by_counting_references(state: Any, end: st
 async def test_what_has_come_of_a_frame_is_freed_although_answers_wait_to_be_read(broker) -> None:
     client = Client(broker)
     await half_a_frame(broker, client)
-    decoder = client.connection._decoder
+    decoder = client.connection.turns._decoder
     assert len(decoder._partial) >= 1 << 18
     client.connection.close()
-    assert client.connection._decoder is not decoder
+    assert client.connection.turns._decoder is not decoder
 
 
 # -- places in topics --------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_a_producer_that_was_being_closed_leaves_with_its_connection(topic, turn
                 await asyncio.sleep(0)
             client.hang_up()
             await asyncio.sleep(0.01)
-        assert len(client.connection.holdings) == 0
+        assert len(client.connection.client.holdings) == 0
         assert not isinstance(await other.open_producer(topic, "q", **exclusive), int)
 
     run()
@@ -267,7 +267,7 @@ def test_a_topic_that_fails_as_a_producer_leaves_keeps_nothing_else_of_its_conne
             assert await client.subscribe(topic, consumer_id=number, kind=SHARED) == 0
         client.send(watch_command(client))
         await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)
-        producer = next(iter(client.connection.producers.values()))
+        producer = next(iter(client.connection.attached.producers.values()))
         producer.topic.remove_producer = Mock(side_effect=ZeroDivisionError)
         connection, transport = client.connection, client.transport
         (client.hang_up if end == "hang_up" else getattr(connection, end))()
@@ -309,7 +309,7 @@ def commands(client: Client, rng: random.Random) -> Iterator[bytes]:
         elif kind == 7:
             command = client.seek_command((0, 0), number)
         else:
-            for number in list(client.connection.producers):
+            for number in list(client.connection.attached.producers):
                 sequence += 1
                 yield publish(number, sequence, b"x")
             continue
@@ -348,7 +348,7 @@ def test_whatever_clients_did_nothing_of_them_is_left(seed: int, caplog: Any) ->
             broker.bookie.release_held()
             await asyncio.sleep(6)  # a probe may be under way
             assert left_behind(broker) == []
-            assert [len(client.connection.holdings) for client in clients] == [0, 0, 0]
+            assert [len(client.connection.client.holdings) for client in clients] == [0, 0, 0]
             assert not any(map(len, (client.connection.requests for client in clients)))
             assert broker.broker.publish_buffer.bytes == 0
 

@@ -104,7 +104,7 @@ def test_an_event_that_cannot_be_costs_one_client_its_connection(caplog: Any) ->
     @scenario()
     async def run(broker: Any) -> None:
         client, other = Client(broker), Client(broker)
-        client.connection._intake.publishes_have_room()  # nothing had called it
+        client.connection.intake.publishes_have_room()  # nothing had called it
         assert client.transport.closed
         await other.subscribe(TOPIC)
 

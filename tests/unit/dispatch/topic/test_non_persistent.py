@@ -275,7 +275,7 @@ async def test_a_connection_that_ends_in_the_middle_of_a_read_leaves_nothing_beh
     assert await payloads(consumer) == [b"x"]
     topic = broker.broker.non_persistent.get(NAME)
     assert not topic.producers
-    assert client.connection.non_persistent_in_flight == 0
+    assert client.connection.client.non_persistent_in_flight == 0
     assert not topic._unanswered
 
 
@@ -440,7 +440,7 @@ async def test_an_unloaded_topic_tells_its_clients(broker) -> None:
     await client.take(Command.CLOSE_PRODUCER)
     await client.take(Command.CLOSE_CONSUMER)
     assert broker.broker.non_persistent.get(NAME) is None
-    assert not client.connection.producers
+    assert not client.connection.attached.producers
     assert await client.subscribe(TOPIC) == 0
 
 

@@ -1,0 +1,67 @@
+"""What one client can name in its commands: the producers, consumers and watchers it created."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.limits import RECENTLY_CLOSED_PRODUCERS_MAX
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.model.consumer import Consumer
+    from pulsark.dispatch.model.producer import Producer
+    from pulsark.dispatch.topics.topic_lists import TopicWatcher
+
+
+class Attached:
+    """Each by the id that the client gave it. What topics have of the client is in ``Holdings``."""
+
+    __slots__ = ("_recently_closed", "consumers", "producers", "waiting_producers", "watchers")
+
+    def __init__(self) -> None:
+        self.producers: dict[int, Producer] = {}
+        """Those that are ready to publish."""
+        self.waiting_producers: dict[int, Producer] = {}
+        """Those that will be ready, or refused, later."""
+        self.consumers: dict[int, Consumer] = {}
+        self.watchers: dict[int, TopicWatcher] = {}
+        self._recently_closed: dict[int, None] = {}
+
+    def add_producer(self, producer: Producer) -> None:
+        """A producer is ready: its SENDs are carried out from now on."""
+        self.producers[producer.producer_id] = producer
+        self._recently_closed.pop(producer.producer_id, None)
+
+    def drop_producer(self, producer: Producer) -> bool:
+        """The broker closes a producer; its SENDs on their way are ignored. Whether it was here."""
+        if self.producers.get(producer.producer_id) is not producer:
+            return False
+        del self.producers[producer.producer_id]
+        self._recently_closed[producer.producer_id] = None
+        while len(self._recently_closed) > RECENTLY_CLOSED_PRODUCERS_MAX:
+            del self._recently_closed[next(iter(self._recently_closed))]
+        return True
+
+    def was_closed(self, producer_id: int) -> bool:
+        """Whether the broker closed a producer with this id, and the client may not know it yet."""
+        return producer_id in self._recently_closed
+
+    def drop_consumer(self, consumer: Consumer) -> bool:
+        """The broker closes a consumer. Whether it was here."""
+        if self.consumers.get(consumer.consumer_id) is not consumer:
+            return False
+        del self.consumers[consumer.consumer_id]
+        return True
+
+    def drop_watcher(self, watcher_id: int) -> None:
+        """A client watches a list of topics no more."""
+        watcher = self.watchers.pop(watcher_id, None)
+        if watcher is not None:
+            watcher.close()
+
+    def clear(self) -> None:
+        """The client is gone."""
+        self.producers.clear()
+        self.waiting_producers.clear()
+        self.consumers.clear()
+        for watcher_id in list(self.watchers):
+            self.drop_watcher(watcher_id)

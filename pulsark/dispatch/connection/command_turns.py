@@ -1,0 +1,158 @@
+"""The commands that arrived from one client: carried out in order, and a bounded part a turn.
+
+A turn has a deadline, and a number of requests that may begin in it. What is left when it is over
+waits in the broker's run queue, and the socket is not read meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.errors import ProtocolError
+from pulsark.limits import (
+    HANDSHAKE_FRAME_BYTES_MAX,
+    READ_WHILE_FULL_BYTES,
+    REQUESTS_PER_TURN_MAX,
+    REQUESTS_UNDER_WAY_MAX,
+)
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.frames import FrameDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pulsark.dispatch.connection.connection import Connection
+
+log = logging.getLogger(__name__)
+
+_SEND = pb.BaseCommand.SEND
+
+
+class CommandTurns:
+    """From the bytes of one connection's socket to the commands in them."""
+
+    __slots__ = (
+        "_closed",
+        "_commands",
+        "_connection",
+        "_deadline",
+        "_decoder",
+        "_intake",
+        "_loop",
+        "_now",
+        "_polled_at",
+        "_requests",
+        "_run_queue",
+        "_sends",
+        "_steps",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sends = connection.sends
+        self._requests = connection.requests
+        self._intake = connection.intake
+        self._run_queue = connection.broker.run_queue
+        self._now = connection.broker.clock.monotonic
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
+        self._commands: Iterator[tuple[pb.BaseCommand, bytes | None]] = iter(())
+        self._steps: Iterator[bool] | None = None
+        """Of the command that is being carried out, if that takes long."""
+        self._polled_at = -1.0
+        self._deadline = 0.0
+        self._closed = False
+
+    def set_max_frame_size(self, size: int) -> None:
+        """From the next frame on, frames may have up to ``size`` bytes."""
+        self._decoder.max_frame_size = size
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes of the socket go."""
+        if self._intake.waits_for_others:
+            return self._decoder.get_buffer(READ_WHILE_FULL_BYTES)
+        return self._decoder.get_buffer()
+
+    def received(self, nbytes: int) -> None:
+        """Bytes are in the buffer that ``get_buffer`` gave: begin with the commands in them."""
+        decoder = self._decoder
+        full = decoder.fills(nbytes)
+        self._commands = decoder.buffer_updated(nbytes)
+        polled_at = self._loop.time()
+        if polled_at != self._polled_at:  # else the loop reads on in the same turn
+            self._polled_at = polled_at
+            self._deadline = self._run_queue.deadline()
+        if self._carry_out(self._deadline):
+            decoder.read_less()
+            return
+        if full:
+            decoder.read_more()
+        self._intake.hold_back()
+
+    def go_on_later(self) -> None:
+        """Carry out what is left, in a later turn."""
+        self._run_queue.call(self._go_on)
+
+    def take_steps(self, steps: Iterator[bool]) -> None:
+        """Carry out a command in steps, the first one now, with the work of others in between.
+
+        An item says whether there is more to do. What the client sent behind it waits.
+        """
+        if next(steps, False):
+            self._steps = steps
+
+    def close(self) -> None:
+        """Forget what arrived, also the part of a frame: the client is not served any more."""
+        self._closed = True
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
+        self._commands, self._steps = iter(()), None
+        del self._connection
+
+    def _go_on(self) -> None:
+        if not self._closed and not self._carry_out(self._run_queue.deadline()):
+            self._intake.rest_done()
+
+    def _carry_out(self, deadline: float) -> bool:
+        """Carry out commands until all are done or the turn is over.
+
+        Says whether something is left: then the next turn is for that, before more is read.
+        """
+        now, requests, connection = self._now, self._requests, self._connection
+        most = min(REQUESTS_UNDER_WAY_MAX, len(requests) + REQUESTS_PER_TURN_MAX)
+        is_left = False
+        try:
+            if self._steps is not None and not next(self._steps, False):
+                self._steps = None
+            if self._steps is not None:
+                is_left = True
+            else:
+                send, carry_out = self._sends.carry_out, connection.carry_out
+                for command, entry in self._commands:
+                    if entry is not None and command.type == _SEND:
+                        send(command.send, entry)
+                        if now() >= deadline:
+                            is_left = True
+                            break
+                    else:
+                        carry_out(command)
+                        if now() >= deadline or len(requests) >= most or self._steps is not None:
+                            is_left = True
+                            break
+                    if self._closed:
+                        return False
+        except ProtocolError as error:
+            log.info("%s: protocol error, closing: %s", connection.address, error)
+            connection.close()
+            return False
+        except Exception as error:  # noqa: BLE001 - a defect, which ``give_up`` reports
+            connection.give_up(error)
+            return False
+        # At the deadline, too, or the loop would read on, up to 32 times in a row.
+        if is_left or now() >= deadline:
+            is_left = True
+            self._intake.leave_rest()
+        if self._sends.published_to:
+            self._sends.store()
+        return is_left

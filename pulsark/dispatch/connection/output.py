@@ -1,0 +1,141 @@
+"""What goes to one client: bytes that wait for its socket, and whether it reads them.
+
+Bytes are collected and written once a turn of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from pulsark.limits import UNREAD_OUTPUT_BYTES_MAX
+from pulsark.wire.frames import encode_command
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from pulsark.wire import pulsar_pb2 as pb
+
+
+class Output:
+    """The sending half of one connection."""
+
+    __slots__ = (
+        "_caught_up",
+        "_flush_scheduled",
+        "_large_answer",
+        "_loop",
+        "_message_bytes",
+        "_on_room",
+        "_on_write",
+        "_pieces",
+        "_transport",
+        "_unread_max",
+        "closed",
+        "lags",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        max_message_size: int,
+        on_write: Callable[[], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        """``on_write`` is called after each write to a client that lags.
+
+        ``on_room`` is called when messages may follow again, after too many waited for one turn.
+        """
+        self.closed = False
+        self.lags = False
+        """Whether more waits for the client than its socket takes."""
+        self._transport = transport
+        self._on_write = on_write
+        self._on_room = on_room
+        self._unread_max = 2 * UNREAD_OUTPUT_BYTES_MAX + max_message_size
+        self._loop = asyncio.get_running_loop()
+        self._pieces: list[bytes] = []
+        self._message_bytes = 0
+        self._flush_scheduled = False
+        self._large_answer = asyncio.Lock()
+        self._caught_up: asyncio.Future[None] | None = None
+        transport.set_write_buffer_limits(high=UNREAD_OUTPUT_BYTES_MAX)
+
+    def send(self, command: pb.BaseCommand) -> None:
+        """Queue a command."""
+        if not self.closed:
+            self.write(encode_command(command))
+
+    def send_frame(self, pieces: Iterable[bytes]) -> None:
+        """Queue a frame that is encoded already."""
+        if not self.closed:
+            for piece in pieces:
+                self.write(piece)
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for the socket; they leave in this turn of the event loop."""
+        self._pieces.append(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def write_message(self, head: bytes, data: bytes) -> bool:
+        """Queue a message. Whether others may follow before ``on_room`` is called."""
+        self._pieces.append(head)
+        self.write(data)
+        self._message_bytes += len(data)
+        return self._message_bytes <= UNREAD_OUTPUT_BYTES_MAX
+
+    def write_now(self, data: bytes) -> None:
+        """Queue bytes and flush."""
+        self._pieces.append(data)
+        self.flush()
+
+    def flush(self) -> None:
+        """Give the socket what is queued, without waiting for the end of this turn."""
+        self._flush_scheduled = False
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            self._transport.writelines(pieces)
+            if self.lags:
+                self._on_write()
+        if self._message_bytes:
+            was_full = self._message_bytes > UNREAD_OUTPUT_BYTES_MAX
+            self._message_bytes = 0
+            if was_full:
+                self._on_room()
+
+    @property
+    def takes_answers(self) -> bool:
+        """Whether the client reads at all: more than its messages and one large one waits."""
+        return self._transport.get_write_buffer_size() <= self._unread_max
+
+    def catch_up(self) -> None:
+        """The socket took what waited for the client."""
+        self.lags = False
+        if self._caught_up is not None and not self._caught_up.done():
+            self._caught_up.set_result(None)
+
+    @contextlib.asynccontextmanager
+    async def large_answer(self) -> AsyncIterator[None]:
+        """Around a request whose answer may be large: the next one waits until it was read."""
+        async with self._large_answer:
+            yield
+            self.flush()
+            if self.lags and not self.closed:
+                self._caught_up = self._loop.create_future()
+                await self._caught_up
+
+    def close(self) -> None:
+        """Take nothing more. What is queued may still be flushed."""
+        self.closed = True
+        self._on_write = self._on_room = _ignore
+
+    def drop(self) -> None:
+        """Forget what is queued."""
+        self._pieces.clear()
+
+
+def _ignore() -> None:
+    """The client is gone."""
