@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 class Attached:
     """Each by the id that the client gave it. What topics have of the client is in ``Holdings``."""
 
-    __slots__ = ("_recently_closed", "consumers", "producers", "waiting_producers", "watchers")
-
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
         """Those that are ready to publish."""

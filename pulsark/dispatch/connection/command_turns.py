@@ -33,22 +33,6 @@ _SEND = pb.BaseCommand.SEND
 class CommandTurns:
     """From the bytes of one connection's socket to the commands in them."""
 
-    __slots__ = (
-        "_closed",
-        "_commands",
-        "_connection",
-        "_deadline",
-        "_decoder",
-        "_intake",
-        "_loop",
-        "_now",
-        "_polled_at",
-        "_requests",
-        "_run_queue",
-        "_sends",
-        "_steps",
-    )
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._sends = connection.sends

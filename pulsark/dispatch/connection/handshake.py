@@ -32,8 +32,6 @@ class Handshake:
     Until it is done, `answer` is all that the client's commands reach.
     """
 
-    __slots__ = ("_settings", "client_version", "protocol_version", "state")
-
     def __init__(self, settings: Settings) -> None:
         self.state = State.CONNECTING
         self.client_version = ""

@@ -1,4 +1,4 @@
-"""What one connection is read for, and what keeps it from being read: back-pressure.
+"""Back-pressure: whether one connection is read, and what keeps it from being read.
 
 `reading` has the states. Limits are reached as a whole and left by half, so that a connection does
 not change between two states with each receipt.
@@ -25,21 +25,7 @@ _READING, _BEHIND, _STUCK, _QUEUED = State.READING, State.BEHIND, State.STUCK, S
 
 
 class Intake:
-    """That of one connection."""
-
-    __slots__ = (
-        "_buffer",
-        "_connection",
-        "_counted",
-        "_output",
-        "_producers",
-        "_publishes_max",
-        "_reading",
-        "_requests",
-        "_transport",
-        "bytes",
-        "publishes",
-    )
+    """Reads, or does not read, the socket of one connection."""
 
     def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
         self.publishes = 0

@@ -21,21 +21,6 @@ if TYPE_CHECKING:
 class Output:
     """The sending half of one connection."""
 
-    __slots__ = (
-        "_caught_up",
-        "_flush_scheduled",
-        "_large_answer",
-        "_loop",
-        "_message_bytes",
-        "_on_room",
-        "_on_write",
-        "_pieces",
-        "_transport",
-        "_unread_max",
-        "closed",
-        "lags",
-    )
-
     def __init__(
         self,
         transport: asyncio.Transport,

@@ -1,7 +1,7 @@
 """Whether a connection is read: its states, and what leads from one to another. Pure.
 
-A connection that is not read waits for something, and each state says for what: so there is
-always somebody who makes it go on. `intake` finds out what happened and does what a state means.
+A connection that is not read waits for something, and each state says for what: so something
+always makes it go on. `intake` finds out what happened and does what a state means.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Event(Enum):
     ROOM = "room"
     """Half of each limit is free."""
     CALLED = "called"
-    """Its turn has come in the publish buffer."""
+    """The publish buffer lets it go on."""
     LEFT = "left"
     """A turn ends before all that was read is carried out."""
     LEFT_FOR_REQUESTS = "left for requests"

@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 class Sends:
     """Carries out the SENDs of one connection."""
 
-    __slots__ = (
-        "_attached",
-        "_handshake",
-        "_intake",
-        "_ledgers",
-        "_output",
-        "_producers",
-        "published_to",
-    )
-
     def __init__(self, connection: Connection) -> None:
         self.published_to: set[AnyTopic] = set()
         """Topics that got something in this turn, and are to be flushed at its end."""

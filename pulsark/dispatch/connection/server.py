@@ -25,7 +25,7 @@ class Server:
     async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Take the port; returns it (``port`` 0 takes a free one). ``ConfigError`` if in use.
 
-        Nobody is served before ``serve``.
+        No client is served before ``serve``.
         """
         loop = asyncio.get_running_loop()
         try:

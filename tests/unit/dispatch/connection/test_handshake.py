@@ -1,0 +1,36 @@
+"""The handshake alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsark.config.settings import Settings
+from pulsark.dispatch.connection.handshake import PROTOCOL_VERSION, Handshake, State
+from pulsark.errors import ProtocolError
+from pulsark.wire import pulsar_pb2 as pb
+
+Command = pb.BaseCommand
+
+
+def connect(version: int) -> pb.BaseCommand:
+    command = Command(type=Command.CONNECT)
+    command.connect.client_version = "c" * 1000
+    command.connect.protocol_version = version
+    return command
+
+
+@pytest.mark.parametrize("version", [0, 21, 99])
+def test_both_sides_speak_what_the_older_one_speaks(version: int) -> None:
+    handshake = Handshake(Settings(maxMessageSize=1 << 20))
+    answer = handshake.answer(connect(version)).connected
+    assert answer.protocol_version == handshake.protocol_version == min(version, PROTOCOL_VERSION)
+    assert answer.max_message_size == 1 << 20
+    assert handshake.state is State.CONNECTED
+    assert handshake.client_version == "c" * 128
+
+
+def test_nothing_else_comes_before_it() -> None:
+    handshake = Handshake(Settings())
+    with pytest.raises(ProtocolError, match="LOOKUP before CONNECT"):
+        handshake.answer(Command(type=Command.LOOKUP))
+    assert handshake.state is State.CONNECTING
