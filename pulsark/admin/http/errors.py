@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from pulsark.dispatch.topics.topic_making import NamespaceFullError
 from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.metadata.resources import (
+from pulsark.metadata.records import (
     AlreadyExistsError,
     DoesNotExistError,
     InUseError,

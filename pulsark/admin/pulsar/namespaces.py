@@ -27,7 +27,7 @@ from pulsark.admin.pulsar.policies import existing_namespace
 from pulsark.admin.pulsar.policy_table import NEUTRAL, policies_of
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.metadata.resources import Namespace, check_boundaries, even_boundaries
+from pulsark.metadata.namespaces import Namespace, check_boundaries, even_boundaries
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 

@@ -26,7 +26,8 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
-from pulsark.metadata.resources import InUseError, PartitionedTopic
+from pulsark.metadata.records import InUseError
+from pulsark.metadata.topic_resources import PartitionedTopic
 from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(prefix=TOPICS, tags=["topics"])

@@ -34,13 +34,13 @@ from pulsark.admin.pulsar.policy_table import (
     Policy,
     PolicyPath,
     Unset,
-    backlog_quota,
-    check_quotas_below_retention,
 )
+from pulsark.admin.pulsar.policy_values import backlog_quota, check_quotas_below_retention
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.policies.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE, applied
 from pulsark.limits import TOPIC_PROPERTIES_MAX
-from pulsark.metadata.resources import Namespace, initial_policies
+from pulsark.metadata.namespaces import Namespace
+from pulsark.metadata.resources import initial_policies
 from pulsark.wire.topic_name import TopicName
 
 router = APIRouter(tags=["policies"])

@@ -36,7 +36,7 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import LEDGERS_PER_TURN_MAX, TOPIC_PROPERTIES_MAX
-from pulsark.metadata.resources import InUseError
+from pulsark.metadata.records import InUseError
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.topic_name import PERSISTENT, TopicName
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import StorageError
 from pulsark.metadata.paths import TABLES, topic_below, topics_path
-from pulsark.metadata.resources import InUseError, InvalidResourceError
+from pulsark.metadata.records import InUseError, InvalidResourceError
 from pulsark.storage.table.root_identity import storage_root_of
 from pulsark.wire.topic_name import TopicName
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pulsark.metadata.resources import InUseError, InvalidResourceError
+from pulsark.metadata.records import InUseError, InvalidResourceError
 from pulsark.storage.table.files.table_limits import FILES_PER_ATTACH_MAX
 from pulsark.storage.table.root_identity import storage_root_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.model.interfaces import COMPACTION_SUBSCRIPTION
 from pulsark.dispatch.policies.policies import auto_topic_creation
 from pulsark.errors import ClientError, ServerError
-from pulsark.metadata.resources import AlreadyExistsError
+from pulsark.metadata.records import AlreadyExistsError
 from pulsark.wire.position import LATEST
 from pulsark.wire.topic_name import TopicName
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.dispatch.topics.topic_making import TopicMaking
-    from pulsark.metadata.resources import PartitionedTopic, Resources
+    from pulsark.metadata.resources import Resources
+    from pulsark.metadata.topic_resources import PartitionedTopic
 
 log = logging.getLogger(__name__)
 

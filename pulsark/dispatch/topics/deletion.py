@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
-from pulsark.metadata.resources import InUseError
+from pulsark.metadata.records import InUseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

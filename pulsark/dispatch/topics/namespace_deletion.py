@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pulsark.metadata.paths import MANAGED_LEDGERS, namespace_schemas_path, topic_below, topics_path
-from pulsark.metadata.resources import InUseError
+from pulsark.metadata.records import InUseError
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 if TYPE_CHECKING:

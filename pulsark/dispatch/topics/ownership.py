@@ -17,7 +17,8 @@ from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.wire.hashes import bundle_hash
 
 if TYPE_CHECKING:
-    from pulsark.metadata.resources import Namespace, Resources
+    from pulsark.metadata.namespaces import Namespace
+    from pulsark.metadata.resources import Resources
     from pulsark.wire.topic_name import TopicName
 
 

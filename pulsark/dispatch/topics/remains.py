@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
     from pulsark.dispatch.topics.topic_tables import TopicTables
-    from pulsark.metadata.resources import Namespace, Resources
+    from pulsark.metadata.namespaces import Namespace
+    from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
     from pulsark.storage.ledger.manager import LedgerManager
 

@@ -1,43 +1,23 @@
 """Avro's binary encoding, all messages at once.
 
-Values are read field by field with numpy: each message has a place that moves on, and each step
-reads one thing of every message. In arrays and maps, a step reads the next element of all messages
-that have one. If few are left, and for recursive records, it reads message by message.
+Recursive records, and messages that the reader leaves, are read one by one.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pulsark.rows.arrow.arrays import (
-    Bools,
-    Ints,
-    cells_of,
-    ends_of,
-    from_zigzag,
-    grouped,
     joined,
-    not_text,
-    repeated_names,
-    slices,
-    text,
-    to_zigzag,
-    varints,
 )
-from pulsark.rows.arrow.fields import varints as read_varints
-from pulsark.rows.arrow.schema import TIMESTAMP
-from pulsark.rows.values.avro_one_by_one import TIME_UNITS, AvroOneByOne, is_empty
-from pulsark.rows.values.decimals import decimal_bytes, decimals
-from pulsark.rows.values.primitives import as_cells, dates, timestamps
+from pulsark.rows.values.avro_one_by_one import AvroOneByOne
+from pulsark.rows.values.avro_reader import AvroReader
+from pulsark.rows.values.avro_writer import avro_pieces
 from pulsark.rows.values.types import (
     arrow_type,
-    from_start,
     spread,
     valid,
     with_nulls,
@@ -45,30 +25,11 @@ from pulsark.rows.values.types import (
 from pulsark.schemas.avro import (
     Array,
     AvroType,
-    Enumeration,
-    Fixed,
     Map,
-    Primitive,
     Record,
     Union,
 )
-from pulsark.schemas.columns import branch_of, is_decimal, of_avro
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-FEW: Final = 16
-"""Elements are read together while at least this many messages have a next one: each numpy call has
-a fixed cost."""
-ROUNDS_MAX: Final = 1000
-"""Elements of one array or map that are read together at most."""
-
-_PADDING: Final = bytes(16)
-_DATE: Final = "date"
-_FIXED_SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
-_VARINT_BYTES_MAX: Final = 10
-_END: Final = b"\0"
-"""The end of an array or a map: a block without elements."""
+from pulsark.schemas.columns import of_avro
 
 
 def avro_codec(avro: AvroType, definition: Any) -> AvroCodec | AvroOneByOne | None:
@@ -115,7 +76,7 @@ class AvroCodec:
             return spread(self.decode(payloads.drop_null()), present)
         if not len(payloads):
             return pa.nulls(0, self.type)
-        reader = _Reader(payloads)
+        reader = AvroReader(payloads)
         found = reader.read(self._avro, self.type, np.arange(len(payloads)))
         assert found is not None
         left = reader.left
@@ -132,384 +93,7 @@ class AvroCodec:
         present = valid(values)
         if not present.all():
             return spread(self.encode(values.drop_null()), present)
-        pieces = _pieces(self._avro, values)
+        pieces = avro_pieces(self._avro, values)
         if pieces is None:
             return pa.nulls(len(values), pa.binary())
         return joined(pieces, len(values))
-
-
-class _Reader:
-    """Where the reading of each message is."""
-
-    def __init__(self, payloads: pa.Array) -> None:
-        numbers = np.frombuffer(payloads.buffers()[1], np.int32)
-        offsets: Ints = numbers[payloads.offset :][: len(payloads) + 1].astype(np.int64)
-        held = payloads.buffers()[2]
-        raw = (held.to_pybytes() if held is not None else b"") + _PADDING
-        self._buffer = pa.py_buffer(raw)
-        self._data = np.frombuffer(raw, np.uint8)
-        self._position = offsets[:-1].copy()
-        self._ends = offsets[1:]
-        self._bad = np.zeros(len(payloads), np.bool_)
-        self.left = np.zeros(len(payloads), np.bool_)
-        """Messages that have to be read one by one."""
-
-    def wrong(self) -> Bools:
-        """Messages that were not read, or not to their end."""
-        found: Bools = self._bad | (self._position != self._ends)
-        return found
-
-    def read(self, avro: AvroType, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
-        """The next value of the given messages. Without a column, ``None``, it is passed over."""
-        if kind is None:
-            # What is passed over may have any depth: it ends where the data do.
-            rows = rows[~(self._bad[rows] | self.left[rows])]
-            if not len(rows) or is_empty(avro):
-                return None
-        match avro:
-            case Primitive():
-                return self._primitive(avro, rows)
-            case Enumeration():
-                return self._of_numbers(avro, self._longs(rows), rows)
-            case Fixed(size=size):
-                return slices(self._buffer, *self._take(rows, np.full(len(rows), size, np.int64)))
-            case Union():
-                return self._union(avro, kind, rows)
-            case Record():
-                return self._record(avro, kind, rows)
-            case Array(items):
-                return self._array(items, kind, rows)
-        return self._map(avro.values, kind, rows)
-
-    def _record(self, record: Record, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
-        columns: dict[str, pa.Array | None] = {}
-        for name, field in record.fields.items():
-            shown = kind is not None and kind.get_field_index(name) >= 0
-            of_field = kind.field(name).type if kind is not None and shown else None
-            columns[name] = self.read(field.type, of_field, rows)
-        if kind is None:
-            return None
-        found = [columns[field.name] for field in kind]
-        return pa.StructArray.from_arrays(found, fields=list(kind))
-
-    def _primitive(self, avro: Primitive, rows: Ints) -> pa.Array:
-        if avro.kind in ("int", "long"):
-            return self._of_numbers(avro, self._longs(rows), rows)
-        if avro.kind in _FIXED_SIZES:
-            size = _FIXED_SIZES[avro.kind]
-            starts, _ = self._take(rows, np.full(len(rows), size, np.int64))
-            return self._of_cells(avro, starts, rows)
-        starts, ends = self._take(rows, self._longs(rows))
-        if is_decimal(avro):
-            return decimals(self._data, starts, ends, avro)
-        found = slices(self._buffer, starts, ends)
-        if avro.kind == "bytes":
-            return found
-        shown = text(found)
-        if shown is None:
-            broken = not_text(found)
-            self._check(rows, ~broken)
-            shown = text(with_nulls(found, broken))
-        return shown
-
-    def _of_cells(self, avro: Primitive, starts: Ints, rows: Ints) -> pa.Array:
-        """What stands in a number of bytes that is always the same."""
-        if avro.kind == "boolean":
-            found = self._data[starts]
-            self._check(rows, found <= 1)
-            return pa.array(found == 1)
-        cells = self._data[starts[:, None] + np.arange(_FIXED_SIZES[avro.kind])]
-        code = "<f4" if avro.kind == "float" else "<f8"
-        return pa.array(np.ascontiguousarray(cells).view(code)[:, 0])
-
-    def _of_numbers(self, avro: AvroType, numbers: Ints, rows: Ints) -> pa.Array:
-        """What is written as a number."""
-        if isinstance(avro, Enumeration):
-            good = self._check(rows, (numbers >= 0) & (numbers < len(avro.symbols)))
-            places = np.where(good, numbers, 0)
-            if not avro.symbols:
-                return pa.nulls(len(rows), pa.string())
-            return pa.array(avro.symbols, pa.string()).take(pa.array(places))
-        assert isinstance(avro, Primitive)
-        if avro.kind == "int":
-            good = self._check(rows, numbers == numbers.astype(np.int32))
-            numbers = np.where(good, numbers, 0)
-            return dates(numbers) if avro.logical == _DATE else pa.array(numbers, pa.int32())
-        unit = TIME_UNITS.get(avro.logical)
-        return pa.array(numbers) if unit is None else timestamps(numbers, unit)
-
-    def _union(self, union: Union, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
-        places = self._longs(rows)
-        self._check(rows, (places >= 0) & (places < len(union.branches)))
-        shown = branch_of(union) if kind is not None else None
-        found = None
-        for place, branch in enumerate(union.branches):
-            here = places == place
-            if branch is shown:
-                found = spread(self.read(branch, kind, rows[here]), here)
-            elif here.any():
-                self.read(branch, None, rows[here])
-        return found
-
-    # -- arrays and maps -------------------------------------------------------------------
-
-    def _array(self, items: AvroType, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
-        counts = self._counts(rows)
-        of_items = None if kind is None else kind.value_type
-        if isinstance(items, Enumeration) or str(items) in ("int", "long"):
-            counts, starts = self._numbers_of(counts, rows)
-            numbers = from_zigzag(read_varints(self._data, starts)[0])
-            found = self._of_numbers(items, numbers, np.repeat(rows, counts))
-        elif str(items) in _FIXED_SIZES and isinstance(items, Primitive):
-            counts, starts = self._cells_of(counts, rows, _FIXED_SIZES[items.kind])
-            found = self._of_cells(items, starts, np.repeat(rows, counts))
-        else:
-            counts, places, rounds = self._rounds(counts, rows, [(items, of_items)])
-            found = _in_order(rounds[0], places, of_items)
-        self._end_blocks(counts, rows)
-        return None if kind is None else pa.ListArray.from_arrays(ends_of(counts), found, kind)
-
-    def _map(self, values: AvroType, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
-        of_values = None if kind is None else kind.item_type
-        parts: list[tuple[AvroType, pa.DataType | None]] = [
-            (_KEY, pa.string()),
-            (values, of_values),
-        ]
-        counts, places, rounds = self._rounds(self._counts(rows), rows, parts)
-        self._end_blocks(counts, rows)
-        if kind is None:
-            return None
-        keys = pc.fill_null(_in_order(rounds[0], places, pa.string()), "")
-        items = _in_order(rounds[1], places, of_values)
-        ends = ends_of(counts)
-        # Of equal keys the last one counts.
-        self.left[rows[repeated_names(keys, ends.to_numpy())]] = True
-        return pa.MapArray.from_arrays(ends, keys, items, kind)
-
-    def _counts(self, rows: Ints) -> Ints:
-        """Elements of the first block of each, which nearly always is all there is."""
-        counts = self._longs(rows)
-        odd = (counts < 0) | (counts > self._ends[rows] - self._position[rows])
-        self.left[rows[odd]] = True
-        found: Ints = np.where(odd | self._bad[rows] | self.left[rows], 0, counts)
-        return found
-
-    def _end_blocks(self, counts: Ints, rows: Ints) -> None:
-        """Behind the elements no other block may begin."""
-        some = rows[counts > 0]
-        self.left[some[self._longs(some) != 0]] = True
-
-    def _rounds(
-        self, counts: Ints, rows: Ints, parts: Sequence[tuple[AvroType, pa.DataType | None]]
-    ) -> tuple[Ints, Ints, list[list[Any]]]:
-        """Elements of some parts each, read for all messages together: how many each message has,
-        where each of the elements belongs, and for each part the columns that were read."""
-        done = np.zeros(len(rows), np.int64)
-        rounds: list[list[Any]] = [[] for _ in parts]
-        owners: list[Ints] = []
-        while True:
-            more = np.flatnonzero((counts > done) & ~self._bad[rows] & ~self.left[rows])
-            if len(more) < FEW or len(owners) == ROUNDS_MAX:
-                self.left[rows[more]] = True
-                break
-            for (avro, kind), columns in zip(parts, rounds, strict=True):
-                columns.append(self.read(avro, kind, rows[more]))
-            done[more] += 1
-            owners.append(more)
-        firsts = np.cumsum(done) - done
-        places = [firsts[more] + k for k, more in enumerate(owners)]
-        return done, np.concatenate([*places, np.zeros(0, np.int64)]), rounds
-
-    def _numbers_of(self, counts: Ints, rows: Ints) -> tuple[Ints, Ints]:
-        """How many numbers follow in each message, and where each of them begins."""
-        position = self._position[rows]
-        first = np.searchsorted(self._number_ends, position)
-        last = np.minimum(first + counts, len(self._number_ends)) - 1
-        after = np.where(counts > 0, self._number_ends[last] + 1, position)
-        good = self._check(rows, after <= self._ends[rows])
-        counts = np.where(good, counts, 0)
-        self._position[rows] = np.where(good, after, position)
-        number = _within(counts) + np.repeat(first, counts)
-        starts = np.repeat(position, counts)
-        later = _within(counts) > 0
-        starts[later] = self._number_ends[number[later] - 1] + 1
-        owners = np.repeat(rows, counts)
-        self._check(owners, self._number_ends[number] - starts < _VARINT_BYTES_MAX)
-        return counts, starts
-
-    @cached_property
-    def _number_ends(self) -> Ints:
-        """Bytes that end a number, if they are part of one."""
-        found: Ints = np.flatnonzero(self._data < 0x80)
-        return found
-
-    def _cells_of(self, counts: Ints, rows: Ints, size: int) -> tuple[Ints, Ints]:
-        """How many values of a size follow in each message, and where each of them begins."""
-        starts, ends = self._take(rows, counts * size)
-        counts = (ends - starts) // size
-        return counts, np.repeat(starts, counts) + _within(counts) * size
-
-    # -- what each step does ---------------------------------------------------------------
-
-    def _check(self, rows: Ints, good: Bools) -> Bools:
-        self._bad[rows[~good]] = True
-        return good
-
-    def _take(self, rows: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-        """Starts and ends of the next ``sizes`` bytes; nothing for messages that have fewer."""
-        start: Ints = self._position[rows]
-        good = self._check(rows, (sizes >= 0) & (sizes <= self._ends[rows] - start))
-        end: Ints = np.where(good, start + sizes, start)
-        self._position[rows] = end
-        return start, end
-
-    def _longs(self, rows: Ints) -> Ints:
-        """The next number of each, in zigzag."""
-        position, ends = self._position[rows], self._ends[rows]
-        values, after = read_varints(self._data, position)
-        good = self._check(rows, after <= ends)
-        self._position[rows] = np.where(good, after, ends)
-        return from_zigzag(values)
-
-
-_KEY: Final = Primitive("string")
-
-
-def _within(counts: Ints) -> Ints:
-    """0, 1, ... for each."""
-    found: Ints = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return found
-
-
-def _in_order(columns: Sequence[Any], places: Ints, kind: pa.DataType | None) -> pa.Array:
-    """What was read in rounds, each element at its place."""
-    if kind is None or not columns:
-        return pa.nulls(0, kind)
-    order = np.empty(len(places), np.int64)
-    order[places] = np.arange(len(places))
-    return pa.concat_arrays(columns).take(pa.array(order))
-
-
-# -- writing -----------------------------------------------------------------------------------
-
-
-def _pieces(avro: AvroType, values: pa.Array) -> list[pa.Array] | None:
-    """The encoded pieces of each value, in order; values that must not be null may be.
-
-    ``None`` if there may be something for which there is no column.
-    """
-    match avro:
-        case Union():
-            return _union_pieces(avro, values)
-        case Record():
-            return _record_pieces(avro, values)
-        case Array(items):
-            lists = from_start(values.drop_null())
-            elements = _pieces(items, lists.values[: _count(lists)])
-            return _block(elements, lists, valid(values))
-        case Map(items):
-            maps = from_start(values.drop_null())
-            count = _count(maps)
-            elements = _pieces(items, maps.items[:count])
-            if elements is not None:
-                elements = [*_primitive_pieces(_KEY, maps.keys[:count]), *elements]
-            return _block(elements, maps, valid(values))
-        case Enumeration(symbols=symbols):
-            places = pc.index_in(values, pa.array(symbols, pa.string()))
-            return [_longs(pc.fill_null(places, 0).to_numpy())]
-        case Fixed():
-            return [values]
-    return _primitive_pieces(avro, values)
-
-
-def _union_pieces(union: Union, values: pa.Array) -> list[pa.Array] | None:
-    branch = branch_of(union)
-    assert branch is not None
-    place = union.branches.index(branch)
-    here = valid(values)
-    inside = _pieces(branch, values.drop_null())
-    if inside is None:
-        return None
-    count = int(here.sum())
-    if here.all():
-        return [_branch(place, count), *inside]
-    written = joined([_branch(place, count), *inside], count)
-    # Null is the other one of two, or there is none and this will not be equal.
-    return [pc.coalesce(spread(written, here), _branch(1 - place, 1)[0])]
-
-
-def _record_pieces(record: Record, values: pa.Array) -> list[pa.Array] | None:
-    columns = dict(zip(values.type.names, values.flatten(), strict=True))
-    pieces: list[pa.Array] = []
-    for name, field in record.fields.items():
-        if name in columns:
-            found = _pieces(field.type, columns[name])
-        else:
-            nothing = _nothing(field.type)
-            found = None if nothing is None else [pa.repeat(pa.scalar(nothing), len(values))]
-        if found is None:
-            return None
-        pieces += found
-    return pieces
-
-
-def _nothing(avro: AvroType) -> bytes | None:
-    """How it is written that there is no value, of a type without a column."""
-    match avro:
-        case Union(branches):
-            nulls = [place for place, branch in enumerate(branches) if str(branch) == "null"]
-            return bytes([nulls[0] * 2]) if nulls and nulls[0] < 64 else None
-        case Array() | Map():
-            return _END
-    return b"" if is_empty(avro) else None
-
-
-def _count(lists: Any) -> int:
-    return int(lists.offsets[-1].as_py()) if len(lists) else 0
-
-
-def _block(elements: list[pa.Array] | None, lists: Any, present: Bools) -> list[pa.Array] | None:
-    """Arrays or maps: how many elements, those, and the end."""
-    if elements is None:
-        return None
-    if not len(lists):
-        return [spread(joined((), 0), present)]
-    offsets = lists.offsets.to_numpy()
-    counts = np.diff(offsets)
-    some = counts > 0
-    pieces = [
-        varints(counts.astype(np.uint64) << np.uint64(1), present=some),
-        grouped(joined(elements, int(offsets[-1])), offsets),
-        cells_of(np.zeros((len(counts), 1), np.uint8)),
-    ]
-    return pieces if present.all() else [spread(joined(pieces, len(counts)), present)]
-
-
-def _primitive_pieces(avro: Primitive, values: pa.Array) -> list[pa.Array]:
-    match avro.kind:
-        case "boolean":
-            numbers = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-            return [cells_of(numbers.astype(np.uint8)[:, None])]
-        case "int" | "long":
-            if pa.types.is_date32(values.type):
-                values = values.cast(pa.int32())
-            numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy()
-            unit = TIME_UNITS.get(avro.logical) if values.type == TIMESTAMP else None
-            return [_longs(numbers // unit if unit is not None else numbers)]
-        case "float" | "double":
-            code = "<f4" if avro.kind == "float" else "<f8"
-            numbers = pc.fill_null(values, 0).to_numpy().astype(code)
-            return [cells_of(as_cells(numbers))]
-    if pa.types.is_decimal(values.type):
-        values = decimal_bytes(values)
-    sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy()
-    return [_longs(sizes), values.cast(pa.binary())]
-
-
-def _branch(place: int, count: int) -> pa.Array:
-    return cells_of(np.full((count, 1), place * 2, np.uint8))
-
-
-def _longs(numbers: npt.NDArray[Any]) -> pa.Array:
-    """Numbers in zigzag, each in as few bytes as it needs."""
-    return varints(to_zigzag(numbers))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import StorageError
 from pulsark.metadata.paths import TABLES, managed_ledger_path, table_path, topic_at
-from pulsark.metadata.resources import PartitionedTopics
+from pulsark.metadata.topic_resources import PartitionedTopics
 from pulsark.storage.managed_ledger.record import read_record
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.files.record import TableRecord

@@ -14,7 +14,7 @@ from pulsark.wire.topic_name import TopicName
 from tests.unit.test_layering import is_within, modules
 
 ROOT = Path(__file__).parents[3]
-SPEAK_HTTP = ("admin", "cli.admin", "datasource")
+SPEAK_HTTP = ("admin", "admin_client", "cli.admin", "datasource")
 """Rooms whose paths are those of URLs."""
 TREES = {
     value

@@ -13,17 +13,14 @@ from hypothesis import strategies as st
 
 from pulsark.errors import BadVersionError, ClientError, MetadataError
 from pulsark.metadata.memory import MemoryMetadataStore
-from pulsark.metadata.resources import (
-    KEEP_EVERYTHING,
+from pulsark.metadata.namespaces import check_boundaries, even_boundaries
+from pulsark.metadata.records import (
     AlreadyExistsError,
     DoesNotExistError,
     InUseError,
     InvalidResourceError,
-    Resources,
-    Tenant,
-    check_boundaries,
-    even_boundaries,
 )
+from pulsark.metadata.resources import KEEP_EVERYTHING, Resources, Tenant
 from pulsark.runtime import Runtime
 from pulsark.wire.topic_name import TopicName
 

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsark.rows.values import ValueColumn, arrow_type_of, decode_values
-from pulsark.rows.values import avro as avro_module
+from pulsark.rows.values import ValueColumn, arrow_type_of, avro_reader, decode_values
 from pulsark.schemas.columns import ColumnType, merged, type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.key_value import from_text
@@ -26,7 +25,7 @@ from tests.support.typed_values import V0, V1, encoded, through
 @pytest.fixture(params=[1, 16], ids=["together", "as it comes"])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """From how many messages on the elements of arrays and maps are read together."""
-    monkeypatch.setattr(avro_module, "FEW", request.param)
+    monkeypatch.setattr(avro_reader, "FEW", request.param)
 
 
 def record(*fields: tuple[str, Any], name: str = "R") -> dict[str, Any]:
@@ -691,7 +690,7 @@ def test_any_avro_comes_back(data: Any, definition: Any) -> None:
     values = data.draw(st.lists(values_of(definition, False), min_size=1, max_size=5))
     payloads = encoded(plain, *values) + data.draw(st.lists(st.binary(max_size=9), max_size=2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(avro_module, "FEW", data.draw(st.sampled_from([1, 16])))
+        patch.setattr(avro_reader, "FEW", data.draw(st.sampled_from([1, 16])))
         shown, _ = of(avro(definition), *payloads)
     if value_type(avro(definition)) != "binary":
         for value, found in zip(values, shown, strict=False):

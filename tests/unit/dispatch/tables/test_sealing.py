@@ -20,7 +20,7 @@ from pulsark.dispatch.topic.topic import stored_entry
 from pulsark.dispatch.upkeep.unloaded_sealing import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
 from pulsark.errors import StorageError, UnsealableError
 from pulsark.metadata.paths import table_path
-from pulsark.metadata.resources import InUseError, InvalidResourceError
+from pulsark.metadata.records import InUseError, InvalidResourceError
 from pulsark.storage.bookie.index import Stretch
 from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
 from pulsark.storage.managed_ledger import ledger_runs

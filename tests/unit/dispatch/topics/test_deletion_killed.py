@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pulsark.errors import ClientError, PulsarkError
-from pulsark.metadata.resources import InUseError, Namespace, Tenant
+from pulsark.metadata.namespaces import Namespace
+from pulsark.metadata.records import InUseError
+from pulsark.metadata.resources import Tenant
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.security.grants import TOPICS, grant_on_topic, granted

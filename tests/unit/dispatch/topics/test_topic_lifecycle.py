@@ -10,7 +10,7 @@ import pytest
 from pulsark.dispatch.topics.topic_making import NamespaceFullError
 from pulsark.errors import ClientError, MetadataError, PulsarkError, ServerError, StorageError
 from pulsark.metadata.paths import managed_ledger_path
-from pulsark.metadata.resources import AlreadyExistsError, InUseError
+from pulsark.metadata.records import AlreadyExistsError, InUseError
 from pulsark.wire.topic_name import TopicName
 from tests.sim.metadata import HeldStore
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, scenario

@@ -1,0 +1,279 @@
+"""The values of policies.
+
+A value is checked once, when it is set, and stored in the shape in which it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from fastapi import HTTPException
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.requests import INT64_MAX, boolean, integer, number_of, string_map, strings
+from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES
+from pulsark.dispatch.policies.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE
+from pulsark.limits import (
+    GRANTS_PER_NAMESPACE_MAX,
+    KEPT_FIELDS_MAX,
+    PARTITIONS_MAX,
+    ROLE_CHARS_MAX,
+    TOPIC_PROPERTIES_MAX,
+)
+from pulsark.security import grants
+from pulsark.wire.topic_name import TopicName
+
+Check = Callable[[Any], Any]
+"""From what was sent to what is stored; ``None``: remove it. Raises 400 or 412."""
+
+INT32_MAX = 2**31 - 1
+
+
+def count(what: str, most: int = INT32_MAX, refusal: str = "") -> Check:
+    """A number from 0 on. ``refusal`` is what Pulsar says of others, where it is not the rule."""
+
+    def check(value: Any) -> int:
+        number = integer(value, what)
+        if number < 0:
+            raise fail(412, refusal or f"{what} must be 0 or more")
+        if number > most:
+            raise fail(412, f"{what} is at most {most}")
+        return number
+
+    return check
+
+
+def flag(what: str) -> Check:
+    """``true`` or ``false``."""
+    return partial(boolean, what=what)
+
+
+def _fields(value: Any, what: str, names: Iterable[str]) -> list[Any]:
+    """The members of an object, ``None`` for those that are missing."""
+    if not isinstance(value, Mapping):
+        raise fail(400, f"{what} is an object with {', '.join(names)}")
+    return [value.get(name) for name in names]
+
+
+def _choice(value: Any, what: str, choices: Iterable[str]) -> str:
+    if value not in choices:
+        raise fail(400, f"{what} is one of {', '.join(choices)}")
+    return str(value)
+
+
+def retention(value: Any) -> dict[str, int]:
+    names = ("retentionTimeInMinutes", "retentionSizeInMB")
+    minutes, megabytes = (
+        integer(number, name, 0)
+        for number, name in zip(_fields(value, "retention", names), names, strict=True)
+    )
+    if not (-1 <= minutes <= INT32_MAX and -1 <= megabytes <= INT64_MAX >> 20):
+        raise fail(400, f"{' and '.join(names)} are numbers from -1, which is for ever")
+    if (minutes == 0) != (megabytes == 0):
+        raise fail(400, f"{' and '.join(names)} are both 0 or neither: either alone keeps nothing")
+    return {names[0]: minutes, names[1]: megabytes}
+
+
+_QUOTA_ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+
+
+def backlog_quota(value: Any) -> dict[str, Any]:
+    """A BacklogQuota; ``limit`` is the former name of ``limitSize``."""
+    size, old_size, seconds, action = _fields(
+        value, "A backlog quota", ("limitSize", "limit", "limitTime", "policy")
+    )
+    size = integer(size, "limitSize", integer(old_size, "limit", -1))
+    seconds = integer(seconds, "limitTime", -1)
+    if size < -1 or not -1 <= seconds <= INT32_MAX:
+        raise fail(412, "limitSize and limitTime are numbers from -1, which is no limit")
+    action = _choice(action, "policy", _QUOTA_ACTIONS)
+    return {"limitSize": size, "limit": size, "limitTime": seconds, "policy": action}
+
+
+def backlog_quotas(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not set(value) <= {BY_SIZE, BY_AGE}:
+        raise fail(400, f"{BACKLOG_QUOTAS} has {BY_SIZE} and {BY_AGE}")
+    return {kind: backlog_quota(quota) for kind, quota in value.items()}
+
+
+def check_quotas_below_retention(policies: Mapping[str, Any]) -> None:
+    """412 if a backlog could be larger or older than what retention keeps anyway."""
+    retention = policies.get("retention_policies")
+    if retention is None:
+        return
+    minutes, megabytes = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
+    for quota in policies.get(BACKLOG_QUOTAS, {}).values():
+        if 0 < megabytes <= quota["limitSize"] >> 20 or 0 < minutes * 60 <= quota["limitTime"]:
+            raise fail(412, "The backlog quota must be below the retention")
+
+
+def persistence(value: Any) -> dict[str, Any]:
+    names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+    *numbers, rate = _fields(value, "persistence", (*names, "managedLedgerMaxMarkDeleteRate"))
+    ensemble, write, ack = (
+        integer(number, name, 0) for number, name in zip(numbers, names, strict=True)
+    )
+    if not 5 >= ensemble >= write >= ack > 0:
+        raise fail(400, f"5 >= {' >= '.join(names)} > 0 is required")
+    rate = 0.0 if rate is None else number_of(rate, "managedLedgerMaxMarkDeleteRate")
+    quorums = dict(zip(names, (ensemble, write, ack), strict=True))
+    return {**quorums, "managedLedgerMaxMarkDeleteRate": rate}
+
+
+def auto_topics(value: Any) -> dict[str, Any]:
+    allowed, kind, partitions = _fields(
+        value,
+        "autoTopicCreation",
+        ("allowAutoTopicCreation", "topicType", "defaultNumPartitions"),
+    )
+    kinds = ("partitioned", "non-partitioned")
+    kind = "non-partitioned" if kind is None else _choice(kind, "topicType", kinds)
+    found = {
+        "allowAutoTopicCreation": boolean(allowed, "allowAutoTopicCreation"),
+        "topicType": kind,
+    }
+    if kind != kinds[0]:
+        if partitions is not None and found["allowAutoTopicCreation"]:
+            raise _not_auto_topics("is not allowed to be set when the type is non-partition.")
+        return found
+    if partitions is None:
+        raise _not_auto_topics("cannot be null when the type is partitioned.")
+    count = integer(partitions, "defaultNumPartitions")
+    if count < 1:
+        raise _not_auto_topics("cannot be less than 1 for partition type.")
+    if count > PARTITIONS_MAX:
+        raise _not_auto_topics(f"is at most {PARTITIONS_MAX}.")
+    return {**found, "defaultNumPartitions": count}
+
+
+def _not_auto_topics(what: str) -> HTTPException:
+    """In Pulsar's words, which clients compare."""
+    return fail(
+        412,
+        "Invalid configuration for autoTopicCreationOverride. the detail is "
+        f"[defaultNumPartitions] {what}",
+    )
+
+
+def auto_subscriptions(value: Any) -> dict[str, Any]:
+    name = "allowAutoSubscriptionCreation"
+    return {name: flag(name)(*_fields(value, "autoSubscriptionCreation", (name,)))}
+
+
+def delayed(value: Any) -> dict[str, Any]:
+    active, tick, longest = _fields(
+        value, "delayedDelivery", ("active", "tickTime", "maxDeliveryDelayInMillis")
+    )
+    tick, longest = integer(tick, "tickTime", 1000), integer(longest, "maxDeliveryDelayInMillis", 0)
+    if tick < 0 or longest < 0:
+        raise fail(412, "tickTime and maxDeliveryDelayInMillis are from 0 on, in ms")
+    return {
+        "tickTime": tick,
+        "active": boolean(active, "active"),
+        "maxDeliveryDelayInMillis": longest,
+    }
+
+
+def inactive(value: Any) -> dict[str, Any]:
+    modes = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
+    mode, seconds, delete = _fields(
+        value,
+        "inactiveTopicPolicies",
+        ("inactiveTopicDeleteMode", "maxInactiveDurationSeconds", "deleteWhileInactive"),
+    )
+    return {
+        "inactiveTopicDeleteMode": _choice(
+            modes[0] if mode is None else mode, "inactiveTopicDeleteMode", modes
+        ),
+        "maxInactiveDurationSeconds": count("maxInactiveDurationSeconds")(seconds),
+        "deleteWhileInactive": boolean(False if delete is None else delete, "deleteWhileInactive"),
+    }
+
+
+def sealing(value: Any) -> dict[str, Any]:
+    """Only what is given: for the rest holds what the next level says."""
+    names = ("enabled", "targetFileSizeInMB", "freshnessInSeconds")
+    enabled, size, freshness = _fields(value, "sealing", names)
+    found: dict[str, Any] = {}
+    if enabled is not None:
+        found[names[0]] = boolean(enabled, names[0])
+    for name, given, low, most in ((names[1], size, 1, 4096), (names[2], freshness, 0, INT32_MAX)):
+        if given is not None:
+            found[name] = integer(given, name)
+            if not low <= found[name] <= most:
+                raise fail(412, f"{name} is from {low} to {most}")
+    if not found:
+        raise fail(400, f"sealing is an object with at least one of {', '.join(names)}")
+    return found
+
+
+_SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+
+
+def subscription_types(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise fail(400, f"A list of {', '.join(_SUBSCRIPTION_TYPES)} is expected")
+    given = {_choice(item, "A subscription type", _SUBSCRIPTION_TYPES) for item in value}
+    return [name for name in _SUBSCRIPTION_TYPES if name in given]
+
+
+def strategy(value: Any) -> str | None:
+    chosen = _choice(value, "A schema compatibility strategy", SCHEMA_COMPATIBILITY_STRATEGIES)
+    return None if chosen == "UNDEFINED" else chosen
+
+
+def properties(value: Any) -> dict[str, str]:
+    return string_map(value, "properties", TOPIC_PROPERTIES_MAX)
+
+
+def kept(what: str) -> Check:
+    """An object of texts, numbers and flags that nothing follows: shown as it came."""
+
+    def check(value: Any) -> dict[str, Any]:
+        given = _object(value, what)
+        string_map({k: v for k, v in given.items() if v is not None}, what, KEPT_FIELDS_MAX)
+        return dict(given)
+
+    return check
+
+
+def _object(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise fail(400, f"{what} is an object")
+    return value
+
+
+def permissions(value: Any) -> dict[str, Any]:
+    """What roles may do, in the document with which a namespace is created."""
+    given = _object(value, grants.AUTH_POLICIES)
+    of_namespace, of_topics, of_subscriptions = (
+        _object({} if given.get(kind) is None else given[kind], kind)
+        for kind in (grants.NAMESPACE, grants.TOPICS, grants.SUBSCRIPTIONS)
+    )
+    found: dict[str, Any] = {}
+    for role, actions in of_namespace.items():
+        grants.grant(found, _role(role), _actions(actions))
+    for topic, roles in of_topics.items():
+        for role, actions in _object(roles, grants.TOPICS).items():
+            grants.grant_on_topic(
+                found, str(TopicName.parse(topic)), _role(role), _actions(actions)
+            )
+    for subscription, roles in of_subscriptions.items():
+        names = [_role(role) for role in strings(roles, grants.SUBSCRIPTIONS)]
+        grants.grant_on_subscription(found, subscription, names)
+    if grants.count(found) > GRANTS_PER_NAMESPACE_MAX:
+        raise fail(412, f"A namespace has at most {GRANTS_PER_NAMESPACE_MAX} grants")
+    granted: dict[str, Any] = found.get(grants.AUTH_POLICIES, {})
+    return granted
+
+
+def _role(role: str) -> str:
+    if not 0 < len(role) <= ROLE_CHARS_MAX:
+        raise fail(412, f"A role has 1 to {ROLE_CHARS_MAX} characters")
+    return role
+
+
+def _actions(value: Any) -> list[str]:
+    return [_choice(action, "An action", grants.ACTIONS) for action in strings(value, "Actions")]

@@ -1,0 +1,188 @@
+"""Namespaces and the bundles that their topics are in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pulsark.errors import BadVersionError
+from pulsark.limits import NAMESPACE_BUNDLES_MAX
+from pulsark.metadata import records
+from pulsark.metadata.paths import policies_path
+from pulsark.metadata.records import (
+    AlreadyExistsError,
+    DoesNotExistError,
+    InvalidResourceError,
+    Json,
+)
+from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.wire.topic_name import parse_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DEFAULT_BUNDLES = 4
+_HASH_SPACE = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace ``tenant/local``.
+
+    ``bundle_boundaries`` are hexadecimal texts from 0x00000000 to 0xffffffff; a bundle is
+    ``[lower, upper)``. ``policies`` holds what was set, in the JSON of the admin API.
+    """
+
+    name: str
+    bundle_boundaries: tuple[str, ...]
+    replication_clusters: tuple[str, ...] = ()
+    policies: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bundles(self) -> list[str]:
+        """Bundle ranges like ``0x00000000_0x40000000``, ascending."""
+        edges = self.bundle_boundaries
+        return [f"{low}_{high}" for low, high in pairwise(edges)]
+
+
+def even_boundaries(bundles: int) -> tuple[str, ...]:
+    """The hash space cut in ``bundles`` equal ranges."""
+    if not 0 < bundles <= NAMESPACE_BUNDLES_MAX:
+        raise InvalidResourceError(f"A namespace has 1 to {NAMESPACE_BUNDLES_MAX} bundles")
+    step = _HASH_SPACE // bundles
+    edges = [i * step for i in range(bundles)]
+    return tuple(f"0x{edge:08x}" for edge in [*edges, _HASH_SPACE - 1])
+
+
+def check_boundaries(boundaries: Sequence[str]) -> tuple[str, ...]:
+    """Boundaries in their normal form, if they cover the hash space in ascending order."""
+    if not all(re.fullmatch("0x[0-9a-fA-F]{1,8}", edge) for edge in boundaries):
+        raise InvalidResourceError("Bundle boundaries are 32-bit hexadecimal numbers")
+    edges = [int(edge, 16) for edge in boundaries]
+    if not 2 <= len(edges) <= NAMESPACE_BUNDLES_MAX + 1:
+        raise InvalidResourceError(f"A namespace has 1 to {NAMESPACE_BUNDLES_MAX} bundles")
+    if edges != sorted(set(edges)) or edges[0] != 0 or edges[-1] != _HASH_SPACE - 1:
+        raise InvalidResourceError("Bundle boundaries must ascend from 0x00000000 to 0xffffffff")
+    return tuple(f"0x{edge:08x}" for edge in edges)
+
+
+class Namespaces:
+    """The namespaces of all tenants; names are ``tenant/local``."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def list(self, tenant: str) -> list[str]:
+        """Full names of a tenant's namespaces, sorted."""
+        names = [f"{tenant}/{c}" for c in await self._store.children(policies_path(tenant))]
+        return [name for name in names if await self.get(name) is not None]
+
+    async def hidden(self, tenant: str) -> Sequence[str]:
+        """Full names of a tenant's namespaces whose deletion was begun, sorted."""
+        found = []
+        for child in await self._store.children(policies_path(tenant)):
+            name = f"{tenant}/{child}"
+            record = await records.read(self._store, policies_path(name))
+            if record is not None and record.get("deleted"):
+                found.append(name)
+        return found
+
+    async def get(self, name: str) -> Namespace | None:
+        """A namespace, unless it is absent or being deleted."""
+        record = await records.read(self._store, policies_path(name))
+        return None if record is None or record.get("deleted") else _namespace(name, record)
+
+    async def create(
+        self,
+        name: str,
+        *,
+        boundaries: Sequence[str] = (),
+        replication_clusters: Sequence[str] = (),
+        policies: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a namespace; without ``boundaries`` it has four bundles.
+
+        Raises ``AlreadyExistsError``, ``DoesNotExistError`` (no such tenant) or
+        ``InvalidResourceError``.
+        """
+        tenant, local = parse_namespace(name)
+        if name != f"{tenant}/{local}":
+            raise InvalidResourceError(f"{name} is not of the form tenant/namespace")
+        record = _namespace_json(
+            Namespace(
+                name,
+                check_boundaries(boundaries) if boundaries else even_boundaries(DEFAULT_BUNDLES),
+                tuple(replication_clusters),
+                policies or {},
+            )
+        )
+        await self._require_tenant(tenant)
+        path = policies_path(name)
+        found = await self._store.get(path)
+        if found is not None and not records.decode(found).get("deleted"):
+            raise AlreadyExistsError(f"Namespace {name} already exists")
+        try:
+            version = await self._store.put(
+                path, records.encode(record), ABSENT if found is None else found.version
+            )
+        except BadVersionError as error:
+            raise AlreadyExistsError(f"Namespace {name} already exists") from error
+        try:
+            await self._require_tenant(tenant)  # it may have been deleted at the same time
+        except DoesNotExistError:
+            await self._store.delete(path, version)
+            raise
+
+    async def update(self, name: str, change: Callable[[Namespace], Namespace]) -> None:
+        """Apply ``change``, again if another writer was first. ``DoesNotExistError``."""
+
+        def apply(old: Json) -> Json:
+            if old.get("deleted"):
+                raise DoesNotExistError(f"Namespace {name} does not exist")
+            return _namespace_json(change(_namespace(name, old)))
+
+        await records.change(self._store, policies_path(name), apply, f"Namespace {name}")
+
+    async def begin_delete(self, name: str) -> None:
+        """Make the namespace invisible, so that no topic can be created in it any more."""
+        await self.update(name, lambda old: old)  # raises if it is absent
+        await self._mark(name, deleted=True)
+
+    async def cancel_delete(self, name: str) -> None:
+        """Undo ``begin_delete``: the namespace turned out to be in use."""
+        await self._mark(name, deleted=False)
+
+    async def finish_delete(self, name: str) -> None:
+        """Remove a namespace that ``begin_delete`` marked and that is empty."""
+        await records.delete(self._store, policies_path(name), f"Namespace {name}")
+
+    async def _mark(self, name: str, *, deleted: bool) -> None:
+        await records.change(
+            self._store,
+            policies_path(name),
+            lambda old: {**old, "deleted": deleted},
+            f"Namespace {name}",
+        )
+
+    async def _require_tenant(self, tenant: str) -> None:
+        if await self._store.get(policies_path(tenant)) is None:
+            raise DoesNotExistError(f"Tenant {tenant} does not exist")
+
+
+def _namespace(name: str, record: Json) -> Namespace:
+    return Namespace(
+        name,
+        tuple(record["boundaries"]),
+        tuple(record["replicationClusters"]),
+        record["policies"],
+    )
+
+
+def _namespace_json(namespace: Namespace) -> Json:
+    return {
+        "boundaries": list(namespace.bundle_boundaries),
+        "replicationClusters": list(namespace.replication_clusters),
+        "policies": dict(namespace.policies),
+    }

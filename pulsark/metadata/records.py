@@ -1,0 +1,91 @@
+"""Records of resources: JSON objects with a ``version`` of the format.
+
+Each change is one compare-and-set, so any number of brokers may make it at once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.store import ABSENT, MetadataStore, Versioned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FORMAT_VERSION = 1
+
+Json: TypeAlias = dict[str, Any]
+
+
+class AlreadyExistsError(MetadataError):
+    """A resource of this name already exists."""
+
+
+class DoesNotExistError(MetadataError):
+    """There is no resource of this name."""
+
+
+class InUseError(MetadataError):
+    """The resource holds others and cannot be deleted."""
+
+
+class InvalidResourceError(MetadataError):
+    """A name or a value is not allowed."""
+
+
+def encode(record: Json) -> bytes:
+    """The document of a record."""
+    return json.dumps({"version": FORMAT_VERSION, **record}, separators=(",", ":")).encode()
+
+
+def decode(found: Versioned) -> Json:
+    """The record in a document; ``MetadataError`` for a newer format."""
+    record: Json = json.loads(found.value)
+    if record.get("version") != FORMAT_VERSION:
+        raise MetadataError(
+            f"a record has format version {record.get('version')}, this program knows "
+            f"{FORMAT_VERSION}: it was written by a newer one"
+        )
+    return record
+
+
+async def read(store: MetadataStore, path: str) -> Json | None:
+    """The record at a path, if there is one."""
+    found = await store.get(path)
+    return None if found is None else decode(found)
+
+
+async def create(store: MetadataStore, path: str, record: Json, what: str) -> None:
+    """Add a record; ``what`` it is, for ``AlreadyExistsError``."""
+    try:
+        await store.put(path, encode(record), ABSENT)
+    except BadVersionError as error:
+        raise AlreadyExistsError(f"{what} already exists") from error
+
+
+async def change(
+    store: MetadataStore, path: str, change: Callable[[Json], Json], what: str
+) -> None:
+    """Apply ``change``, again if another writer was first. ``DoesNotExistError``."""
+    while True:
+        found = await store.get(path)
+        if found is None:
+            raise DoesNotExistError(f"{what} does not exist")
+        try:
+            await store.put(path, encode(change(decode(found))), found.version)
+        except BadVersionError:
+            continue  # another writer was first: apply the change to what it left
+        return
+
+
+async def delete(store: MetadataStore, path: str, what: str) -> None:
+    """Remove a record as it is now. ``DoesNotExistError``."""
+    found = await store.get(path)
+    if found is None:
+        raise DoesNotExistError(f"{what} does not exist")
+    try:
+        await store.delete(path, found.version)
+    except BadVersionError as error:
+        raise MetadataError(f"{what} was changed at the same time; try again") from error
