@@ -18,6 +18,7 @@ from pulsark.cli.arguments import (
     named,
 )
 from pulsark.cli.schema_commands import schemas
+from pulsark.cli.token_commands import tokens
 
 app = typer.Typer(
     name="pulsark",
@@ -30,6 +31,7 @@ app = typer.Typer(
 topics = typer.Typer(help="List, create and inspect topics.", no_args_is_help=True)
 app.add_typer(topics, name="topics")
 app.add_typer(schemas, name="schemas")
+app.add_typer(tokens, name="tokens")
 namespaces = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
 app.add_typer(namespaces, name="namespaces")
 policies = typer.Typer(

@@ -105,6 +105,7 @@ LAZY = (
     "storage.table.process.reader",
     "storage.table.staging.bulk_writer",
     "dispatch.spark.flight_server",
+    "cli.tokens",
 )
 """Modules that are themselves imported at first use."""
 
