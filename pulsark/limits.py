@@ -190,6 +190,21 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 HTTP_HEAD_TIMEOUT_SECONDS = 30.0
 """A connection that has not sent its first request within this time is closed."""
 
+TLS_HANDSHAKE_SECONDS = 10.0
+"""A client that has not finished its TLS handshake within this time is closed."""
+
+TLS_CLOSE_SECONDS = 5.0
+"""How long a closed TLS connection waits for the client's last word."""
+
+TLS_HANDSHAKES_MAX = 256
+"""TLS handshakes under way on one port; connections beyond are closed at once."""
+
+TLS_HANDSHAKES_PER_ADDRESS_MAX = 16
+"""The same of one address."""
+
+TLS_ACCEPTS_PER_TURN_MAX = 16
+"""Connections that a TLS port accepts in one turn: each costs up to three milliseconds."""
+
 HTTP_PIECE_BYTES = 64 * 1024
 """Large answers go to the socket in pieces of about this size."""
 

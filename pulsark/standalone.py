@@ -24,10 +24,12 @@ from pulsark.dispatch.loop.garbage import Garbage
 from pulsark.dispatch.loop.load import LoopLoad
 from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.loop.stalls import LoopStalls
+from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.errors import StorageError
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.runtime import Runtime, collect, collect_rarely, resident_bytes
+from pulsark.security.tls import ServerTls, TlsRules
 from pulsark.storage.backup.data_dir import DataDir, locked
 from pulsark.storage.bookie.fleet import check_store_is_there, leave_when_failed, open_fleet
 from pulsark.storage.bookie.journal_settings import JournalSettings
@@ -36,7 +38,9 @@ from pulsark.storage.table.root_identity import commission
 from pulsark.storage.table.tables import Tables
 
 if TYPE_CHECKING:
+    from pulsark.admin.server import AdminServer
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.spark.flight_listener import FlightListener
 
 log = logging.getLogger(__name__)
 
@@ -126,22 +130,7 @@ class Standalone:
                 settings.bindAddress,
                 settings.advertisedAddress,
             )
-        broker_port = await server.listen(
-            self._hosts(settings.brokerServicePort), settings.brokerServicePort
-        )
-        self._cleanup.callback(server.close)
-        web_port = await admin.listen(self._hosts(settings.webServicePort), settings.webServicePort)
-        self._cleanup.push_async_callback(admin.close)
-        flight_port = await flight.listen(
-            self._hosts(settings.flightServicePort), settings.flightServicePort
-        )
-        self._cleanup.push_async_callback(flight.close)
-        name = settings.advertisedAddress
-        urls = {
-            "brokerServiceUrl": f"pulsar://{name}:{broker_port}",
-            "webServiceUrl": f"http://{name}:{web_port}",
-            "flightUrl": f"grpc://{name}:{flight_port}",
-        }
+        urls = await self._open_ports(server, admin, flight)
         broker.sealing.rounds.load = LoopLoad(broker.clock, time.thread_time)
         broker.sealing.repairs.adopts = self._adopt
         broker.loop_stalls = stalls = LoopStalls(broker.clock, broker.run_queue)
@@ -151,9 +140,47 @@ class Standalone:
         garbage = Garbage(broker.clock, load, resident_bytes, collect)
         garbage.start()
         self._cleanup.callback(garbage.close)
-        await broker.start(*urls.values())
+        await broker.start(urls)
         await server.serve()
-        return {"pid": str(os.getpid()), **urls, "version": __version__}
+        return {"pid": str(os.getpid()), **urls.as_json(), "version": __version__}
+
+    async def _open_ports(
+        self, server: Server, admin: AdminServer, flight: FlightListener
+    ) -> ServiceUrls:
+        """Take the ports that the settings name; HTTP and Flight answer from now on."""
+        settings, name = self._settings, self._settings.advertisedAddress
+        self._cleanup.callback(server.close)
+        self._cleanup.push_async_callback(admin.close)
+        self._cleanup.push_async_callback(flight.close)
+        found: dict[str, str] = {}
+        for key, scheme, port, listen in (
+            ("broker", "pulsar", settings.brokerServicePort, server.listen),
+            ("web", "http", settings.webServicePort, admin.listen),
+            ("flight", "grpc", settings.flightServicePort, flight.listen),
+        ):
+            if port is not None:
+                found[key] = f"{scheme}://{name}:{await listen(self._hosts(port), port)}"
+        over_tls = (
+            ("broker_tls", "pulsar+ssl", settings.brokerServicePortTls, server.listen_tls),
+            ("web_tls", "https", settings.webServicePortTls, admin.listen_tls),
+        )
+        if any(port is not None for _, _, port, _ in over_tls):
+            tls = self._tls()
+            for key, scheme, port, listen_tls in over_tls:
+                if port is not None:
+                    alpn = ("http/1.1",) if scheme == "https" else ()
+                    taken = listen_tls(self._hosts(port), port, tls.context(*alpn))
+                    found[key] = f"{scheme}://{name}:{taken}"
+        return ServiceUrls(**found)
+
+    def _tls(self) -> ServerTls:
+        """What TLS needs; its files are looked at again from time to time."""
+        period = self._settings.tlsCertRefreshCheckDurationSec
+        tls = ServerTls(TlsRules.of(self._settings), at_each_handshake=period == 0)
+        if period:
+            looking = asyncio.get_running_loop().create_task(_look_again(tls, period))
+            self._cleanup.callback(looking.cancel)
+        return tls
 
     def _fail(self, error: StorageError) -> None:
         if not self.ended.done():
@@ -170,6 +197,12 @@ class Standalone:
     async def stop(self) -> None:
         """Stop everything in the reverse order; durable state is on disk afterwards."""
         await self._cleanup.aclose()
+
+
+async def _look_again(tls: ServerTls, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        tls.look_again()
 
 
 def within_fleet(settings: Settings, bookies: int) -> Settings:

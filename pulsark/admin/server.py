@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, cast
 from pulsark.errors import ConfigError
 from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_HEAD_TIMEOUT_SECONDS
 from pulsark.runtime import run_in_worker
+from pulsark.security.tls_listener import TlsListener
 
 if TYPE_CHECKING:
+    import ssl
+
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from pulsark.admin.uvicorn_app import Http
@@ -37,6 +40,7 @@ class AdminServer:
         self.stats = broker.stats
         self._broker = broker
         self._server: asyncio.Server | None = None
+        self._over_tls: TlsListener | None = None
         self._waiting: set[_FirstRequest] = set()
         self._http: Http | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -52,10 +56,19 @@ class AdminServer:
             raise ConfigError.cannot_listen("webServicePort", hosts, port, error) from error
         return int(self._server.sockets[0].getsockname()[1])
 
+    def listen_tls(self, hosts: Sequence[str], port: int, context: ssl.SSLContext) -> int:
+        """The same for HTTPS."""
+        self._over_tls = TlsListener(lambda: _FirstRequest(self))
+        taken = self._over_tls.listen(hosts, port, "webServicePortTls", context)
+        self._over_tls.serve()
+        return taken
+
     async def close(self) -> None:
         """Stop listening; requests under way get a moment to end."""
         if self._server is not None:
             self._server.close()
+        if self._over_tls is not None:
+            self._over_tls.close()
         if self._loading is not None:
             await asyncio.wait([self._loading])
         for connection in list(self._waiting):

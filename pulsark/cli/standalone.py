@@ -118,9 +118,12 @@ def _announce(ready: asyncio.Future[dict[str, str]], access: str, *, as_json: bo
     print(f"Pulsark {__version__} is ready (process {info['pid']}); Ctrl-C stops it")
     for name, key in (
         ("clients", "brokerServiceUrl"),
+        ("clients", "brokerServiceUrlTls"),
         ("admin", "webServiceUrl"),
+        ("admin", "webServiceUrlTls"),
         ("flight", "flightUrl"),
     ):
-        print(f"  {name:8} {info[key]}")
+        if key in info:
+            print(f"  {name:8} {info[key]}")
     print(f"  access   {access}")
     sys.stdout.flush()

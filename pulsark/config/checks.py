@@ -47,9 +47,18 @@ def check_together(settings: Settings) -> None:
             )
 
 
+PORTS = (
+    "brokerServicePort",
+    "brokerServicePortTls",
+    "webServicePort",
+    "webServicePortTls",
+    "flightServicePort",
+)
+
+
 def _check_ports(settings: Settings) -> None:
     taken: dict[int, str] = {}
-    for key in ("brokerServicePort", "webServicePort", "flightServicePort"):
+    for key in PORTS:
         number = getattr(settings, key)
         if number and number in taken:
             raise ConfigError(

@@ -47,11 +47,11 @@ class Key:
         """The value that a text means. Raises ``ConfigError`` naming the key and the cure.
 
         An empty text is the default, as in Pulsar's files, but for texts and lists, where it
-        is the empty value unless the default is not empty.
+        is the empty value unless the default is not empty, and for ports, where it is none.
         """
         text = text.strip()
         if not text:
-            return self.default
+            return None if self.may_be_none else self.default
         match self.type:
             case "bool":
                 if text.lower() in (_TRUE, _FALSE):
@@ -72,6 +72,11 @@ class Key:
                 if all(map(self._is_choice, items)):
                     return items
         raise ConfigError(f"{self.name}={text[:200]}: {self.allowed()} is allowed")
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether an empty text is a value of its own."""
+        return self.type.endswith("| None")
 
     def _in_bounds(self, number: float) -> bool:
         low, high = self.spec.minimum, self.spec.maximum

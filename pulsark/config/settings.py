@@ -46,20 +46,13 @@ class Settings(AuthenticationSettings):
     advertisedAddress: str = setting(
         "localhost", "", "Host name or address that clients are told to connect to"
     )
-    brokerServicePort: int = port(6650, "Port of the binary protocol")
-    brokerServicePortTls: int | None = setting(
-        None,
-        "port",
-        "Port of the binary protocol over TLS; empty: none",
-        ge=0,
-        le=65535,
-        planned=True,
+    brokerServicePort: int | None = port(6650, "Port of the binary protocol")
+    brokerServicePortTls: int | None = port(None, "Port of the binary protocol over TLS")
+    webServicePort: int | None = port(8080, "Port of the HTTP admin API, lookup and metrics")
+    webServicePortTls: int | None = port(None, "Port of HTTPS")
+    flightServicePort: int | None = port(
+        8815, "Port of Arrow Flight, where Spark reads entries", own=True
     )
-    webServicePort: int = port(8080, "Port of the HTTP admin API, lookup and metrics")
-    webServicePortTls: int | None = setting(
-        None, "port", "Port of HTTPS; empty: none", ge=0, le=65535, planned=True
-    )
-    flightServicePort: int = port(8815, "Port of Arrow Flight, where Spark reads entries", own=True)
     flightMaxConnections: int = setting(
         256,
         "count",
@@ -81,6 +74,28 @@ class Settings(AuthenticationSettings):
         "Host names under which HTTP is served, beside localhost, advertisedAddress and IP "
         "addresses, and whose web pages may use it; *: any",
         own=True,
+    )
+
+    # -- TLS ---------------------------------------------------------------------------------
+
+    tlsCertificateFilePath: str = setting(
+        "", "path", "PEM file with the certificate of the ports for TLS, and its chain"
+    )
+    tlsKeyFilePath: str = setting("", "path", "PEM file with the certificate's private key")
+    tlsTrustCertsFilePath: str = setting(
+        "", "path", "PEM file with the CAs of clients' certificates; empty: none is asked for"
+    )
+    tlsRequireTrustedClientCertOnConnect: bool = setting(
+        False, "", "Refuse clients over TLS that have no certificate of tlsTrustCertsFilePath"
+    )
+    tlsCertRefreshCheckDurationSec: int = setting(
+        300, "s", "How often the TLS files are looked at; 0: at each handshake", ge=0
+    )
+    tlsProtocols: tuple[str, ...] = setting(
+        (), "", "Versions of TLS that clients may use; empty: all", choices=("TLSv1.2", "TLSv1.3")
+    )
+    tlsCiphers: tuple[str, ...] = setting(
+        (), "", "Cipher suites of TLS 1.2 that clients may use, by IANA's names; empty: OpenSSL's"
     )
 
     # -- connections -------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class _Merge:
                 value = key.parse(text)
             except ConfigError as error:
                 raise ConfigError(f"{error} ({source})") from None
-            if text.strip():
+            if text.strip() or key.may_be_none:
                 self.values[name] = value
                 self.sources[name] = source
             if key.spec.planned and value != key.default:

@@ -58,6 +58,7 @@ def setting(
     return field  # type: ignore[no-any-return]
 
 
-def port(default: int, meaning: str, *, own: bool = False) -> int:
-    """A field for a TCP port that the process listens on."""
-    return setting(default, "port", f"{meaning}; 0 takes any free port", ge=0, le=65535, own=own)
+def port(default: int | None, meaning: str, *, own: bool = False) -> int | None:
+    """A field for a TCP port that the process listens on, or does not."""
+    told = f"{meaning}; 0 takes any free port, empty: none"
+    return setting(default, "port", told, ge=0, le=65535, own=own)

@@ -14,6 +14,7 @@ from pulsark.dispatch.connections import Connections
 from pulsark.dispatch.loop.chores import Chore, Chores
 from pulsark.dispatch.loop.defects import Defects
 from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.dispatch.producer.producer_names import ProducerNames
 from pulsark.dispatch.publish_buffer import PublishBuffer
@@ -75,8 +76,7 @@ DELETED_CHECK_SECONDS = 60.0
 class LookupResult:
     """Where a topic is served. ``through_service_url``: reach it by the URL in use already."""
 
-    broker_url: str
-    http_url: str
+    urls: ServiceUrls
     through_service_url: bool
 
 
@@ -100,7 +100,7 @@ class Broker:
         self.tables = tables
         self.loop_stalls: LoopStalls | None = None
         """Set by the process whose loop it is."""
-        self.broker_url = self.web_url = self.flight_url = ""
+        self.urls = ServiceUrls()
         self.started_ms = self.clock.now_ms()
         self.run_queue = RunQueue(self.clock)
         self.defects = Defects(self.clock)
@@ -183,14 +183,13 @@ class Broker:
             metadata, resources, self.schemas, self.catalog, self.non_persistent, self.deletion
         )
 
-    async def start(self, broker_url: str, web_url: str, flight_url: str) -> None:
+    async def start(self, urls: ServiceUrls) -> None:
         """Make the broker known under its addresses."""
-        self.broker_url, self.web_url, self.flight_url = broker_url, web_url, flight_url
-        self.ownership.announce(broker_url, web_url)
+        self.urls = urls
+        self.ownership.announce(urls)
         await self.resources.initialize(
             self.settings.clusterName,
-            web_url,
-            broker_url,
+            urls.of_cluster(),
             self.settings.defaultNumberOfNamespaceBundles,
         )
         self.policy_source.start()
@@ -276,6 +275,4 @@ class Broker:
         self.topics.check_enabled(name)
         await self.ownership.bundle_of(name)
         host = self.settings.advertisedAddress
-        return LookupResult(
-            self.broker_url, self.web_url, host in ("localhost", "127.0.0.1", "::1")
-        )
+        return LookupResult(self.urls, host in ("localhost", "127.0.0.1", "::1"))

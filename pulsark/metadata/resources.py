@@ -128,13 +128,12 @@ class Resources:
         self.topic_policies = TopicPolicyRecords(store)
 
     async def initialize(
-        self, cluster: str, web_url: str, broker_url: str, bundles: int = DEFAULT_BUNDLES
+        self, cluster: str, urls: dict[str, str], bundles: int = DEFAULT_BUNDLES
     ) -> None:
         """Create what a new instance needs; keep what exists, but correct this cluster's URLs.
 
         A standalone may start on other ports than last time.
         """
-        urls = {"serviceUrl": web_url, "brokerServiceUrl": broker_url}
         data = await self.clusters.get(cluster)
         if data is None:
             with suppress(AlreadyExistsError):  # several brokers may start at the same time

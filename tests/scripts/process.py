@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pulsark.config.keys import key_index
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.errors import ConfigError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.ledger.manager import LedgerManager
@@ -74,7 +75,7 @@ class Process:
         ledgers = LedgerManager(self._metadata, {"b": self._bookie}, runtime, tables)
         settings = Settings(**{"sealEnabled": False, **self._machine.settings})  # type: ignore[arg-type]
         self.broker = Broker(settings, runtime, self._metadata, ledgers, tables)
-        await self.broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
+        await self.broker.start(ServiceUrls("pulsar://b:6650", "http://b:8080", "grpc://b:8815"))
 
     async def stop(self) -> None:
         """In order: what is in memory is stored."""

@@ -14,6 +14,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.model.consumer import Consumer
 from pulsark.dispatch.model.entry import Entry
 from pulsark.dispatch.model.producer import Producer
+from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.metadata.memory import MemoryMetadataStore
@@ -82,7 +83,9 @@ class AdminApi:
         tables = inline_tables(["/table"], metadata, runtime)
         ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime, tables)
         broker = Broker(settings, runtime, metadata, ledgers, tables)
-        await broker.start("pulsar://broker:6650", "http://broker:8080", "grpc://broker:8815")
+        await broker.start(
+            ServiceUrls("pulsar://broker:6650", "http://broker:8080", "grpc://broker:8815")
+        )
         stats = broker.stats
         return broker, stats, build_app(broker, stats)
 

@@ -13,6 +13,7 @@ from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection.connection import Connection
 from pulsark.dispatch.connection.handlers import HANDLERS
+from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
@@ -75,7 +76,7 @@ class BrokerInMemory:
         await self.start()
 
     async def start(self) -> None:
-        await self.broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
+        await self.broker.start(ServiceUrls("pulsar://b:6650", "http://b:8080", "grpc://b:8815"))
 
 
 Scenario = Callable[..., Coroutine[Any, Any, None]]

@@ -37,7 +37,7 @@ async def health(broker: BrokerOf) -> Response:
 @router.get("/brokers/ready")
 async def ready(broker: BrokerOf) -> Response:
     """``ok`` when the broker has started."""
-    if not broker.broker_url:
+    if not any(broker.urls):
         raise fail(500, "The broker is starting")
     return text("ok")
 
@@ -57,7 +57,7 @@ async def list_brokers(broker: BrokerOf) -> Response:
 @router.get("/brokers/leaderBroker")
 async def leader(broker: BrokerOf) -> Response:
     """The broker that assigns bundles."""
-    return value({"serviceUrl": broker.web_url, "brokerId": _broker_id(broker)})
+    return value({"serviceUrl": broker.ownership.web_url, "brokerId": _broker_id(broker)})
 
 
 @router.get("/brokers/internal-configuration")
@@ -185,8 +185,10 @@ async def load_report(broker: BrokerOf, stats: StatsOf) -> Response:
         topics.append(counts)
     return value(
         {
-            "webServiceUrl": broker.web_url,
-            "pulsarServiceUrl": broker.broker_url,
+            "webServiceUrl": broker.urls.web,
+            "webServiceUrlTls": broker.urls.web_tls or None,
+            "pulsarServiceUrl": broker.urls.broker,
+            "pulsarServiceUrlTls": broker.urls.broker_tls or None,
             **{name: float(sum(counts[name] for counts in topics)) for name in _RATES},
             "numTopics": len(topics),
             "numProducers": sum(counts["producers"] for counts in topics),
@@ -204,7 +206,7 @@ async def _check_cluster(cluster: str, broker: Broker) -> None:
 
 
 def _broker_id(broker: Broker) -> str:
-    return urlsplit(broker.web_url).netloc
+    return urlsplit(broker.ownership.web_url).netloc
 
 
 def _broker_stats(stats: dict[str, Any], internal: dict[str, Any]) -> dict[str, Any]:

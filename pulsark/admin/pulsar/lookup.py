@@ -28,9 +28,11 @@ async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) ->
     found = await broker.lookup(topic, listener or request.headers.get(_LISTENER_HEADER, ""))
     return value(
         {
-            "brokerUrl": found.broker_url,
-            "httpUrl": found.http_url,
-            "nativeUrl": found.broker_url,
+            "brokerUrl": found.urls.broker,
+            "brokerUrlTls": found.urls.broker_tls,
+            "httpUrl": found.urls.web,
+            "httpUrlTls": found.urls.web_tls,
+            "nativeUrl": found.urls.broker,
             "brokerUrlSsl": "",
         }
     )

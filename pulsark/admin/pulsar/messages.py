@@ -92,7 +92,7 @@ async def offline_stats(topic: TopicOf, broker: BrokerOf) -> Response:
             "storageSize": loaded.total_size,
             "totalMessages": loaded.ledger.entries,
             "messageBacklog": sum(backlogs.values()),
-            "brokerName": broker.web_url,
+            "brokerName": broker.ownership.web_url,
             "topicName": topic.local,
             "dataLedgerDetails": [
                 {

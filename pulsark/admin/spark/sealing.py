@@ -70,7 +70,7 @@ async def plan(request: Request, broker: BrokerOf) -> Response:
     )
     return value(
         {
-            "flightUrl": broker.flight_url,
+            "flightUrl": broker.urls.flight,
             "tables": [_shown(table) for table in found],
             "more": len(found) == TABLES_A_PLAN_MAX,
         }

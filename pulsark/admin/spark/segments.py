@@ -80,7 +80,7 @@ async def plan_of(
     return {
         "topic": str(topic),
         "topicId": found.topic_id if found is not None else partitions[0]["topicId"],
-        "flightUrl": broker.flight_url,
+        "flightUrl": broker.urls.flight,
         "partitions": partitions,
     }
 

@@ -50,7 +50,10 @@ def lookup(connection: Connection, command: Command) -> None:
         )
         response.response = pb.CommandLookupTopicResponse.Connect
         response.authoritative = True
-        response.brokerServiceUrl = found.broker_url
+        if found.urls.broker:
+            response.brokerServiceUrl = found.urls.broker
+        if found.urls.broker_tls:
+            response.brokerServiceUrlTls = found.urls.broker_tls
         response.proxy_through_service_url = found.through_service_url
 
     _answer(connection, reply, response, request.request_id, fill)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.connection.connection import Connection
 from pulsark.dispatch.connection.handlers import HANDLERS
 from pulsark.errors import ConfigError
+from pulsark.security.tls_listener import TlsListener
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
     from pulsark.dispatch.broker import Broker
@@ -21,6 +23,10 @@ class Server:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._server: asyncio.Server | None = None
+        self._over_tls: TlsListener | None = None
+
+    def _connect(self) -> Connection:
+        return Connection(self._broker, HANDLERS)
 
     async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Take the port; returns it (``port`` 0 takes a free one). ``ConfigError`` if in use.
@@ -30,22 +36,27 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._broker, HANDLERS),
-                hosts,
-                port,
-                backlog=1024,
-                start_serving=False,
+                self._connect, hosts, port, backlog=1024, start_serving=False
             )
         except OSError as error:
             raise ConfigError.cannot_listen("brokerServicePort", hosts, port, error) from error
         return int(self._server.sockets[0].getsockname()[1])
 
+    def listen_tls(self, hosts: Sequence[str], port: int, context: ssl.SSLContext) -> int:
+        """The same for clients over TLS."""
+        self._over_tls = TlsListener(self._connect)
+        return self._over_tls.listen(hosts, port, "brokerServicePortTls", context)
+
     async def serve(self) -> None:
         """Accept clients: the broker has started, and knows the addresses that it tells them."""
-        assert self._server is not None
-        await self._server.start_serving()
+        if self._server is not None:
+            await self._server.start_serving()
+        if self._over_tls is not None:
+            self._over_tls.serve()
 
     def close(self) -> None:
         """Accept no more clients."""
         if self._server is not None:
             self._server.close()
+        if self._over_tls is not None:
+            self._over_tls.close()

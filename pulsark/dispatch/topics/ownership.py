@@ -17,6 +17,7 @@ from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.wire.hashes import bundle_hash
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
     from pulsark.wire.topic_name import TopicName
@@ -33,12 +34,15 @@ class Ownership:
         self.web_url = ""
         """Where this broker's admin API is, from ``announce`` on."""
 
-    def announce(self, broker_url: str, web_url: str) -> None:
+    def announce(self, urls: ServiceUrls) -> None:
         """The addresses under which claims are made from now on."""
-        self.web_url = web_url
-        self._owner = json.dumps(
-            {"nativeUrl": broker_url, "httpUrl": web_url, "disabled": False}
-        ).encode()
+        self.web_url = urls.web or urls.web_tls
+        claim = {"nativeUrl": urls.broker, "httpUrl": urls.web, "disabled": False}
+        if urls.broker_tls:
+            claim["nativeUrlTls"] = urls.broker_tls
+        if urls.web_tls:
+            claim["httpUrlTls"] = urls.web_tls
+        self._owner = json.dumps(claim).encode()
 
     async def namespace(self, name: TopicName) -> Namespace:
         """The namespace of a topic, or ``ClientError(TopicNotFound)``."""

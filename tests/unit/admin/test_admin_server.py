@@ -15,6 +15,7 @@ from pulsark.admin import server as server_module
 from pulsark.admin.server import AdminServer
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.errors import ConfigError
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.runtime import Runtime
@@ -33,7 +34,7 @@ def on_port(test: Callable[[int, AdminServer], Awaitable[None]], **changed: Any)
         tables = inline_tables(["/table"], metadata, runtime)
         ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime, tables)
         broker = Broker(Settings(**changed), runtime, metadata, ledgers, tables)
-        await broker.start("pulsar://b:6650", "http://b:8080", "grpc://b:8815")
+        await broker.start(ServiceUrls("pulsar://b:6650", "http://b:8080", "grpc://b:8815"))
         server = AdminServer(broker)
         port = await server.listen(["127.0.0.1"], 0)
         try:

@@ -56,9 +56,18 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 def test_an_empty_value_is_the_default(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("advertisedAddress=\nbrokerServicePortTls=\nmanagedLedgerCacheSizeMB=\n")
+    file.write_text("advertisedAddress=\ntlsCiphers=\nmanagedLedgerCacheSizeMB=\n")
     loaded = load_settings(file=str(file))
     assert loaded == LoadedSettings(Settings(), (), {})
+
+
+def test_an_empty_port_is_not_opened(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerServicePort=\nbrokerServicePortTls=6651\n")
+    found = load_settings(file=str(file)).settings
+    assert (found.brokerServicePort, found.brokerServicePortTls) == (None, 6651)
+    emptied = {"PULSARK_brokerServicePortTls": ""}
+    assert load_settings(file=str(file), environment=emptied).settings.brokerServicePortTls is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +131,7 @@ def test_values_in_the_spelling_of_pulsars_files() -> None:
         ("superUserRoles", "a,b", "superUserRoles: known in Pulsar, not implemented in Pulsark"),
         ("dispatcherMaxReadBatchSize", "7", "has no effect"),
         ("dispatcherMaxReadBatchSize", "100", "left at Pulsar's default and not used"),
-        ("brokerServicePortTls", "6651", "brokerServicePortTls: not implemented yet"),
+        ("maxConcurrentLookupRequest", "7", "maxConcurrentLookupRequest: not implemented yet"),
     ],
 )
 def test_what_has_no_effect_is_a_warning(key: str, text: str, warning: str) -> None:

@@ -24,6 +24,7 @@ from pulsark.metadata.resources import KEEP_EVERYTHING, Resources, Tenant
 from pulsark.runtime import Runtime
 from pulsark.wire.topic_name import TopicName
 
+URLS = {"serviceUrl": "http://h:8080", "brokerServiceUrl": "pulsar://h:6650"}
 TOPIC = TopicName.parse("persistent://public/default/a b%c")
 
 
@@ -31,7 +32,7 @@ def on_store(test: Callable[[Resources, MemoryMetadataStore], Awaitable[None]]) 
     async def run() -> None:
         store = MemoryMetadataStore()
         resources = Resources(store, Runtime())
-        await resources.initialize("standalone", "http://h:8080", "pulsar://h:6650")
+        await resources.initialize("standalone", URLS)
         await test(resources, store)
 
     asyncio.run(run())
@@ -62,7 +63,9 @@ def test_a_second_start_changes_only_the_addresses() -> None:
         await resources.tenants.update("public", Tenant(("root",), ("standalone",)))
         data = await resources.clusters.get("standalone")
         await resources.clusters.update("standalone", {**(data or {}), "listenerName": "x"})
-        await resources.initialize("standalone", "http://h:9090", "pulsar://h:7777")
+        await resources.initialize(
+            "standalone", {"serviceUrl": "http://h:9090", "brokerServiceUrl": "pulsar://h:7777"}
+        )
         assert await resources.clusters.get("standalone") == {
             "serviceUrl": "http://h:9090",
             "brokerServiceUrl": "pulsar://h:7777",
@@ -76,9 +79,7 @@ def test_a_second_start_changes_only_the_addresses() -> None:
 def test_brokers_may_start_at_the_same_time() -> None:
     async def run() -> None:
         store = MemoryMetadataStore()
-        await asyncio.gather(
-            *(Resources(store, Runtime()).initialize("c", "http://h", "pulsar://h") for _ in "1234")
-        )
+        await asyncio.gather(*(Resources(store, Runtime()).initialize("c", URLS) for _ in "1234"))
 
     asyncio.run(run())
 

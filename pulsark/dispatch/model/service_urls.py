@@ -1,0 +1,36 @@
+"""Where clients find a broker."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ServiceUrls(NamedTuple):
+    """The ports of one broker as URLs with its advertised name; "" for those it does not open."""
+
+    broker: str = ""
+    web: str = ""
+    flight: str = ""
+    broker_tls: str = ""
+    web_tls: str = ""
+
+    def of_cluster(self) -> dict[str, str]:
+        """What Pulsar's cluster data says of them, without ports that are not open."""
+        said = {
+            "serviceUrl": self.web,
+            "serviceUrlTls": self.web_tls,
+            "brokerServiceUrl": self.broker,
+            "brokerServiceUrlTls": self.broker_tls,
+        }
+        return {key: url for key, url in said.items() if url}
+
+    def as_json(self) -> dict[str, str]:
+        """By the names that ``standalone.json`` has, without those that are not open."""
+        names = (
+            "brokerServiceUrl",
+            "webServiceUrl",
+            "flightUrl",
+            "brokerServiceUrlTls",
+            "webServiceUrlTls",
+        )
+        return {name: url for name, url in zip(names, self, strict=True) if url}

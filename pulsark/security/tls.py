@@ -1,0 +1,206 @@
+"""Server contexts for TLS: made from files, and made anew when the files change.
+
+A listener keeps one context for its life. At each handshake that context hands over to the one
+made last, so a new certificate, key or list of CAs holds for the next connection, and a file that
+is half written for none. Sessions are never resumed: a resumed one would keep the role of an old
+certificate.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pulsark.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pulsark.config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Alpn = tuple[str, ...]
+Stamp = tuple[tuple[int, int, int], ...]
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CIPHERS = {
+    f"TLS_{exchange}_WITH_{name}": f"{exchange.replace('_', '-')}-{short}"
+    for exchange in ("ECDHE_RSA", "ECDHE_ECDSA", "DHE_RSA")
+    for name, short in (
+        ("AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
+        ("AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
+        ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
+    )
+}
+"""Suites of TLS 1.2 by their IANA names, as Pulsar's settings have them, with OpenSSL's names."""
+_CIPHERS_13 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+"""Suites of TLS 1.3, all of which OpenSSL always allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsRules:
+    """What the settings ask of TLS. ``trust_path`` has the CAs of clients; empty: ask for none."""
+
+    certificate_path: str
+    key_path: str
+    trust_path: str = ""
+    require_client_certificate: bool = False
+    protocols: tuple[str, ...] = ()
+    ciphers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings) -> TlsRules:
+        """Raises ``ConfigError`` for what is missing or not allowed."""
+        for key in ("tlsCertificateFilePath", "tlsKeyFilePath"):
+            if not getattr(settings, key):
+                raise ConfigError(f"{key}: a port for TLS is set, so a PEM file is needed here")
+        if settings.tlsRequireTrustedClientCertOnConnect and not settings.tlsTrustCertsFilePath:
+            raise ConfigError(
+                "tlsTrustCertsFilePath: tlsRequireTrustedClientCertOnConnect=true needs a PEM "
+                "file with the CAs of clients"
+            )
+        unknown = [name for name in settings.tlsCiphers if not _is_cipher(name)]
+        if unknown:
+            raise ConfigError(
+                f"tlsCiphers: {unknown[0]} is not known; allowed are "
+                f"{', '.join([*_CIPHERS, *_CIPHERS_13])}, and OpenSSL's names"
+            )
+        return cls(
+            settings.tlsCertificateFilePath,
+            settings.tlsKeyFilePath,
+            settings.tlsTrustCertsFilePath,
+            settings.tlsRequireTrustedClientCertOnConnect,
+            settings.tlsProtocols,
+            settings.tlsCiphers,
+        )
+
+    @property
+    def files(self) -> list[tuple[str, str]]:
+        """The files with the settings that name them."""
+        named = [
+            ("tlsCertificateFilePath", self.certificate_path),
+            ("tlsKeyFilePath", self.key_path),
+            ("tlsTrustCertsFilePath", self.trust_path),
+        ]
+        return [(key, path) for key, path in named if path]
+
+
+@dataclass(slots=True)
+class ServerTls:
+    """The contexts of all listeners of a process."""
+
+    rules: TlsRules
+    at_each_handshake: bool = False
+    """Look at the files before each handshake, not only when ``look_again`` is called."""
+    _newest: dict[Alpn, ssl.SSLContext] = field(default_factory=dict)
+    _stamp: Stamp = ()
+
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` when the files cannot be used."""
+        self._stamp = _stamp(self.rules)
+        _new_context(self.rules, ())
+        _warn_of_readable_key(self.rules.key_path)
+
+    def context(self, *alpn: str) -> ssl.SSLContext:
+        """The context for one listener, whose clients may ask for the protocols ``alpn``."""
+        self._newest[alpn] = _new_context(self.rules, alpn)
+        listening = _new_context(self.rules, alpn)
+
+        def hand_over(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+            if self.at_each_handshake:
+                self.look_again()
+            connection.context = self._newest[alpn]
+
+        listening.sni_callback = hand_over
+        return listening
+
+    def look_again(self) -> bool:
+        """Use files that have changed from the next handshake on; whether any had.
+
+        What cannot be used is logged, and what was read before stays in use.
+        """
+        try:
+            stamp = _stamp(self.rules)
+            if stamp == self._stamp:
+                return False
+            self._stamp = stamp
+            made = {alpn: _new_context(self.rules, alpn) for alpn in self._newest}
+        except ConfigError as error:
+            log.error("TLS goes on with the certificate that it has: %s", error)
+            return False
+        self._newest |= made
+        log.info("TLS uses the files anew: %s", ", ".join(path for _, path in self.rules.files))
+        return True
+
+
+def _is_cipher(name: str) -> bool:
+    if name in _CIPHERS or name in _CIPHERS_13:
+        return True
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(name)
+    except ssl.SSLError:
+        return False
+    return ":" not in name
+
+
+def _new_context(rules: TlsRules, alpn: Iterable[str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    versions = [_VERSIONS[name] for name in rules.protocols] or list(_VERSIONS.values())
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    suites = [_CIPHERS.get(name, name) for name in rules.ciphers if name not in _CIPHERS_13]
+    if suites:
+        context.set_ciphers(":".join(suites))
+    if protocols := list(alpn):
+        context.set_alpn_protocols(protocols)
+    try:
+        context.load_cert_chain(rules.certificate_path, rules.key_path, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"tlsCertificateFilePath, tlsKeyFilePath: {rules.certificate_path} and "
+            f"{rules.key_path} cannot be used together: {_reason(error)}"
+        ) from error
+    if rules.trust_path:
+        try:
+            context.load_verify_locations(rules.trust_path)
+        except OSError as error:
+            raise ConfigError(
+                f"tlsTrustCertsFilePath: {rules.trust_path} cannot be used: {_reason(error)}"
+            ) from error
+        required = rules.require_client_certificate
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; decrypt it with `openssl pkey -in KEY -out NEW`")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "the key is not that of the certificate"
+        return "it is not in PEM format" if not error.reason else error.reason.lower()
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _stamp(rules: TlsRules) -> Stamp:
+    """What changes when a file does, or what its symbolic link points to."""
+    found = []
+    for key, path in rules.files:
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise ConfigError(f"{key}: {path}: {error.strerror}") from error
+        found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+def _warn_of_readable_key(path: str) -> None:
+    if os.stat(path).st_mode & 0o007:
+        log.warning("tlsKeyFilePath: every user of this machine can use %s; chmod o= it", path)

@@ -1,0 +1,124 @@
+"""Accepts connections over TLS. Handshakes under way are bounded, in all and for each address.
+
+A protocol's ``connection_made`` comes after the handshake, so what limits connections cannot see
+clients that never finish one. They are limited here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pulsark.errors import ConfigError
+from pulsark.limits import (
+    TLS_ACCEPTS_PER_TURN_MAX,
+    TLS_CLOSE_SECONDS,
+    TLS_HANDSHAKE_SECONDS,
+    TLS_HANDSHAKES_MAX,
+    TLS_HANDSHAKES_PER_ADDRESS_MAX,
+)
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 1.0
+
+
+class TlsListener:
+    """One port. Create, listen and close on the event loop."""
+
+    def __init__(self, protocol: Callable[[], asyncio.Protocol | asyncio.BufferedProtocol]) -> None:
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._context: ssl.SSLContext
+        self._listeners: list[socket.socket] = []
+        self._shaking: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._resuming: asyncio.TimerHandle | None = None
+        self.failed_handshakes = 0
+        self.refused_handshakes = 0
+        """Connections that were closed at once because too many handshakes were under way."""
+
+    def listen(self, hosts: Sequence[str], port: int, key: str, context: ssl.SSLContext) -> int:
+        """Take the port; returns it (``port`` 0 takes a free one). No client is served yet.
+
+        ``ConfigError`` names the setting ``key`` if the port is in use.
+        """
+        self._context = context
+        try:
+            for host in hosts:
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                listener = socket.create_server((host, port), family=family, backlog=1024)
+                listener.setblocking(False)
+                self._listeners.append(listener)
+        except OSError as error:
+            self.close()
+            raise ConfigError.cannot_listen(key, hosts, port, error) from error
+        return int(self._listeners[0].getsockname()[1])
+
+    def serve(self) -> None:
+        """Accept clients."""
+        self._resuming = None
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def close(self) -> None:
+        """Accept no more clients; handshakes under way end."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners = []
+        for task in self._tasks:
+            task.cancel()
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(TLS_ACCEPTS_PER_TURN_MAX):
+            try:
+                client, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no free descriptor for example: try again in a while
+                log.warning("no client can be accepted over TLS: %s", error)
+                for one in self._listeners:
+                    self._loop.remove_reader(one)
+                if self._resuming is None:
+                    self._resuming = self._loop.call_later(_PAUSE_SECONDS, self.serve)
+                return
+            host = str(address[0])
+            if (
+                len(self._tasks) >= TLS_HANDSHAKES_MAX
+                or self._shaking[host] >= TLS_HANDSHAKES_PER_ADDRESS_MAX
+            ):
+                self.refused_handshakes += 1
+                client.close()
+                continue
+            client.setblocking(False)
+            self._shaking[host] += 1
+            task = self._loop.create_task(self._shake_hands(client, host))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _shake_hands(self, client: socket.socket, host: str) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._protocol,
+                client,
+                ssl=self._context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=TLS_CLOSE_SECONDS,
+            )
+        except OSError as error:  # ssl.SSLError and time-outs are such
+            self.failed_handshakes += 1
+            log.debug("%s: no TLS handshake: %s", host, error)
+        finally:
+            self._shaking[host] -= 1
+            if not self._shaking[host]:
+                del self._shaking[host]
