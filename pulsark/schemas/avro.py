@@ -86,7 +86,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Enumeration(Named):
-    """One of some symbols, which data names by their place."""
+    """One of some symbols, which data names by their index."""
 
     symbols: tuple[str, ...]
 

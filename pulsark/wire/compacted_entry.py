@@ -6,14 +6,14 @@ import struct
 
 from pulsark.wire.position import Position
 
-_place = struct.Struct(">QQ")
+_position = struct.Struct(">QQ")
 
 
 def pack(position: Position, entry: bytes) -> bytes:
     """The stored form of an entry."""
-    return _place.pack(*position) + entry
+    return _position.pack(*position) + entry
 
 
 def unpack(stored: bytes) -> tuple[Position, bytes]:
     """The inverse of ``pack``."""
-    return Position(*_place.unpack_from(stored)), stored[_place.size :]
+    return Position(*_position.unpack_from(stored)), stored[_position.size :]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """An entry's place: ordered by ledger, then entry. ``entry_id`` -1 is before the first."""
+    """Where an entry is: ordered by ledger, then entry. ``entry_id`` -1 is before the first."""
 
     ledger_id: int
     entry_id: int

@@ -17,7 +17,7 @@ from pulsark.datasource.write.outgoing import by_topic, messages_of, partitions_
 from pulsark.datasource.write.routing import Router, named_places
 from pulsark.rows.outgoing import Batching, message_sizes
 from pulsark.runtime import OsDisk, SystemClock
-from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingPlace, values_said
+from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingArea, values_said
 
 if TYPE_CHECKING:
     from pulsark.datasource.write.typed_values import TypedValues, ValuesOf
@@ -170,7 +170,7 @@ class _TopicWriter:
     def _to(self, partition: int, messages: pa.RecordBatch) -> None:
         writer = self._writers.get(partition)
         if writer is None:
-            place = StagingPlace(
+            place = StagingArea(
                 self._directories,
                 int(self._staging["directoriesNeeded"]),
                 int(self._staging["timeMs"]),

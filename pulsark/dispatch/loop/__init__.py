@@ -3,5 +3,5 @@
 ``run_queue`` runs clients' work, a few milliseconds a turn; ``turns`` iterates over many items with
 pauses; ``chores`` runs periodic work. ``stalls`` measures how long the loop was blocked, ``load``
 whether clients keep it busy; ``garbage`` decides when to collect; ``defects`` logs an unexpected
-exception once for each place.
+exception once for each origin.
 """

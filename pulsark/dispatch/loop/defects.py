@@ -1,7 +1,7 @@
-"""Unexpected exceptions: the log gets each place once, with its trace.
+"""Unexpected exceptions: the log gets each origin once, with its trace.
 
 Wrong input of a client is answered with a ``PulsarkError``. Any other exception is a defect of the
-program, which a client may be able to cause at will: a known place then gets one line a minute in
+program, which a client may be able to cause at will: a known origin then gets one line a minute in
 the log, with a count.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 60.0
-PLACES_MAX = 1000
+ORIGINS_MAX = 1000
 
 Origin = tuple[str, int, str]
 
@@ -39,22 +39,22 @@ class Defects:
 
     def report(self, error: Exception, what: str) -> None:
         """Tell the operator: ``what`` could not be done."""
-        place, now = _place(error), self._now()
-        known = self._known.get(place)
+        origin, now = _origin(error), self._now()
+        known = self._known.get(origin)
         if known is None:
-            if len(self._known) >= PLACES_MAX:
+            if len(self._known) >= ORIGINS_MAX:
                 self._known.clear()
-            self._known[place] = _Known(now)
+            self._known[origin] = _Known(now)
             log.error("%s: a defect, please report it", what, exc_info=error)
         elif now - known.told_at < AGAIN_SECONDS:
             known.untold += 1
         else:
             times, known.untold, known.told_at = known.untold + 1, 0, now
-            file, line, kind = place
+            file, line, kind = origin
             log.error("%s: %s at %s:%d again, %d times", what, kind, file, line, times)
 
 
-def _place(error: Exception) -> Origin:
+def _origin(error: Exception) -> Origin:
     """Where an exception was raised."""
     trace: TracebackType | None = error.__traceback__
     file, line = "?", 0

@@ -70,7 +70,7 @@ class Entry:
 
     @property
     def position(self) -> Position:
-        """The entry's place; only for an entry that is confirmed."""
+        """The entry's position; only for an entry that is confirmed."""
         # Made at the first use and kept: it costs as much as all else that is done with it.
         position = self._position
         if position is None:
@@ -86,7 +86,7 @@ class Entry:
         return key_hash
 
 
-def stored_entry(place: Position, data: bytes) -> Entry:
+def stored_entry(position: Position, data: bytes) -> Entry:
     """An entry as it comes back from storage."""
     messages, batched, marker, deliver_at, is_chunk = message_counts(data)
     return Entry(
@@ -96,6 +96,6 @@ def stored_entry(place: Position, data: bytes) -> Entry:
         marker,
         deliver_at=deliver_at,
         is_chunk=is_chunk,
-        ledger_id=place.ledger_id,
-        entry_id=place.entry_id,
+        ledger_id=position.ledger_id,
+        entry_id=position.entry_id,
     )

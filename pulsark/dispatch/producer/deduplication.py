@@ -379,13 +379,13 @@ class Deduplication:
 
     async def _look_into_batch(self, known: ProducerSequences) -> None:
         """Find the last id of the batch that was stored last, if it tells and is not too large."""
-        place = known.batch
-        if place is None:
+        position = known.batch
+        if position is None:
             return
         try:
-            entries = await self._topic.read(place, 1, 1)
+            entries = await self._topic.read(position, 1, 1)
             last = NONE
-            if entries and entries[0].position == place and _is_small(entries[0]):
+            if entries and entries[0].position == position and _is_small(entries[0]):
                 ids = sequence_ids(entries[0].data, DEDUPLICATION_BATCH_BYTES_MAX)
                 async for number in in_turns(ids, IDS_PER_STEP_MAX):
                     last = max(last, number)
@@ -398,7 +398,7 @@ class Deduplication:
                 error,
             )
             return
-        known.looked_into(place, last if last <= SEQUENCE_ID_MAX else NONE)
+        known.looked_into(position, last if last <= SEQUENCE_ID_MAX else NONE)
 
     def _tell_changed(self) -> None:
         changed, self._changed = self._changed, None

@@ -80,7 +80,7 @@ class ProducerSequences:
         return Verdict.STORED if first <= self.stored else Verdict.UNDECIDED
 
     def store(self, highest: int, batch: Position | None = None) -> None:
-        """Everything up to ``highest`` is stored; more of it may be in a batch at that place."""
+        """Everything up to ``highest`` is stored; more of it may be in a batch at that position."""
         if highest > self.stored:
             self.stored = highest
             self.batch = batch

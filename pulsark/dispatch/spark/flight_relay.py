@@ -167,7 +167,7 @@ class Relays:
             relay.cut()
 
     def _make_room(self, host: str) -> bool:
-        """Take a place; whether there is one."""
+        """Count a connection of this address; whether the limits allow it."""
         with self._lock:
             taken = self._of_host.total()
             of_host = 0 < self._most_of_host <= self._of_host[host]

@@ -194,7 +194,7 @@ class Subscribing:
 
     @contextmanager
     def _place_in_topic(self, topic: AnyTopic) -> Iterator[None]:
-        """Have a place for a consumer in a topic. ``ClientError``: none is left."""
+        """Count a consumer of a topic meanwhile. ``ClientError``: there are too many."""
         self._check_room_in_topic(topic)
         self._expected[topic] += 1
         try:

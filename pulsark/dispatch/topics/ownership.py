@@ -57,9 +57,9 @@ class Ownership:
         """The namespace bundle of a topic, as ``0x00000000_0x40000000``."""
         namespace = await self.namespace(name)
         boundaries = [int(b, 16) for b in namespace.bundle_boundaries]
-        place = bundle_hash(str(name))
+        point = bundle_hash(str(name))
         for low, high in itertools.pairwise(boundaries):
-            if low <= place < high or (high == boundaries[-1] and place == high):
+            if low <= point < high or (high == boundaries[-1] and point == high):
                 return f"0x{low:08x}_0x{high:08x}"
         raise ClientError(ServerError.MetadataError, f"No bundle covers {name}")
 

@@ -295,8 +295,8 @@ class TopicFeed:
 
     def _knows(self, topic: str) -> bool:
         known = self._all.topics
-        place = bisect_left(known, topic)
-        return place < len(known) and known[place] == topic
+        index = bisect_left(known, topic)
+        return index < len(known) and known[index] == topic
 
     def _known_partitions(self, base: str) -> list[str]:
         known, prefix = self._all.topics, f"{base}-partition-"

@@ -159,9 +159,9 @@ class EmbeddedBookie:
         try:
             written = await self._journal.start()
             self._note_segment(written)
-            place = JournalOffset(written.segment_id, written.segment_size)
+            reached = JournalOffset(written.segment_id, written.segment_size)
             checkpointer = self._upkeep.checkpointer
-            checkpointer.journal_grew(place, self.recovery.bytes_read, self.recovery.records)
+            checkpointer.journal_grew(reached, self.recovery.bytes_read, self.recovery.records)
             if not self._in_service:
                 disk, ledger_dir = self._runtime.disk, self._ledger_dir
                 await run_in_worker(

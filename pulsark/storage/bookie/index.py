@@ -72,7 +72,7 @@ class LedgerState:
         self.words: array[int] | None = None
 
     def stretches(self, start: int = 0) -> Iterator[Stretch]:
-        """Stretches from the given place on."""
+        """Stretches from the given index on."""
         words = self.words
         if words is None:
             return
@@ -96,9 +96,9 @@ class LedgerState:
 
 
 def _unpack(words: array[int], i: int) -> Stretch:
-    first, counts, segment_id, place = words[i : i + _WORDS]
+    first, counts, segment_id, span = words[i : i + _WORDS]
     return Stretch(
-        first, first + (counts >> 32) - 1, segment_id, place >> 32, place & _LOW, counts & _LOW
+        first, first + (counts >> 32) - 1, segment_id, span >> 32, span & _LOW, counts & _LOW
     )
 
 
@@ -164,7 +164,7 @@ class BookieIndex:
         size: int,
         confirmed_bytes: int = -1,
     ) -> None:
-        """A record of entries is durable at this place."""
+        """A record of entries is durable at this offset."""
         state = self.ledgers.get(ledger_id)
         if state is None:
             if ledger_id in self.tombstones:
@@ -191,11 +191,11 @@ class BookieIndex:
         if words is None:
             words = state.words = array("Q")
         elif words and words[-2] == segment_id:
-            counts, place = words[-3], words[-1]
-            extent = offset + size - (place >> 32)
+            counts, span = words[-3], words[-1]
+            extent = offset + size - (span >> 32)
             if words[-4] + (counts >> 32) == first and 0 < extent <= STRETCH_BYTES:
                 words[-3] = counts + (count << 32) + size
-                words[-1] = place & ~_LOW | max(extent, place & _LOW)
+                words[-1] = span & ~_LOW | max(extent, span & _LOW)
                 return
         segment.stretches += 1
         words.extend((first, count << 32 | size, segment_id, offset << 32 | size))
@@ -217,10 +217,10 @@ class BookieIndex:
 
     def _cut(self, state: LedgerState, first: int, last: int) -> list[Stretch]:
         """Take ``[first, last]`` and all above it out of the index; return what was above."""
-        place = state.find(first)
-        touched = list(state.stretches(place))
+        index = state.find(first)
+        touched = list(state.stretches(index))
         if state.words is not None:
-            del state.words[place * _WORDS :]
+            del state.words[index * _WORDS :]
         above = []
         for stretch in touched:
             self._account(stretch, -1)
@@ -314,7 +314,7 @@ class BookieIndex:
         self._forget_tombstones()
 
     def checkpoint_written(self, segment_id: int) -> None:
-        """A checkpoint of a place in this segment is durable: older ones are never loaded."""
+        """A checkpoint of an offset in this segment is durable: older ones are never loaded."""
         self._checkpointed = segment_id
         self._forget_tombstones()
 

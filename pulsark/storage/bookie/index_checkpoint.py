@@ -1,7 +1,7 @@
 """The index on disk: a short cut past the journal, never its replacement.
 
-A checkpoint names a place in the journal. Loading it and applying the journal from there gives
-the same index as applying the whole journal. States may be encoded later than that place was
+A checkpoint names an offset in the journal. Loading it and applying the journal from there gives
+the same index as applying the whole journal. States may be encoded later than that offset was
 noted, since applying a record twice changes nothing; only what the segments count is right no
 sooner than after ``BookieIndex.recount``. A missing, damaged or foreign checkpoint
 only costs the time to read the whole journal.
@@ -43,7 +43,7 @@ _CRC = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class JournalOffset:
-    """A place between two groups of the journal."""
+    """An offset between two groups of the journal."""
 
     segment_id: int
     offset: int
@@ -53,7 +53,7 @@ class JournalOffset:
 class Checkpoint:
     """A loaded checkpoint."""
 
-    place: JournalOffset
+    reached: JournalOffset
     index: BookieIndex
     removing: frozenset[int]
     """Segments whose removal was durable although their files may still be there."""
@@ -76,10 +76,14 @@ class CheckpointDraft:
     """A checkpoint in the making: everything but the ledgers is noted when it begins."""
 
     def __init__(
-        self, index: BookieIndex, place: JournalOffset, instance_id: bytes, removing: Iterable[int]
+        self,
+        index: BookieIndex,
+        reached: JournalOffset,
+        instance_id: bytes,
+        removing: Iterable[int],
     ) -> None:
         going = sorted(removing)
-        head = [place.segment_id, place.offset, index.max_ledger_id]
+        head = [reached.segment_id, reached.offset, index.max_ledger_id]
         counts = [len(index.segments), len(index.tombstones), len(going)]
         self._head_fields = (_MAGIC, CHECKPOINT_VERSION, 0, 0, instance_id, *head, *counts)
         self._pieces = [_encode_segment(s) for s in index.segments.values()]
@@ -193,13 +197,13 @@ class Checkpointer:
         """Segments whose removal is durable while their file may still be there."""
         self._settings = settings
         self._disk = runtime.disk
-        self._place = JournalOffset(0, 0)
+        self._reached = JournalOffset(0, 0)
         self._bytes = 0
         self._records = 0
 
-    def journal_grew(self, place: JournalOffset, size: int, records: int) -> None:
-        """The index now holds the journal up to ``place``, ``size`` bytes more than before."""
-        self._place = place
+    def journal_grew(self, reached: JournalOffset, size: int, records: int) -> None:
+        """The index now holds the journal up to ``reached``, ``size`` bytes more than before."""
+        self._reached = reached
         self._bytes += size
         self._records += records
 
@@ -217,13 +221,13 @@ class Checkpointer:
         return self._bytes >= min(WORTH_AT_CLOSE_BYTES, self._settings.checkpoint_bytes)
 
     async def write(self, worker: Worker) -> None:
-        """Write a checkpoint of the current place. A disk error is logged: the next one tries.
+        """Write a checkpoint of the current offset. A disk error is logged: the next one tries.
 
         Ledgers are encoded in slices, so that the loop is never held up for long.
         """
         self._bytes = self._records = 0
-        place = self._place
-        draft = CheckpointDraft(self._index, place, self._instance_id, self.removing)
+        reached = self._reached
+        draft = CheckpointDraft(self._index, reached, self._instance_id, self.removing)
         ids, a_turn = list(self._index.ledgers), self._settings.ledgers_a_turn
         for start in range(0, len(ids), a_turn):
             if start:
@@ -236,4 +240,4 @@ class Checkpointer:
         except OSError as e:
             log.warning("checkpoint %s could not be written: %s", self._path, e)
             return
-        self._index.checkpoint_written(place.segment_id)
+        self._index.checkpoint_written(reached.segment_id)

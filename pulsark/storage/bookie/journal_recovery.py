@@ -92,7 +92,7 @@ class _Recovery:
         if isinstance(checkpoint, str):
             self.report.checkpoint = checkpoint
         else:
-            self.start = checkpoint.place
+            self.start = checkpoint.reached
             self.index = checkpoint.index
             self.removing |= checkpoint.removing
             for s in self.index.segments.values():

@@ -409,10 +409,10 @@ class LedgerManager:
         if len(holders) == 1:
             return holders
         start = metadata.ledger_id % metadata.config.ensemble_size
-        place = {name: index for index, name in enumerate(ensemble.bookies)}
+        slots = {name: index for index, name in enumerate(ensemble.bookies)}
         size = len(ensemble.bookies)
         return sorted(
-            holders, key=lambda name: (self._bookies.is_suspect(name), (place[name] - start) % size)
+            holders, key=lambda name: (self._bookies.is_suspect(name), (slots[name] - start) % size)
         )
 
     async def _read_striped(

@@ -49,7 +49,7 @@ class LedgerListener(Protocol):
 
 
 class _Slot:
-    """One place of the ensemble and the bookie that has it now."""
+    """One slot of the ensemble and the bookie that has it now."""
 
     __slots__ = ("bookie", "confirmed", "failed", "index")
 
@@ -174,7 +174,7 @@ class LedgerWriter:
             )
 
     def _stripe(self, index: int, run: EntryRun) -> list[EntryRun]:
-        """The parts of a run that belong to one place of the ensemble."""
+        """The parts of a run that belong to one slot of the ensemble."""
         size, parts, start = len(self._slots), [], -1
         for i in range(len(run.payloads) + 1):
             entry_id = run.first_entry_id + i
@@ -258,7 +258,7 @@ class LedgerWriter:
         )
 
     def _last_of(self, slot: _Slot) -> int:
-        """The last entry sent that belongs to this place; -1 if none does."""
+        """The last entry sent that belongs to this slot; -1 if none does."""
         if not self._striped:
             return self.last_pushed
         size = len(self._slots)
@@ -307,7 +307,7 @@ class LedgerWriter:
         self._listener.ledger_failed(self.ledger_id, error)
 
     async def _change_ensemble(self) -> None:
-        """Put spares in the places of failed bookies until none fails or none is left."""
+        """Put spares into the slots of failed bookies until none fails or none is left."""
         error: StorageError | None = None
         try:
             while replacements := self._replacements():

@@ -4,7 +4,7 @@ An entry of it is an entry of the topic behind the position that it has there::
 
     ledger id (8 bytes), entry id (8 bytes), the entry
 
-Positions rise, so a place is found by bisection. Ledgers of this kind are written once and
+Positions rise, so one is found by bisection. Ledgers of this kind are written once and
 replaced as a whole.
 """
 
@@ -122,11 +122,11 @@ class CompactedLedger:
         here = LedgerList([LedgerInfo(self._ledger_id, count, 0, 0)])
 
         async def read(
-            place: Position, max_entries: int, max_bytes: int
+            position: Position, max_entries: int, max_bytes: int
         ) -> list[tuple[Position, bytes]]:
-            last = min(place.entry_id + max_entries, count) - 1
-            stored = await self.stored(place.entry_id, last, max_bytes)
-            return [(place, unpack(data)[1]) for place, data in stored]
+            last = min(position.entry_id + max_entries, count) - 1
+            stored = await self.stored(position.entry_id, last, max_bytes)
+            return [(at, unpack(data)[1]) for at, data in stored]
 
         found = await find_by_publish_time(here, read, ms)
         return (await self._at(found.entry_id, 1, 1))[0][0] if found.entry_id < count else None
@@ -159,8 +159,8 @@ class CompactedLedger:
         low, high = 0, await self._entries()
         while low < high:
             middle = (low + high) // 2
-            place, _ = (await self._at(middle, 1, 1))[0]
-            if place < position:
+            found, _ = (await self._at(middle, 1, 1))[0]
+            if found < position:
                 low = middle + 1
             else:
                 high = middle

@@ -51,8 +51,8 @@ class _Latest:
         if index < 0:
             self._alone.add((ledger_id, entry_id))
         else:
-            place = ledger_id, entry_id
-            self._in_batches[place] = self._in_batches.get(place, 0) | 1 << index
+            position = ledger_id, entry_id
+            self._in_batches[position] = self._in_batches.get(position, 0) | 1 << index
 
     def __contains__(self, identity: _Identity) -> bool:
         if isinstance(identity, str):

@@ -166,7 +166,7 @@ class LedgerList:
         return self.at(entries - 1) if entries else self._trimmed
 
     def at_or_after(self, position: Position) -> Position:
-        """The first entry that is not before ``position``; or else the place after the last."""
+        """The first entry that is not before ``position``; or else the position after the last."""
         rank = self.rank(position)
         if rank < self.entries:
             return self.at(rank)
@@ -174,7 +174,7 @@ class LedgerList:
         return Position(ledger_id, entry_id + 1)
 
     def after(self, position: Position) -> Position:
-        """The first entry after ``position``; or else the place after the last entry."""
+        """The first entry after ``position``; or else the position after the last entry."""
         return self.at_or_after(_successor(position))
 
     def before(self, position: Position) -> Position:

@@ -160,9 +160,9 @@ class LedgerRun:
 
     def at(self, rank: int) -> Position:
         """The position of the entry with ``rank`` entries of the run before it."""
-        place = rank + self._starts[self._skip]
-        index = bisect_right(self._starts, place, lo=self._skip) - 1
-        return Position(self._ids[index], place - self._starts[index])
+        entry = rank + self._starts[self._skip]
+        index = bisect_right(self._starts, entry, lo=self._skip) - 1
+        return Position(self._ids[index], entry - self._starts[index])
 
     def bytes_through(self, position: Position) -> int:
         """Bytes up to a position, about; those of one ledger count as equally large."""

@@ -22,10 +22,10 @@ _WINDOW_BYTES = 1 << 20
 
 
 async def find_by_publish_time(ledgers: LedgerList, read: Read, ms: int) -> Position:
-    """The first entry published at ``ms`` (epoch) or later, or the place after the last entry.
+    """The first entry published at ``ms`` (epoch) or later, or the position after the last entry.
 
     Publish times come from the clients' clocks, so they rise only roughly, and one client's may be
-    wrong by days. The binary search goes on behind a place only if all of the next entries are
+    wrong by days. The binary search goes on behind a position only if all of the next entries are
     older than ``ms``: clocks that are behind do not lead it past messages of others, and those
     that are ahead make a seek repeat messages rather than skip one. Entries that cannot be parsed
     count as not older, for the same reason.

@@ -74,15 +74,15 @@ class LedgerView:
         return await self._manager.sealed_through(ledger_id)
 
     async def find_by_publish_time(self, ms: int) -> Position:
-        """The first entry published at ``ms`` (epoch) or later, or the place after the last."""
+        """The first entry published at ``ms`` (epoch) or later, or the position after the last."""
         return await find_by_publish_time(self._ledgers, self.read, ms)
 
     def first_position(self) -> Position:
-        """The first entry; of an empty topic, the place where one can come."""
+        """The first entry; in an empty topic, the position that it will have."""
         return self._ledgers.at_or_after(EARLIEST)
 
     def next_position(self, position: Position) -> Position:
-        """The first entry after ``position``; or else the place after the last entry."""
+        """The first entry after ``position``; or else the position after the last entry."""
         last_ledger, last_entry = self.last_confirmed
         ledger_id, entry_id = position
         if ledger_id == last_ledger and -1 <= entry_id < last_entry:
@@ -94,7 +94,7 @@ class LedgerView:
         return self._ledgers.before(position)
 
     def valid_position_at_or_after(self, position: Position) -> Position:
-        """The first entry that is not before ``position``; or else the place after the last."""
+        """The first entry that is not before ``position``; or else the position after the last."""
         return self._ledgers.at_or_after(position)
 
     def position_at(self, index: int) -> Position:

@@ -111,7 +111,7 @@ class BulkPublish:
 
     def _link_on(self, root: str, names: Sequence[str], adds: Sequence[DataFile]) -> None:
         for name, file in zip(names, adds, strict=True):
-            source, place = f"{root}/{STAGING}/{name}", f"{root}/{file.path}"
+            source, target = f"{root}/{STAGING}/{name}", f"{root}/{file.path}"
             try:
                 size = self._disk.size(source)
             except FileNotFoundError:
@@ -120,9 +120,9 @@ class BulkPublish:
                 ) from None
             if size != file.size:
                 raise CorruptEntryError(f"{name} has {size} bytes, not {file.size}")
-            self._disk.make_dirs(place.rpartition("/")[0])
+            self._disk.make_dirs(target.rpartition("/")[0])
             self._linked.append((root, file))
-            self._disk.link(source, place)
+            self._disk.link(source, target)
 
     async def _everywhere(self, action: Callable[[str], None]) -> None:
         for root in self._owner.record.roots:

@@ -44,8 +44,8 @@ def remembered(known: Iterable[Published], now_ms: int, least: int) -> list[Publ
     certain = len(found) - least
     return [
         done
-        for place, done in enumerate(found)
-        if place >= certain or now_ms - done.time_ms < _kept_ms(done)
+        for index, done in enumerate(found)
+        if index >= certain or now_ms - done.time_ms < _kept_ms(done)
     ]
 
 

@@ -1,7 +1,7 @@
 """Blocks of sealed entries in memory, and the next ones on their way before they are asked for.
 
 A block is what the table process answers at once. Whoever reads a ledger in order finds each block
-loaded while it was busy with the one before; several readers of one place share it. One reader
+loaded while it was busy with the one before; several readers of one block share it. One reader
 alone has a few blocks loaded ahead; those of different ledgers take turns at the process, a block
 each. What nobody reads any more leaves memory soon.
 """

@@ -192,8 +192,8 @@ class TableRepair:
         self.repair.files += len(files)
         states = await self._tables.roots.copies(record.roots, files)
         gone = []
-        for place, file in enumerate(files):
-            having = [d for d in record.roots if states[d][place] == "ok"]
+        for index, file in enumerate(files):
+            having = [d for d in record.roots if states[d][index] == "ok"]
             if not having:
                 gone.append(file)
                 continue

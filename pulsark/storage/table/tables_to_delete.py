@@ -125,7 +125,7 @@ class TablesToDelete:
             await self._forget(path)
 
     async def delete_documents(self, table: TableToDelete) -> None:
-        """Those in the metadata store, if no other table has their place."""
+        """Those in the metadata store, if no other table has their path."""
         path = table_path(TopicName.parse(table.topic))
         found = await self._metadata.get(path)
         if found is None or TableRecord.decode(path, found.value).table_id != table.table_id:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def due_merge(
     sizes: Sequence[int], target_bytes: int, limits: TableLimits, *, complete: bool
 ) -> range | None:
-    """Files of a ledger, by their places, that are to be merged next; ``None``: none.
+    """Files of a ledger, by their indexes, that are to be merged next; ``None``: none.
 
     ``complete``: no further files will come. To be asked again after each merge.
     """
@@ -43,10 +43,10 @@ def _of_complete(sizes: Sequence[int], target_bytes: int, limits: TableLimits) -
 def _groups(sizes: Sequence[int], target_bytes: int, most: int) -> Iterator[range]:
     """Files that follow each other and make one of the target size, or a bit less."""
     first = total = 0
-    for place, size in enumerate(sizes):
-        if place > first and (total + size > target_bytes or place - first >= most):
-            yield range(first, place)
-            first, total = place, 0
+    for index, size in enumerate(sizes):
+        if index > first and (total + size > target_bytes or index - first >= most):
+            yield range(first, index)
+            first, total = index, 0
         total += size
     yield range(first, len(sizes))
 

@@ -42,13 +42,13 @@ def base_due(disk: Disk, directory: str, before_ms: int, now_ms: int, least: int
     # Most of the time this one is too young, and no other has to be read.
     if (time_of(versions[least]) or 0) >= before_ms:
         return None
-    for place, version in enumerate(versions):
+    for index, version in enumerate(versions):
         time_ms = time_of(version)
         if time_ms is None:
             continue
         if time_ms >= before_ms:
             break
-        if place >= least:
+        if index >= least:
             due = version
     return due
 

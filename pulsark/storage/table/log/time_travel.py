@@ -141,16 +141,16 @@ def table_at(
         raise NoSuchVersionError(
             f"the table has the versions {first} to {newest}, and no {version}"
         )
-    place = version - first
-    files = _files(commits[: place + 1])
-    later = {path for commit in commits[place + 1 :] for path in commit.removes}
+    index = version - first
+    files = _files(commits[: index + 1])
+    later = {path for commit in commits[index + 1 :] for path in commit.removes}
     if any(_is_gone(disk, directories, files[path]) for path in files.keys() & later):
-        whole = _oldest_whole(commits, place + 1, disk, directories)
+        whole = _oldest_whole(commits, index + 1, disk, directories)
         raise NoSuchVersionError(
             f"files of version {version} were deleted since then, as tableVacuumRetentionHours "
             f"says; the versions {whole} to {newest} are there"
         )
-    return Version(version, commits[place].time_ms, tuple(files.values()))
+    return Version(version, commits[index].time_ms, tuple(files.values()))
 
 
 def _forgotten(commits: Sequence[Commit], wanted: str) -> str:

@@ -39,7 +39,7 @@ GROUPS_BYTES_MAX: Final = 64 << 20
 COMING_MAX: Final = 2
 """Row groups of a table that are made entries before somebody asks for them."""
 
-PLACES_MAX: Final = 64
+ENDS_MAX: Final = 64
 """Ledgers of a table of which it is known where their reader is."""
 
 
@@ -71,7 +71,7 @@ class TableReader:
         self._files: OrderedDict[tuple[str, str], _OpenFile] = OrderedDict()
         self._coming: OrderedDict[str, Future[Entries]] = OrderedDict()
         """By file: the row group that is read ahead."""
-        self._places: OrderedDict[int, int] = OrderedDict()
+        self._ends: OrderedDict[int, int] = OrderedDict()
         """By ledger: the entry behind the last one that was asked for."""
 
     def read(self, ledger: SealedLedger, first: int, last: int, max_bytes: int) -> Entries:
@@ -131,12 +131,12 @@ class TableReader:
             rows = opened.rows(number)
         return opened.entries(number, rows)
 
-    def _look_ahead(self, ledger: SealedLedger, first: int, place: int, beyond: int) -> None:
+    def _look_ahead(self, ledger: SealedLedger, first: int, end: int, beyond: int) -> None:
         """Have the row group that begins with ``beyond`` read, if the ledger is read in order."""
-        before = self._places.pop(ledger.ledger_id, 0)
-        self._places[ledger.ledger_id] = place
-        if len(self._places) > PLACES_MAX:
-            self._places.popitem(last=False)
+        before = self._ends.pop(ledger.ledger_id, 0)
+        self._ends[ledger.ledger_id] = end
+        if len(self._ends) > ENDS_MAX:
+            self._ends.popitem(last=False)
         if self._ahead is None or first != before:
             return
         file = ledger.file_of(beyond)

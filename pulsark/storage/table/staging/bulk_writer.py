@@ -47,7 +47,7 @@ VERIFIED: Final = ("entry_id", "batch_index")
 
 
 @dataclass(frozen=True, slots=True)
-class StagingPlace:
+class StagingArea:
     """Where the files of one attempt go; ``nonce`` is letters and digits."""
 
     directories: Sequence[str]
@@ -66,7 +66,7 @@ class BulkWriter:
 
     def __init__(
         self,
-        place: StagingPlace,
+        area: StagingArea,
         partition: int,
         batching: Batching,
         disk: Disk,
@@ -75,8 +75,8 @@ class BulkWriter:
         values: ValueSchemas | None = None,
         target_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
-        self._place = place
-        self._directories = list(place.directories)
+        self._area = area
+        self._directories = list(area.directories)
         self._partition = partition
         self._batching = batching
         self._disk = disk
@@ -143,7 +143,7 @@ class BulkWriter:
             entry = end
 
     def _new_file(self, first_entry: int) -> FileWriter:
-        name = staged_name(self._place.time_ms, self._place.nonce, len(self._files))
+        name = staged_name(self._area.time_ms, self._area.nonce, len(self._files))
         self._values = self._values.fresh() if self._values is not None else None
         return FileWriter(
             name, first_entry, self._directories, self._disk, self._values,
@@ -176,7 +176,7 @@ class BulkWriter:
     def _finish_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            found = file.finish(self._partition, -1, self._place.directories_needed)
+            found = file.finish(self._partition, -1, self._area.directories_needed)
             self._directories = file.directories
             self._files.append(found)
 

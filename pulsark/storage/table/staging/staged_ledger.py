@@ -49,9 +49,9 @@ class StagedLedger:
         return sum(file.rows for file in self.files)
 
     def as_ledger(self, ledger_id: int) -> list[DataFile]:
-        """The files as those of a ledger, in their places."""
+        """The files as those of a ledger, in their order."""
         return [
-            replace(file, ledger_id=ledger_id, path=_place(self.partition, ledger_id, file))
+            replace(file, ledger_id=ledger_id, path=_path(self.partition, ledger_id, file))
             for file in self.files
         ]
 
@@ -91,6 +91,6 @@ def ledger_directory(partition: int, ledger_id: int) -> str:
     return f"partition={partition}/ledger_id={ledger_id}"
 
 
-def _place(partition: int, ledger_id: int, file: DataFile) -> str:
+def _path(partition: int, ledger_id: int, file: DataFile) -> str:
     name = f"part-{file.first_entry_id:012d}-{file.path.partition('-')[2]}"
     return f"{ledger_directory(partition, ledger_id)}/{name}"

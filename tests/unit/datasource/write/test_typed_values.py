@@ -26,7 +26,7 @@ from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.table.files.record import SealedLedger
 from pulsark.storage.table.process.reader import TableReader
-from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingPlace
+from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingArea
 from pulsark.wire.batch import decode_batch
 from pulsark.wire.entry import entry_payload, parse_entry
 from pulsark.wire.topic_name import TopicName
@@ -184,7 +184,7 @@ def test_a_file_holds_values_whose_entries_have_the_payloads(
     known = ValueSchemas(kind, (ValueSchema(VERSION, makes.schema),))
     batching = Batching("p", 10, schema_version=VERSION, names_in_values=makes.names_its_fields)
     writer = BulkWriter(
-        StagingPlace([str(tmp_path)], 1, NOW, "n"), 3, batching, OsDisk(), lambda: NOW,
+        StagingArea([str(tmp_path)], 1, NOW, "n"), 3, batching, OsDisk(), lambda: NOW,
         values=known if table != "none" else None,
     )  # fmt: skip
     assert writer.takes_structs(values.type) == (table != "none")

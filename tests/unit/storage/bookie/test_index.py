@@ -153,7 +153,7 @@ def test_checkpoint_round_trip(script: list[tuple[str, int, int, int]]) -> None:
     disk.write_atomic("/checkpoint", draft.finish())
     loaded = load_checkpoint(disk, "/checkpoint", INSTANCE)
     assert isinstance(loaded, Checkpoint)
-    assert (loaded.place, loaded.removing) == (JournalOffset(1, 4711), frozenset({17, 18}))
+    assert (loaded.reached, loaded.removing) == (JournalOffset(1, 4711), frozenset({17, 18}))
     again = loaded.index
     again.recount()
     assert again.tombstones == index.tombstones

@@ -24,7 +24,7 @@ from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 from pulsark.storage.table.files.record import SealedLedger
 from pulsark.storage.table.process.reader import TableReader, check_files
-from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingPlace, values_said
+from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingArea, values_said
 from pulsark.storage.table.staging.staged_ledger import StagedLedger
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import decode_batch
@@ -136,7 +136,7 @@ def test_a_batch_ends_at_its_size_in_bytes_and_a_large_message_is_one() -> None:
 
 
 def written(root: Path, rows: list[list[dict[str, Any]]], **options: Any) -> StagedLedger | None:
-    place = StagingPlace([str(root)], 1, NOW, "n")
+    place = StagingArea([str(root)], 1, NOW, "n")
     writer = BulkWriter(place, 3, Batching("p", max_messages=10), OsDisk(), lambda: NOW, **options)
     for part in rows:
         batch = messages(part)
@@ -171,7 +171,7 @@ def test_in_a_table_with_types_values_are_typed_or_kept_as_they_are(
     schemas = ValueSchemas("string", (ValueSchema(b"1", SchemaData(SchemaType.STRING)),))
     rows = [{"value": value} for value in (b"a", None, b"\xff", b"")]
     writer = BulkWriter(
-        StagingPlace([str(tmp_path)], 1, NOW, "n"), 3, Batching("p", schema_version=version),
+        StagingArea([str(tmp_path)], 1, NOW, "n"), 3, Batching("p", schema_version=version),
         OsDisk(),
         lambda: NOW, values=values_said(json.loads(schemas.encode())),
     )  # fmt: skip
@@ -194,7 +194,7 @@ def test_in_a_table_with_types_values_are_typed_or_kept_as_they_are(
 def test_nothing_comes_of_nothing_and_what_is_given_up_goes(tmp_path: Path) -> None:
     assert written(tmp_path, []) is None
     writer = BulkWriter(
-        StagingPlace([str(tmp_path)], 1, NOW, "n"),
+        StagingArea([str(tmp_path)], 1, NOW, "n"),
         0,
         Batching("p"),
         OsDisk(),
