@@ -118,7 +118,7 @@ A value comes from the first of these that sets it:
 4. the default.
 
 `pulsark config` prints this list with the values that apply (`--json` for programs). An empty
-value means the default. A key that nobody knows is a warning that names the nearest known one. A
+value means the default. An unknown key is a warning that names the nearest known one. A
 key of Pulsar's that has no effect here is a warning too, unless its value is Pulsar's default. A
 bad value stops the process with the key, the value and what is allowed; so does switching on
 authentication or authorization, which Pulsark does not have yet.

@@ -327,7 +327,7 @@ class Settings(AuthenticationSettings):
     sealFreshnessWhenReadSeconds: int = setting(
         5,
         "s",
-        "Likewise for an hour after somebody asked where the table is, if that is less; 0: never",
+        "Likewise for an hour after a reader asked where the table is, if that is less; 0: never",
         ge=0,
         own=True,
     )
@@ -348,7 +348,7 @@ class Settings(AuthenticationSettings):
     cursorFlushIntervalMillis: int = setting(
         1000,
         "ms",
-        "An acknowledgement that nobody waits for is on disk after this time",
+        "An acknowledgement that no client waits for is on disk after this time",
         ge=1,
         le=60_000,
         own=True,
@@ -356,7 +356,7 @@ class Settings(AuthenticationSettings):
     cursorHistoryMinutes: int = setting(
         7 * 24 * 60,
         "min",
-        "So long subscriptions can be restored to what they had acknowledged at a past time",
+        "Time for which subscriptions can be restored to what they had acknowledged",
         ge=0,
         own=True,
     )
@@ -394,7 +394,7 @@ class Settings(AuthenticationSettings):
         5, "min", "Time between two searches for messages that are too old", ge=1
     )
     retentionCheckIntervalInSeconds: int = setting(
-        120, "s", "Time between two searches for ledgers that nobody needs", ge=1
+        120, "s", "Time between two searches for ledgers that are not needed", ge=1
     )
     backlogQuotaCheckEnabled: bool = setting(True, "", "Backlogs are compared with their quotas")
     backlogQuotaCheckIntervalInSeconds: int = setting(
@@ -412,11 +412,9 @@ class Settings(AuthenticationSettings):
         "What happens to a topic whose backlog is over its quota",
         choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     )
-    brokerDeleteInactiveTopicsEnabled: bool = setting(
-        True, "", "Topics that nobody uses are deleted"
-    )
+    brokerDeleteInactiveTopicsEnabled: bool = setting(True, "", "Unused topics are deleted")
     brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
-        60, "s", "Time between two searches for topics that nobody uses", ge=1
+        60, "s", "Time between two searches for unused topics", ge=1
     )
     brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = setting(
         None,
@@ -426,7 +424,7 @@ class Settings(AuthenticationSettings):
         ge=1,
     )
     brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = setting(
-        False, "", "A partitioned topic goes with the last of its partitions that nobody uses"
+        False, "", "A partitioned topic goes with the last of its unused partitions"
     )
     topicsAtRestCheckIntervalInSeconds: int = setting(
         3600,
@@ -461,7 +459,10 @@ class Settings(AuthenticationSettings):
         10_000, "count", "Names of disconnected producers remembered by a topic", ge=1
     )
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = setting(
-        360, "min", "What a producer sent is forgotten so long after it disconnected", ge=1
+        360,
+        "min",
+        "Time after its disconnection at which a producer's sequence ids are forgotten",
+        ge=1,
     )
     encryptionRequireOnProducer: bool = setting(
         False, "", "Producers must encrypt, whatever the namespace says"

@@ -71,7 +71,7 @@ def load_settings(
 def for_standalone(loaded: LoadedSettings) -> LoadedSettings:
     """Fit the quorums to the number of embedded bookies.
 
-    Quorums that nobody set follow from ``bookies``: 1 gives 1/1/1, 2 gives 2/2/2, three and
+    Quorums that are not set follow from ``bookies``: 1 gives 1/1/1, 2 gives 2/2/2, three and
     more give 3/3/2. What was set stays, but a copy cannot be where there is no bookie: values
     above the number of bookies come down to it, with a warning.
     """

@@ -96,7 +96,7 @@ class Enumeration(Named):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixed(Named):
-    """So many bytes."""
+    """A fixed number of bytes."""
 
     size: int
 

@@ -13,7 +13,7 @@ BUSY_SHARE = 0.5
 """The share of time above which the event loop's thread counts as busy."""
 
 QUIET_SECONDS = 15.0
-"""So long it must not have been busy. Load comes in bursts."""
+"""Time for which it must not have been busy. Load comes in bursts."""
 
 
 class LoopLoad:

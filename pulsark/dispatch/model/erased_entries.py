@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def is_gone(entry: Entry) -> bool:
-    """Whether nobody gets anything of an entry."""
+    """Whether no consumer gets anything of an entry."""
     return entry.marker and parse_entry(entry.data).marker
 
 
 def ack_of(entry: Entry) -> Ack:
-    """The acknowledgement of all messages of a marker entry that nobody gets."""
+    """The acknowledgement of all messages of an entry that no consumer gets."""
     if is_gone(entry):
         return entry.position, None, None
     mask = full_mask(entry.messages)

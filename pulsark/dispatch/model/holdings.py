@@ -51,7 +51,7 @@ class Holdings:
     def place_for_consumer(self) -> Iterator[None]:
         """Have a place for a consumer while its subscription is made, or raise ``ClientError``.
 
-        Else it might be refused when the subscription is there, and nobody would use that.
+        Else it might be refused when the subscription is there, which would stay unused.
         """
         self._check_consumers()
         self._expected += 1

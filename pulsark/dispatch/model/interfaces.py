@@ -72,7 +72,7 @@ class AnyTopic(Protocol):
     producers: dict[str, Producer]
     closed: bool
     is_leaving: bool
-    """Nobody new is admitted: it is about to be deleted, if nobody uses it."""
+    """No client is admitted: it is about to be deleted, if it is unused."""
     run_queue: RunQueue
     messages_in: int
     bytes_in: int
@@ -178,7 +178,7 @@ class AnySubscription(Protocol):
     changing: asyncio.Lock
     """Held while consumers are admitted, while a seek moves the cursor, and by its deletion."""
     closed: bool
-    """Whether it is not there any more: it admits nobody, and another may have its name."""
+    """Whether it is not there any more: it admits no client, and another may have its name."""
     messages_out: int
     entries_out: int
     bytes_out: int
@@ -224,7 +224,7 @@ class AnySubscription(Protocol):
 
     @property
     def delayed_count(self) -> int:
-        """Unacknowledged entries that are held back because they are not due."""
+        """Unacknowledged entries that are held back until their delivery time."""
 
     @property
     def delayed_index_bytes(self) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 REPLICATOR_PREFIX = "pulsar.repl"
-"""Of the names of producers that are brokers, as in Pulsar."""
+"""Begins the names of producers that are brokers, as in Pulsar."""
 
 
 class Producer:
@@ -83,7 +83,7 @@ class Producer:
         """Whether it is a broker of another cluster, and may publish markers."""
         self.access_mode = access_mode
         self.topic_epoch = topic_epoch
-        """Of the topic: what the client asked with, and once it is ready what it has."""
+        """The topic's epoch: first the client's, and the topic's once the producer is ready."""
         self.decide = decide
         """Called when a producer that had to wait is ready, or with the error that it gets."""
         self.messages_in = 0

@@ -27,9 +27,9 @@ class Access(Enum):
     SHARED = "shared"
     """It publishes beside others."""
     ALONE = "alone"
-    """It becomes the holder; whoever else is there has to go first."""
+    """It becomes the holder; all other producers have to go first."""
     WAIT = "wait"
-    """It becomes the holder once everybody before it has left."""
+    """It becomes the holder once all producers before it have left."""
 
 
 def access(
@@ -73,7 +73,7 @@ def check_epoch(asked_epoch: int | None, epoch: int | None) -> None:
 
 
 def next_epoch(asked_epoch: int | None, epoch: int | None) -> int:
-    """The epoch of a new holder: the one it comes back with, or one that nobody had."""
+    """The epoch of a new holder: the one it comes back with, or a new one."""
     if asked_epoch is not None:
         return asked_epoch
     return 0 if epoch is None else epoch + 1

@@ -59,7 +59,7 @@ class TypeSpec:
 
 
 class SubscriptionClosedError(ClientError):
-    """The subscription was deleted meanwhile. Whoever wants one of that name begins again."""
+    """The subscription was deleted meanwhile. The next consumer of that name begins again."""
 
     def __init__(self, name: str) -> None:
         super().__init__(ServerError.ServiceNotReady, f"Subscription {name} was deleted")
@@ -98,7 +98,7 @@ class SubscriptionType(Protocol):
 
     @property
     def unwanted(self) -> Callable[[Entry], bool] | None:
-        """Tells entries that nobody here asks for: they are passed over. ``None``: all are."""
+        """Tells entries that no consumer wants, which are passed over. ``None``: there are none."""
 
     @property
     def replay_count(self) -> int:
@@ -117,7 +117,7 @@ class SubscriptionType(Protocol):
         """A consumer may have room again: permits, acknowledgements, or its socket drained."""
 
     def room(self) -> int:
-        """How many new entries are worth reading now; 0 if nobody could take one."""
+        """How many new entries are worth reading now; 0 if no consumer could take one."""
 
     def choose(self, entry: Entry) -> Consumer | None:
         """The consumer that ``entry`` goes to now; ``None`` if it has to wait.

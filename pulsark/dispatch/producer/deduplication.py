@@ -5,7 +5,7 @@ Theory of operation
 Of each producer name a topic keeps the highest sequence id that is stored (`sequences`). An entry
 counts as stored when its append is confirmed, not before: one whose append failed is taken
 again. Whether a failed append left something behind is known once the ledger is recovered;
-until then the names concerned are in doubt, and nobody may publish under them.
+until then the names concerned are in doubt, and no producer may publish under them.
 
 What is known is kept in the cursor `pulsar.dedup`: its properties are a snapshot, its mark-delete
 position says up to which entry that holds. These are two records of the cursor log, and with many
@@ -121,7 +121,7 @@ class Deduplication:
         self._doubtful: set[ProducerSequences] = set()
         self._settling: set[asyncio.Task[None]] = set()
         self._changed: asyncio.Future[None] | None = None
-        """Somebody waits for a name to be decided."""
+        """Set while an operation waits for a name to be decided."""
         self._unsaved = 0
         """Entries since the last snapshot."""
         self._save_after = settings.brokerDeduplicationEntriesInterval
@@ -205,7 +205,7 @@ class Deduplication:
         try:
             header = parse_entry(entry.data)
         except ProtocolError:
-            return None  # nobody can read it, nor send it again
+            return None  # no consumer can read it, and no producer sends it again
         erased = is_erased(header.metadata)
         if (header.marker and not erased) or header.producer_name.startswith(BULK_PREFIX):
             return None
@@ -437,7 +437,7 @@ class Deduplication:
             self.save(self._topic.ledger.last_confirmed)
 
     def close(self) -> None:
-        """The topic is unloaded, its ledger closed: whoever loads it has nothing to read."""
+        """The topic is unloaded, its ledger closed: the next load has nothing to read."""
         if self._unsaved:
             self.save(self._topic.ledger.last_confirmed)
         self._end()
@@ -457,7 +457,7 @@ class Deduplication:
                     )
 
     def _end(self) -> None:
-        """Nobody waits for it any longer."""
+        """Stop what is under way."""
         self._ended = True
         for task in self._settling:
             task.cancel()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ProducerNames:
-    """Names that nobody else in the cluster gives: each process has a number of its own."""
+    """Names that no other broker of the cluster gives: each process has a number of its own."""
 
     def __init__(self, cluster: str, metadata: MetadataStore) -> None:
         self._cluster = cluster
@@ -20,7 +20,7 @@ class ProducerNames:
         self._given = 0
 
     async def new(self) -> str:
-        """A producer name that nobody in the cluster has."""
+        """A producer name that is unique in the cluster."""
         if self._process is None:
             self._process = await self._metadata.next_id(PRODUCER_NAME_COUNTER)
         self._given += 1

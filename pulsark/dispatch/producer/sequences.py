@@ -6,7 +6,7 @@ Of each name two say everything: the highest that was *pushed* to storage, and t
 ones.
 
 A client that begins anew asks for the *last* id of all. That of a batch may be higher than the one
-in its SEND, and only the batch tells: where it is stored is noted until somebody has looked.
+in its SEND, and only the batch tells: where it is stored is noted until it was looked up.
 """
 
 from __future__ import annotations

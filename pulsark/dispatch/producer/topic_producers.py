@@ -147,7 +147,7 @@ class TopicProducers:
             self.remove(other)
 
     def _clear(self, error: ClientError) -> None:
-        """Nobody is there, or waits, any more; who waited gets the error."""
+        """Close all producers, and refuse those that wait, with the error."""
         waiting, self.waiting = self.waiting, deque()
         for producer in waiting:
             self._refuse(producer, error)
@@ -220,12 +220,12 @@ class TopicProducers:
         self._release(producer)
 
     def disconnect(self) -> None:
-        """The topic goes away from here: everybody looks it up again."""
+        """The topic goes away from here: all producers look it up again."""
         error = ClientError(ServerError.ServiceNotReady, "The topic is being unloaded")
         self._clear(error)
 
     def _release(self, producer: Producer) -> None:
-        """The next one's turn comes once everybody before it has left."""
+        """Promote the next producer once all before it have left."""
         if self._holder is producer:
             self._holder = self._claimed = None
         if self._holder is None and not self.by_name and self.waiting and not self._topic.closed:

@@ -1,9 +1,9 @@
 """Connections between Flight clients and the Flight server: who waits, who is connected.
 
-Whoever connects waits in the lobby, which costs a socket and nothing else, until it has spoken
-HTTP/2. Then it gets a connection of its own to the server and two threads. The places for that are
-bounded; where they are taken, whoever has been silent for longest has to make room. Its client
-connects again when it wants something.
+A new client waits in the lobby, which costs a socket and nothing else, until it has spoken HTTP/2.
+Then it gets a connection of its own to the server, and two threads. The number of these connections
+is bounded; at the limit, the one that has been silent for longest is cut. Its client connects again
+when it needs to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def shut(connection: socket.socket) -> None:
 
 
 class Lobby:
-    """Clients that have connected and said nothing yet, the oldest first. Of one thread."""
+    """Clients that have connected and said nothing yet, the oldest first. For one thread."""
 
     def __init__(self, most: int, seconds: float, now: Callable[[], float]) -> None:
         self._most = most
@@ -80,7 +80,7 @@ class Lobby:
         return gone
 
     def clear(self) -> list[socket.socket]:
-        """Everybody; nobody waits any more."""
+        """Empty the lobby; returns all who waited."""
         gone = list(self._waiting)
         self._waiting.clear()
         return gone

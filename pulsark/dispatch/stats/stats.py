@@ -74,7 +74,7 @@ _NO_CURSOR: Json = {
     "subscriptionHavePendingReplayRead": False,
     "properties": {},
 }
-"""Of a subscription of a topic that stores nothing."""
+"""Fields of a subscription that a topic without storage does not have."""
 
 
 class Stats:
@@ -158,7 +158,7 @@ class Stats:
         } | ({} if topic.topic_epoch is None else {"topicEpoch": topic.topic_epoch})
 
     def _oldest(self, topic: AnyTopic) -> Json:
-        """Of the oldest message in the backlog what the last look at quotas has found out."""
+        """What the last look at quotas has found out of the oldest message in the backlog."""
         oldest = topic.backlog.known_oldest if isinstance(topic, Topic) else None
         if oldest is None:
             return {_AGE: -1}
@@ -382,7 +382,7 @@ def merge(parts: Iterable[Json]) -> Json:
     Numbers add up, but of times, ages and limits the greatest counts (of what is earliest the
     least), and -1 ("none") gives way to any value.
     Consumers merge by their name, publishers by position, and both keep only their numbers besides,
-    because who they are differs. A flag is set if one is. Of texts the first stays.
+    because who they are differs. A flag is set if one is. The first of several texts stays.
     """
     total: Json = {}
     for part in parts:

@@ -33,7 +33,7 @@ class Staging:
     directories: list[str]
     """One on each storage root of the topic's table."""
     directories_needed: int
-    """Each file has to be in at least so many of them."""
+    """How many of them must have each file."""
     values: ValueSchemas
     """Which type the column ``value`` has, and with which schemas."""
     time_ms: int

@@ -55,7 +55,7 @@ class Erased:
 @dataclass(frozen=True, slots=True)
 class Leftovers:
     """Where bytes of erased messages may still be. The files of older versions of the table may
-    be read until ``until_ms``, and are deleted by whoever tidies the table after it."""
+    be read until ``until_ms``, and are deleted when the table is tidied after it."""
 
     old_files: int
     until_ms: int
@@ -66,7 +66,7 @@ class Leftovers:
     roots_away: tuple[str, ...]
     """Storage roots that could not be reached: they keep their files until they are back."""
     bookies_away: tuple[str, ...]
-    """Bookies that could not be told: their journals keep the bytes, which nobody reads any more,
+    """Bookies that could not be told: their journals keep the bytes, which are not read any more,
     until they are back."""
 
 

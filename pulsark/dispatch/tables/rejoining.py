@@ -91,7 +91,7 @@ class Rejoining:
             try:
                 await metadata.put(path, record.encode(), version)
             except BadVersionError:
-                continue  # somebody has loaded it again
+                continue  # a broker has loaded it again
             for ledger in new:
                 log.warning("%s lists ledger %d again, as its table does", name, ledger.ledger_id)
             if self._topics.is_loading(name):  # since before it was listed, maybe

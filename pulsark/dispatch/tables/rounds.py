@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOPICS_A_TURN = 512
-"""So many topics are looked at before the event loop does other work."""
+"""Topics that are looked at before the event loop does other work."""
 
 LOOK_UP_SECONDS = 1.0
 """Time of a round after which topics that were loaded lately wait for the next one."""

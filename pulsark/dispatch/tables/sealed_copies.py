@@ -34,9 +34,9 @@ class TableCopies:
     directories: Sequence[str]
     """Where it is."""
     wanted: Sequence[str]
-    """Where it should be: on roots that the broker has, and on so many as there should be."""
+    """Where it should be: on as many of the broker's roots as are configured."""
     states: Mapping[str, list[Copy]]
-    """Of all of these."""
+    """The copies in all of these directories."""
     logs: Mapping[str, LogState]
     """By directory where it is: how its log is there."""
 

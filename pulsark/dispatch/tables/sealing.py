@@ -58,7 +58,7 @@ class TableState:
     size: int
     """Bytes of the files on one root."""
     others: tuple[OthersCommit, ...] = ()
-    """What somebody else has written to its log, one commit a root."""
+    """What another engine has written to its log, one commit a root."""
 
 
 class Sealing:
@@ -126,7 +126,7 @@ class Sealing:
             self._adopting = asyncio.create_task(self._adopt_all())
 
     def chore(self) -> Chore:
-        """With ``sealByJobs`` this process tidies, and seals only what nobody has loaded."""
+        """With ``sealByJobs`` this process tidies, and seals only unloaded topics."""
         return Chore("sealing", CHECK_SECONDS, self._round, first_seconds=0.0)
 
     async def close(self) -> None:

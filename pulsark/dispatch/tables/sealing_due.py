@@ -31,7 +31,7 @@ SMALL_BYTES: Final = 1 << 20
 """A table of which less is due waits until the round has time for it."""
 
 DEFERRED_SECONDS_MAX: Final = 900.0
-"""So long sealing waits at most for a broker that clients keep busy."""
+"""Time that sealing waits at most for a broker that clients keep busy."""
 
 DEFERRED_BYTES_MAX: Final = 16 << 30
 """So much of one table is left in the journal for that."""
@@ -86,7 +86,7 @@ def may_wait(work: Due[T], now: float) -> bool:
 
 
 def first_of(due: Mapping[T, Sequence[SealRange]], size: int) -> dict[T, list[SealRange]]:
-    """About so many bytes of what is due, at least one range; the rest is for later."""
+    """About ``size`` bytes of what is due, at least one range; the rest is for later."""
     found: dict[T, list[SealRange]] = {key: [] for key in due}
     for key, ranges in due.items():
         for wanted in ranges:

@@ -150,7 +150,7 @@ class SealingJobs:
 
         ``value`` is the type that the plan gave their values.
         Attaching the same files once more changes nothing. ``InvalidResourceError`` for files
-        that cannot be right, ``InUseError`` if somebody was faster. The lease is over.
+        that cannot be right, ``InUseError`` if another change was faster. The lease is over.
         """
         self._sealing.leases.lend(base, "", 0)
         if not files or len(files) > FILES_PER_ATTACH_MAX:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 READ_SECONDS = 3600.0
-"""A table counts as read for so long after somebody asked where it is."""
+"""Time for which a table counts as read after a reader asked where it is."""
 
 READ_TABLES_MAX = 10_000
 """Tables that can count as read at a time."""
@@ -120,7 +120,7 @@ class Leases:
 
 
 class ReadTables:
-    """Tables that are read: for an hour after somebody asked for one, its rows are fresher."""
+    """Tables that are read: for an hour after a reader asked for one, its rows are fresher."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
@@ -128,7 +128,7 @@ class ReadTables:
         self._until: OrderedDict[TopicName, float] = OrderedDict()
 
     def is_read(self, base: TopicName) -> None:
-        """Somebody asks where the table is."""
+        """A reader asks where the table is."""
         self._until[base] = self._clock.monotonic() + READ_SECONDS
         self._until.move_to_end(base)
         while len(self._until) > READ_TABLES_MAX:

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGED_MS = 24 * 3_600_000
-"""Files that were staged so long ago, and that no attach names, are deleted."""
+"""Age at which staged files are deleted that no attach names."""
 
 MERGES_MAX = 64
-"""In one table at a time: then others have their turn."""
+"""Merges in one table before other tables are looked at."""
 
 FAILURES_MAX = 10
-"""After so many ledgers that failed, the reason is not in the ledgers."""
+"""Ledgers that may fail until the reason cannot be in the ledgers."""
 
 
 @dataclass(slots=True)
@@ -128,13 +128,13 @@ class _Run:
         log.debug("%s: not all of its table is tidied: %s", self._base, error)
 
     async def staged(self) -> None:
-        """Delete what nobody attached."""
+        """Delete staged files that were not attached."""
         before_ms = self._sure_clock.now_ms() - STAGED_MS
         if await self._tables.remove_staged(self._base, before_ms):
             self.tidied.later = True
 
     async def looked(self) -> None:
-        """Has somebody else written to the log?"""
+        """Look whether another engine has written to the log."""
         await (await self._table()).look()
 
     async def _table(self) -> Table:

@@ -86,8 +86,8 @@ class Subscribing:
             subscription: AnySubscription | None
             subscription = topic.subscriptions.get(request.subscription)
             if subscription is None:
-                # Whoever is refused is so before there is a subscription that nobody uses; from
-                # its creation to the consumer nothing is awaited.
+                # A consumer is refused before its subscription is made, which else would stay
+                # unused; nothing is awaited from its creation to the consumer.
                 with self._place_in_topic(topic), client.holdings.place_for_consumer():
                     subscription = await self._create_subscription(topic, request)
             else:

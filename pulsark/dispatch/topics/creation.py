@@ -131,7 +131,7 @@ class TopicCreation:
     async def _make(self, name: TopicName) -> AnyTopic:
         """A topic that is not there, or a partition that may be only part of its topic.
 
-        Nobody else makes it meanwhile (``TopicMaking.alone``). ``NamespaceFullError``. A name
+        No other request makes it meanwhile (``TopicMaking.alone``). ``NamespaceFullError``. A name
         that ends like a partition's is one's only: all partitions of a topic share its table.
         """
         if name.partition >= 0:
@@ -163,8 +163,9 @@ class TopicCreation:
     async def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Raise a topic's number of partitions. The new ones have its durable subscriptions.
 
-        Those come first: once producers see a partition, nobody may miss what is in it. They are
-        taken from the first partition. ``InvalidResourceError`` unless there are to be more.
+        Those come first: once producers see a partition, no subscription may miss what is in it.
+        They are taken from the first partition. ``InvalidResourceError`` unless there are to be
+        more.
         """
         async with self._making.alone(name):
             found = await self._resources.partitioned_topics.get(name)

@@ -68,8 +68,8 @@ class TopicDeletion:
     async def delete_loaded(self, topic: Topic, is_due: Callable[[Topic], bool]) -> bool:
         """Delete a topic in memory, unless it was unloaded or deleted just now.
 
-        ``is_due`` is asked once nobody else ends it: clients may have come until then. From there
-        on they are told to come again.
+        ``is_due`` is asked once no other request ends it: clients may have come until then. From
+        there on they are told to come again.
         """
         self._making.forget(topic.name)
         async with self._topics.ending(topic.name):
@@ -91,7 +91,7 @@ class TopicDeletion:
 
     async def go_on_with(self, name: TopicName) -> bool:
         """Bring the deletion of a topic to its end, with partitions or without; whether one was
-        under way. Whoever makes a topic does so before."""
+        under way. Making a topic begins with it."""
         found = await self._go_on_with_partitions(name)
         if not await self._catalog.is_made(name) and await self._catalog.is_stored(name):
             async with self._topics.ending(name):
@@ -152,19 +152,19 @@ class TopicDeletion:
         if found is None or not found.deleting:
             return False
         async with self._topics.ending(name):
-            found = await records.record(name)  # somebody else may have gone on with it
+            found = await records.record(name)  # another request may have gone on with it
             if found is not None and found.deleting:
                 with self._topics.refusing(name):
                     await self._finish_partitioned(name, found.partitions)
         return True
 
     async def _begin_partitioned(self, name: TopicName, partitions: int, *, force: bool) -> None:
-        """Mark a topic as deleted, if ``force`` or nobody uses it; ``InUseError``."""
+        """Mark a topic as deleted, if ``force`` or it is unused; ``InUseError``."""
         leaving: list[AnyTopic] = []
         try:
             async for partition in in_turns(name.partitions(partitions)):
                 topic = self._topics.get(partition)
-                if topic is None and self._topics.is_loading(partition):  # somebody came before
+                if topic is None and self._topics.is_loading(partition):  # a client was faster
                     topic = await self._topics.load_to_delete(partition)
                 if topic is None:
                     continue

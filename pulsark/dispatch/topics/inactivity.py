@@ -1,4 +1,4 @@
-"""Topics and subscriptions that nobody uses any more: which they are, and their end."""
+"""Unused topics and subscriptions: which they are, and their end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 def is_due(policies: TopicPolicies, unused_ms: int) -> bool:
-    """Whether a topic is to be deleted that was not used for so long. Pure.
+    """Whether a topic is to be deleted that was unused for ``unused_ms``. Pure.
 
     What retention keeps by time is kept with its topic: for ever, if it is without limit.
     """
@@ -65,7 +65,7 @@ def _is_unwanted(topic: Topic) -> bool:
 async def delete_partitioned_if_empty(
     partition: TopicName, deletion: TopicDeletion, settings: Settings
 ) -> None:
-    """A partition went because nobody used it: the topic goes with the last one, if it may."""
+    """An unused partition was deleted: the topic goes with the last one, if it may."""
     if partition.partition >= 0 and settings.brokerDeleteInactivePartitionedTopicMetadataEnabled:
         await deletion.delete_partitioned_if_empty(partition.base)
 
@@ -73,7 +73,7 @@ async def delete_partitioned_if_empty(
 async def drop_unused(
     topics: NonPersistentTopics, deletion: TopicDeletion, settings: Settings, clock: Clock
 ) -> None:
-    """Let non-persistent topics go that nobody has used for a while."""
+    """Delete non-persistent topics that were unused for a while."""
     oldest = clock.monotonic() - UNUSED_NON_PERSISTENT_TOPIC_SECONDS
     for topic in topics.all():
         if not topic.is_used and topic.last_used <= oldest:
@@ -83,14 +83,14 @@ async def drop_unused(
 
 
 async def expire_subscriptions(topic: Topic) -> None:
-    """Delete the durable subscriptions that nobody has used for as long as the policy says."""
+    """Delete the durable subscriptions that were unused for as long as the policy says."""
     for subscription in topic.backlog.subscriptions:
         if _is_expired(subscription) and await subscription.delete_if(_is_expired):
             log.info("%s: subscription %s expired", topic.name, subscription.name)
 
 
 def _is_expired(subscription: Subscription) -> bool:
-    """Whether nobody has used it for so long, by the policy of this moment."""
+    """Whether it was unused for longer than the policy of this moment allows."""
     minutes = subscription.topic.policies.subscription_expiration_minutes
     return (
         minutes > 0

@@ -1,6 +1,6 @@
 """The non-persistent topics that are in memory, which is all there is of them.
 
-One appears when it is created or first used, and goes when nobody has used it for a while.
+One appears when it is created or first used, and goes when it was not used for a while.
 """
 
 from __future__ import annotations

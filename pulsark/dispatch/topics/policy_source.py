@@ -61,7 +61,7 @@ class PolicySource:
         self.changes += 1
 
     async def current(self, name: TopicName) -> TopicPolicies:
-        """What holds for a topic now; whoever takes it without a pause misses no change."""
+        """What holds for a topic now; a caller that does not await first misses no change."""
         while True:
             seen = self.changes
             namespace = await self._ownership.namespace(name)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DAMAGE_SAID_SECONDS = 60.0
-"""So long nothing more is said of a topic that cannot be loaded."""
+"""Time until another warning about a topic that cannot be loaded."""
 
 
 class Topics:
@@ -53,7 +53,7 @@ class Topics:
         self._damaged: dict[str, float] = {}
         """When it was said last of a topic that its journal is damaged."""
         self._visited: set[str] = set()
-        """Topics that are loaded for a visit, and that nobody else has asked for."""
+        """Topics that are loaded for a visit only."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """Ends of visits; who comes waits, and loads the topic anew."""
         self._ending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -61,7 +61,7 @@ class Topics:
         """Topics that are being deleted with all their partitions just now."""
         self._closed = False
         self.unused_since = clock.monotonic()
-        """Nobody has used an unloaded topic since then, as far as is known."""
+        """The time since which unloaded topics are unused, as far as is known."""
 
     # -- what is in memory ---
 
@@ -205,7 +205,7 @@ class Topics:
                 await self._leave(topic)
 
     def ending(self, name: TopicName) -> asyncio.Lock:
-        """Held by whoever unloads or deletes a topic: one does after the other."""
+        """Held while a topic is unloaded or deleted: only one of them happens at a time."""
         lock = self._ending.get(str(name))
         if lock is None:
             lock = self._ending[str(name)] = asyncio.Lock()
@@ -217,7 +217,7 @@ class Topics:
 
     @contextmanager
     def refusing(self, base: TopicName) -> Iterator[None]:
-        """While this lasts, nobody comes to a topic. The caller is the one who ends it."""
+        """Admit no client to a topic while this lasts. The caller ends the topic."""
         self._refused.add(base)
         try:
             yield
@@ -226,9 +226,9 @@ class Topics:
 
     @asynccontextmanager
     async def visit(self, name: TopicName) -> AsyncIterator[Topic | None]:
-        """A topic that nobody has loaded, loaded for as long as this lasts; else ``None``.
+        """An unloaded topic, loaded for as long as this lasts; ``None`` if it was loaded before.
 
-        It stays if somebody else asks for it meanwhile.
+        It stays loaded if a client asks for it meanwhile.
         """
         key = str(name)
         exists = await self._catalog.is_made(name)
@@ -255,7 +255,7 @@ class Topics:
             self.forget(topic)
 
     def forget(self, topic: Topic) -> None:
-        """Nobody gets this topic any more; the next who asks loads another one."""
+        """Give this topic to no client any more; the next request loads it anew."""
         if self.get_loaded(topic.name) is topic:
             del self._loading[str(topic.name)]
 
@@ -269,7 +269,7 @@ class Topics:
     # -- the end ---
 
     def refuse_all(self) -> None:
-        """The broker is shutting down: nobody gets a topic any more."""
+        """The broker is shutting down: no client gets a topic any more."""
         self._closed = True
 
     async def close(self) -> None:

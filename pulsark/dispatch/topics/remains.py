@@ -1,8 +1,8 @@
 """What a topic has besides its entries, and how all of it goes when the topic is deleted.
 
-What a topic shares with its partitions goes after a durable mark, by which the topic exists for
-nobody, and before the record that has the mark. So a deletion that is broken off is known to
-whoever comes next, and leaves nothing to the next topic of the name. Only the table, which has a
+What a topic shares with its partitions goes after a durable note that hides the topic from clients,
+and before the record that has the note. So the next request learns of a deletion that was broken
+off, and nothing is left for the next topic of the name. Only the table, which has a
 note of its own, goes last: it may be busy.
 """
 
@@ -77,7 +77,7 @@ class Remains:
             return True
 
     def _finishing_alone(self, name: TopicName) -> asyncio.Lock:
-        """Of two who meet the same deletion, the second waits: a new topic may follow it."""
+        """Two requests that meet one deletion go one after the other: a new topic may follow it."""
         lock = self._finishing.get(name)
         if lock is None:
             lock = self._finishing[name] = asyncio.Lock()

@@ -1,8 +1,8 @@
 """Which schemas producers and consumers may bring to a topic.
 
 A producer's schema joins the topic's, if the compatibility strategy allows it and clients may
-update the schema at all. A consumer's must read what is there; on a topic that nobody has used
-yet it becomes the first one. Without a schema all are welcome, except producers where it is said
+update the schema at all. A consumer's must read what is there; on an unused topic
+it becomes the first one. Without a schema all are welcome, except producers where it is said
 that they have to have one.
 """
 
@@ -81,7 +81,7 @@ _ANYTHING_GOES = SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE
 
 
 def _is_in_use(topic: AnyTopic) -> bool:
-    """Whether somebody works with the topic as it is: then its messages are just bytes."""
+    """Whether the topic is in use without a schema: then its messages are just bytes."""
     if topic.producers or topic.total_size:
         return True
     if not topic.name.is_persistent and topic.entries_in:

@@ -1,7 +1,7 @@
 """The topics of a namespace, in order, for clients that ask for them or follow them.
 
-One *feed* a namespace knows its topics and follows the metadata store; it is there while somebody
-uses it, and for a while after that. What a pattern takes of them is found once, however many
+One *feed* a namespace knows its topics and follows the metadata store; it is there while clients
+use it, and for a while after that. What a pattern takes of them is found once, however many
 clients ask with that pattern, and so is its form on the wire. All of it is done in turns: a hundred
 thousand topics are some tenths of a second.
 
@@ -54,7 +54,7 @@ class TopicList:
 
     @classmethod
     async def of(cls, topics: list[str]) -> TopicList:
-        """Of topics in order."""
+        """The list of topics that are in order."""
         digest = TopicsHash()
         async for part in in_turns(_parts(topics), 1):
             digest.add(part)
@@ -158,21 +158,21 @@ class TopicFeed:
                 return (await self._selection(pattern)).found
 
     async def watch(self, pattern: TopicPattern, updated: Update) -> TopicWatcher:
-        """The same for somebody who wants to hear of changes. Raises ``PulsarkError``."""
+        """The same for a watcher, which is told of changes. Raises ``PulsarkError``."""
         async with _Use(self):
             await self._up_to_date()
             async with self._changing:
                 return TopicWatcher(self, await self._selection(pattern), updated)
 
     def take(self) -> None:
-        """Somebody begins to use it."""
+        """A client begins to use it."""
         self._users += 1
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
 
     def let_go(self) -> None:
-        """Somebody does not use it any more: it stays for a while."""
+        """A client does not use it any more: it stays for a while."""
         self._users -= 1
         if not self._users and self._linger is None:
             loop = asyncio.get_running_loop()
@@ -183,7 +183,7 @@ class TopicFeed:
             self._linger = loop.call_later(seconds, self.close)
 
     def unwatched(self, selection: _Selection) -> None:
-        """A watcher left: what nobody watches is remembered for a while."""
+        """A watcher left: an unwatched selection is remembered for a while."""
         if selection.pattern is not None and not selection.watchers:
             self._keep(selection.pattern.text)
 
@@ -262,7 +262,7 @@ class TopicFeed:
                     exc_info=trace_of(error),
                 )
                 looked.set_exception(error)
-                looked.exception()  # perhaps nobody waits for it
+                looked.exception()  # perhaps no request waits for it
                 self._changed[self._ledgers] |= names
                 self._changed[self._partitioned] |= bases
                 self._next_round = self._next_round or asyncio.get_running_loop().create_future()
@@ -306,7 +306,7 @@ class TopicFeed:
         self._all = await self._all.changed(new, deleted)
         for text, selection in list(self._selections.items()):
             if not selection.watchers:
-                # Found anew if somebody asks again; or it went while others were told.
+                # Found anew if a client asks again; or it went while others were told.
                 self._selections.pop(text, None)
                 self._kept.pop(text, None)
                 continue
@@ -332,7 +332,7 @@ class TopicFeed:
 
 
 class _Use:
-    """While somebody waits for an answer."""
+    """The feed is in use while a client waits for an answer."""
 
     def __init__(self, feed: TopicFeed) -> None:
         self._feed = feed

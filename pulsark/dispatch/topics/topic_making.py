@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 KNOWN_SECONDS = 10.0
-"""For so long the number of a namespace's topics is kept, or longer if it took long to count."""
+"""Time for which the number of a namespace's topics is kept; longer if counting took long."""
 
 COUNTING_SHARE = 100
-"""Counting takes at most one part in so many of the time."""
+"""The inverse of the share of time that counting takes at most."""
 
 
 class NamespaceFullError(ClientError):
@@ -52,12 +52,12 @@ class TopicMaking:
         """By namespace the number of its topics that are stored, and until when it is used."""
 
     def alone(self, name: TopicName) -> asyncio.Lock:
-        """Held by whoever makes a topic, or partitions of it."""
+        """Held while a topic, or partitions of it, are made."""
         return self._lock(f"topic {name.base}")
 
     @asynccontextmanager
     async def room(self, name: TopicName, more: int = 1) -> AsyncIterator[None]:
-        """Make so many topics within this context; ``NamespaceFullError`` if there may not be.
+        """Make ``more`` topics within this context; ``NamespaceFullError`` if the limit forbids it.
 
         A partition counts since its topic was made, and is not asked for here.
         """

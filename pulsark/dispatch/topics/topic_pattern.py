@@ -35,7 +35,7 @@ class TopicPattern:
         options.log_errors = False
         options.max_mem = TOPIC_PATTERN_MEMORY_BYTES
         try:
-            # Of bytes, because for text the matcher counts characters of each name it is given.
+            # On bytes, because for text the matcher counts characters of each name it is given.
             expression = re2.compile(text.split("://", 1)[-1].encode(), options)
         except re2.error as error:
             reason = error.args[0].decode(errors="replace")

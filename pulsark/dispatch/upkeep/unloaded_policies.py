@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def forgets(policies: TopicPolicies) -> bool:
-    """Whether anything can ever become due of a topic that nobody uses. Pure."""
+    """Whether anything can ever become due for an unused topic. Pure."""
     return (
         policies.retention != Retention(-1, -1)
         or policies.message_ttl_seconds > 0
@@ -53,7 +53,7 @@ def has_work(
     """Whether a topic has to be loaded for its policies to hold. Pure.
 
     ``cursors`` are its durable ones by name, with their mark-delete positions; ``unused_ms`` is how
-    long nobody has used the topic, as far as is known; ``folded`` are the ledgers of its runs. What
+    long the topic was unused, as far as is known; ``folded`` are the ledgers of its runs. What
     it says is never too little, but for messages that are older than their ledger, which wait until
     all of it is too old.
     """
@@ -123,7 +123,7 @@ class UnloadedPolicies:
         self._deletion = deletion
 
     def concerns(self, policies: TopicPolicies) -> bool:
-        """Whether anything can ever become due of a topic that nobody uses."""
+        """Whether anything can ever become due for an unused topic."""
         return forgets(policies)
 
     async def is_due(self, name: TopicName, policies: TopicPolicies) -> bool:
@@ -131,7 +131,7 @@ class UnloadedPolicies:
         record = await read_record(managed_ledger_path(name), self._metadata)
         folded = None if record is None else await read_runs(record, self._metadata)
         if record is None or folded is None:
-            return False  # or it changes at this moment: then somebody has loaded it
+            return False  # or it changes at this moment: then a broker has loaded it
         cursors = await self._cursor_logs.mark_deletes(name, record.topic_id)
         now_ms = self._runtime.sure_clock.now_ms()
         unused = self._runtime.clock.monotonic() - self._topics.unused_since

@@ -1,4 +1,4 @@
-"""The one walk over topics that nobody has loaded.
+"""The one walk over unloaded topics.
 
 Such a topic is a row in the metadata store and packed cursors in its bundle's log. Both are looked
 at now and then, slowly; only where they show that something is due the topic is loaded, for as long

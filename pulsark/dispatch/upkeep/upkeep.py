@@ -75,7 +75,7 @@ async def _look_after_deduplication(topic: Topic) -> None:
 
 
 async def _roll_over(topic: Topic) -> None:
-    """Close a ledger that is full or old enough although nobody appends to it."""
+    """Close a ledger that is full or old enough although nothing is appended to it."""
     if not topic.ledger.is_terminated:
         await topic.ledger.close_ledger(only_full=True)
 

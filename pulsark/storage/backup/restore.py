@@ -57,7 +57,7 @@ def restore(
             home = homes[place]
             path = f"{home.journal_dir if kind == 'journal' else home.ledger_dir}/{below}"
         else:
-            raise BackupError(f"{backup}: nobody knows where {name} belongs")
+            raise BackupError(f"{backup}: it is not known where {name} belongs")
         copier = Copier(disk, os.path.dirname(path), copied)
         copier.copy(f"{backup}/{name}", os.path.basename(path))
         if copier.files.get(os.path.basename(path)) != manifest.files[name]:

@@ -108,7 +108,7 @@ def apply_losses(index: BookieIndex, losses: dict[int, AcceptedLoss]) -> None:
 def accept_loss(
     disk: Disk, journal_dir: str, ledger_dir: str, segment_id: int, loss: AcceptedLoss
 ) -> None:
-    """Give up a part of a segment, durably. Blocking, and only while nobody uses the bookie.
+    """Give up a part of a segment, durably. Blocks; the bookie must not be in use.
 
     The checkpoint goes: it may know entries of what is lost. The next start reads all segments.
     """

@@ -205,7 +205,7 @@ class EmbeddedBookie:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes accepted and not yet durable, for the back-pressure of whoever appends."""
+        """Bytes accepted and not yet durable, for the back-pressure on callers that append."""
         return self._journal.pending_bytes
 
     @property
@@ -219,7 +219,7 @@ class EmbeddedBookie:
 
     def _on_stopped(self, error: StorageError) -> None:
         log.error(
-            "bookie %s takes no writes until it is restarted, because nobody knows what of the "
+            "bookie %s takes no writes until it is restarted, because it is unknown what of the "
             "last ones is on the disk of %s: %s",
             self.bookie_id,
             self._journal_dir,

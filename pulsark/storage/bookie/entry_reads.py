@@ -1,6 +1,6 @@
 """Reads of a bookie: where entries are, and why they are not there.
 
-What is in doubt is an error, never an absence: somebody else may have a copy.
+What is in doubt is an error, never an absence: another bookie may have a copy.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Identity:
     bookie_id: str
     instance_id: bytes
     store_id: str = ""
-    """Of the metadata store; version 1 did not have it."""
+    """The metadata store's identity; version 1 did not have it."""
 
     def encode(self) -> bytes:
         """JSON, one line."""

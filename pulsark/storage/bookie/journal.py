@@ -1,13 +1,13 @@
 """The journal of a bookie: group commit of records to segment files.
 
-Records that arrive while a group is on its way to the disk make up the next group. Nobody
+Records that arrive while a group is on its way to the disk make up the next group. No record
 waits for a timer: when the disk is idle, a group is what one turn of the loop collected.
 
 What the disk's errors mean:
 
 * No space while writing: what the group left in the file is cut off again, its records fail,
   and later ones are tried anew. Records that may use the reserve are tried once more alone.
-* Anything else, and any error of a sync: nobody knows what is on the disk. The journal stops;
+* Anything else, and any error of a sync: what is on the disk is unknown. The journal stops;
   trying the sync again could "succeed" without the data. Only a restart finds out.
 """
 

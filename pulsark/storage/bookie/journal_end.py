@@ -75,7 +75,7 @@ class JournalEnd:
         self._journal.flush_rider()
 
     def _look(self, groups: int) -> None:
-        """Close the end if nothing came since there were so many groups."""
+        """Close the end if no group came since there were ``groups``."""
         self._timer = None
         if self._groups == groups:
             self.close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pulsark.runtime import Disk
 
 EXCERPT_BYTES: Final = 4 << 20
-"""An excerpt ends behind so many bytes of entries."""
+"""Bytes of entries after which an excerpt ends."""
 
 _NO_LIMIT: Final = 1 << 62
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def is_lost(bookie_id: str, metadata: MetadataStore) -> bool:
-    """Whether a bookie is lost for good, not only away. Without any records nobody knows."""
+    """Whether a bookie is lost for good, not only away. Without records that is unknown."""
     places = await metadata.children(BOOKIES)
     for place in places:
         found = await metadata.get(bookie_path(place))

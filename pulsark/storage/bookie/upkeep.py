@@ -20,7 +20,7 @@ class Upkeep:
     ) -> None:
         self.checkpointer = checkpointer
         self.must_collect = False
-        """There may be segments that nobody needs."""
+        """There may be segments that no ledger needs."""
         self.segment_id = 0
         """The segment that is being written."""
         self._collector = collector

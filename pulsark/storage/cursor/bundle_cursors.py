@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pulsark.runtime import Clock
 
 LARGE = 10_000
-"""A cursor of so many acknowledged entries and masks is not packed."""
+"""Acknowledged entries and masks from which on a cursor is not packed."""
 
 _CURSORS_A_STEP = 64
 

@@ -1,7 +1,7 @@
 """The durable cursors of one namespace bundle.
 
 Memory is ahead of what is stored, never behind. An operation changes its cursor at once, in
-memory; what changed is written when the event loop turns if somebody waits for it, else within
+memory; what changed is written when the event loop turns if a client waits for it, else within
 the flush interval. All that is written together is one group, and its callbacks run when it is
 durable. How groups become durable is the business of ``cursor_log_writer``.
 """
@@ -82,7 +82,7 @@ class CursorLog:
         config: CursorLogConfig,
         runtime: Runtime,
     ) -> CursorLog:
-        """Take the cursors of ``tenant/namespace/bundle`` over from whoever had them."""
+        """Take the cursors of ``tenant/namespace/bundle`` over from their former owner."""
         record = BundleRecord(metadata, bundle)
         await record.claim()
         replay = Replay()
@@ -176,7 +176,7 @@ class CursorLog:
     def _created(self, key: tuple[str, str], task: asyncio.Task[Cursor]) -> None:
         del self._creating[key]
         if not task.cancelled():
-            task.exception()  # whoever asked may be gone: then nobody else looks at it
+            task.exception()  # the caller may be gone, and then nothing else looks at it
 
     async def _create(
         self,

@@ -190,7 +190,7 @@ class CursorLogWriter:
         except StorageError as error:
             self._abandon(ledger, error)
         except MetadataError as error:
-            # Whoever waits is promised a StorageError, and undoes what was not stored.
+            # Callers are promised a StorageError, and undo what was not stored.
             self._abandon(ledger, StorageError(f"the metadata store failed: {error}"))
         except Exception as error:
             self.stop(StorageError(f"{self._bundle}: the cursor log broke: {error!r}"))
@@ -335,7 +335,7 @@ class CursorLogWriter:
                 self._start_succession()
 
     async def delete_doomed(self) -> None:
-        """Delete ledgers that nobody needs; those that resist stay noted in the record."""
+        """Delete ledgers that are not needed; those that resist stay noted in the record."""
         for ledger_id in sorted(self._to_delete):
             if self.failed is not None:
                 return

@@ -119,7 +119,7 @@ class DelayedBuckets:
         listed = await self._list()
         if listed is None:
             return []
-        if listed.topic_id != self._topic_id:  # of a topic that had this name before
+        if listed.topic_id != self._topic_id:  # an earlier topic had this name
             await self._change()
             listed = BucketList(self._topic_id)
         loaded, broken = [], []

@@ -93,9 +93,8 @@ def encode_header(topic_id: str, pages: Sequence[bytes]) -> bytes:
 
 
 def decode_header(entry: bytes, topic_id: str) -> BucketHeader:
-    """The inverse; ``CorruptEntryError`` if it cannot be read, or is of another topic.
-
-    Of a newer format, ``StorageError``.
+    """The inverse; ``CorruptEntryError`` if it cannot be read, or is of another topic,
+    ``StorageError`` if its format is newer.
     """
     try:
         line, sets = entry.split(b"\n", 1)

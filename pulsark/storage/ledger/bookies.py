@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pulsark.storage.ledger.metadata import LedgerConfig
 
 SUSPECT_SECONDS = 30.0
-"""So long is a bookie that failed a write only used where no other is left."""
+"""Time for which a bookie that failed a write is used only where no other is left."""
 
 
 class LedgerBookies:

@@ -178,7 +178,7 @@ class LedgerManager:
         """Entries from ``first`` on, without gaps, up to ``last``, the ledger's end or its LAC.
 
         ``confirmed``: the caller knows that entries up to this one are confirmed; without it,
-        of a ledger that another process writes only those are read that its bookies know of.
+        only those entries of another process's ledger are read that its bookies know of.
 
         At least one if there is one at ``first``, further ones up to about ``max_bytes``; it may
         end earlier. Any copy serves. Errors, if none does: ``EntrySealedError``,
@@ -292,7 +292,7 @@ class LedgerManager:
         try:
             await self._store.delete(ledger_path(ledger_id))
         except BadVersionError:
-            return  # deleted by somebody else meanwhile
+            return  # another broker has deleted it
 
     # Internals.
 
@@ -448,7 +448,7 @@ def _consecutive(found: Entries, first: int) -> Entries:
 
 
 def is_absent(error: StorageError) -> bool:
-    """Whether an entry is certainly not where it was looked for; else nobody knows."""
+    """Whether an entry is certainly not where it was looked for; else that is unknown."""
     return isinstance(
         error, NoSuchEntryError | NoSuchLedgerError | EntrySealedError | UnreadableTableError
     )

@@ -9,10 +9,11 @@ of stays true, but only if it was fenced first.
 2. The bookies of the last ensemble are fenced, enough of them that no ack quorum is without.
    The highest LAC that they know is confirmed, and so is all before the last ensemble.
 3. From there it reads forward. An entry that any bookie of its write set has is written to all
-   of them, and counts. One that enough bookies are sure not to have is the end. Anything else,
-   such as a checksum that fails, is unknown: recovery stops with an error, to be tried again.
-4. The metadata is closed at that end. If it changed meanwhile, somebody else recovers too:
-   start again with what they made of it.
+   of them, and counts. The first entry that enough bookies are sure not to have is the end.
+   Anything else, such as a checksum that fails, is unknown: recovery stops with an error, to be
+   tried again.
+4. The metadata is closed at that end. If it changed meanwhile, another broker recovers too:
+   start again with its result.
 
 An entry that was never confirmed may thus become part of the ledger, a confirmed one always.
 """
@@ -199,7 +200,7 @@ class _Recovery:
         return length if entry_id > last else length * (last + 1) // entry_id
 
     async def _any_copy(self, entry_id: int, last: int) -> list[bytes]:
-        """Consecutive confirmed entries from any bookie that has them; none if nobody has."""
+        """Consecutive confirmed entries from any bookie that has them; none if no bookie has."""
         ensemble, end = self._metadata.ensemble_at(entry_id)
         for name in self._metadata.holders(ensemble, entry_id):
             try:

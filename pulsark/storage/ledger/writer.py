@@ -147,7 +147,7 @@ class LedgerWriter:
             await future
 
     def abandon(self) -> None:
-        """Stop listening to answers; tells nobody. What was sent may be stored or not."""
+        """Stop listening to answers, silently. What was sent may be stored or not."""
         if self.error is None:
             self.error = StorageError(f"ledger {self.ledger_id} was abandoned")
             self._wake()

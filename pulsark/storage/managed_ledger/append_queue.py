@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class AppendQueue:
     """Tells the listener what became of appends, always in their order.
 
-    ``entries`` and ``contexts`` wait to be sent; whoever appends does so to both.
+    ``entries`` and ``contexts`` wait to be sent; an append adds to both.
     """
 
     def __init__(self, listener: ManagedLedgerListener) -> None:

@@ -51,7 +51,7 @@ class Changes:
         return self._last.refusal is None or (terminated and self._last.is_terminated)
 
     def start(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Make a change for which nobody waits; only if it ``is_free``."""
+        """Make a change without a caller that waits; only if it ``is_free``."""
         self._task = self._loop.create_task(self._run(step))
 
     def start_later(self, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -125,7 +125,7 @@ class Changes:
     ) -> None:
         """Make the last change, whatever is refused already.
 
-        ``of_owner``: only if nobody else has the managed ledger.
+        ``of_owner``: only if no other broker has the managed ledger.
         """
 
         async def run() -> None:
@@ -149,6 +149,6 @@ class Changes:
 
 
 def _heard(change: asyncio.Task[Any]) -> None:
-    """Of a caller that was cancelled nobody hears how it ended."""
+    """Retrieve the outcome, which a cancelled caller does not ask for."""
     if not change.cancelled():
         change.exception()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class CompactedForm:
     """That of one managed ledger.
 
-    A ledger that somebody reads is retained for ``COMPACTED_HOLD_SECONDS`` after it was asked
+    A ledger with readers is retained for ``COMPACTED_HOLD_SECONDS`` after it was asked
     for, also when another one has taken its place; a restart ends that.
     """
 
@@ -42,7 +42,7 @@ class CompactedForm:
         self._clock = clock
         self._retained_until: dict[int, float] = {}
         self._unfinished: set[int] = set()
-        """Of the ledgers to be removed, those that are being written."""
+        """Ledgers to be removed that are still being written."""
 
     @property
     def to(self) -> CompactedTo | None:
@@ -88,7 +88,7 @@ class CompactedForm:
             finally:
                 writer.abandon()
         finally:
-            # Refused, it is swept by whoever has the topic next.
+            # If this is refused, the topic's next owner sweeps it.
             with suppress(PulsarkError):
                 await self._changes.order(lambda: self._finish(ledger_id), terminated=True)
 

@@ -1,8 +1,8 @@
 """Compaction of a topic: of the messages with one key only the latest stays. Pure decisions.
 
 Passes over the same entries, in order: the first finds the latest message of each key, the last
-says what remains of an entry. Of more keys than fit into memory a pass takes only a part, by a
-hash of the key, and there is another pass for the rest. A message without a payload is a
+says what remains of an entry. If the keys do not fit into memory, a pass takes only a part of
+them, by a hash of the key, and another pass takes the rest. A message without a payload is a
 tombstone: its key goes. What cannot be looked into (encrypted batches, damaged payloads) stays as
 it is, and so do members of a batch in their places: those that went are marked, so that indexes
 remain.

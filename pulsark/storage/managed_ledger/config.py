@@ -32,8 +32,8 @@ class ManagedLedgerListener(Protocol):
         """
 
     def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
-        """The end of a failed ledger is known: so many entries exist, after all, whose appends
-        were reported as failed. All others never will."""
+        """The end of a failed ledger is known: ``count`` entries exist after all, although their
+        appends were reported as failed. The others never will."""
 
     def ledgers_attached(self, infos: Sequence[LedgerInfo]) -> None:
         """Whole ledgers are part of it now, behind all entries there were."""
@@ -49,20 +49,22 @@ class Unheard:
         self, ledger_id: int, first_entry_id: int, entries: list[bytes], contexts: list[Any]
     ) -> None:
         """Cannot be."""
-        raise AssertionError(f"Entries of ledger {ledger_id} are confirmed to nobody")
+        raise AssertionError(
+            f"Entries of ledger {ledger_id} are confirmed, and there is no listener"
+        )
 
     def append_failed(self, contexts: list[Any], error: Exception) -> None:
         """Cannot be."""
-        raise AssertionError("Appends of nobody failed") from error
+        raise AssertionError("Appends failed, and there is no listener") from error
 
     def entries_recovered(self, ledger_id: int, first_entry_id: int, count: int) -> None:
-        """Nobody was told that they failed."""
+        """Nothing to do: no listener was told that they failed."""
 
     def ledgers_attached(self, infos: Sequence[LedgerInfo]) -> None:
-        """Nobody has read up to them."""
+        """Nothing to do: no reader waits for them."""
 
     def ledger_closed(self) -> None:
-        """Whoever trims looks at all of them."""
+        """Nothing to do: trimming looks at all ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,8 @@ class ManagedLedgerConfig:
         return LedgerConfig(self.ensemble_size, self.write_quorum, self.ack_quorum, owner=owner)
 
     def is_full(self, entries: int, size: int, age_ms: int, times: int = 1) -> bool:
-        """Whether a ledger of so many entries, bytes and milliseconds is to be closed, in a topic
-        whose ledgers are so many ``times`` as large."""
+        """Whether a ledger with this content and age is to be closed, in a topic whose ledgers
+        are ``times`` as large as configured."""
         return age_ms >= self.min_age_ms * times and (
             entries >= self.max_entries * times
             or size >= self.max_bytes * times
@@ -108,7 +110,7 @@ class ManagedLedgerConfig:
         )
 
     def times(self, ledgers: int) -> int:
-        """How many times as large the ledgers of a topic are that has so many of them.
+        """How many times as large as configured the ledgers of a topic with this many are.
 
         So its list grows with the logarithm of its age, and not without bound.
         """

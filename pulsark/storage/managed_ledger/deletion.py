@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
-"""So many are deleted side by side, which the store can write together."""
+"""Ledgers that are deleted side by side, so that the store can write them together."""
 
 
 async def delete_ledgers(ledger_ids: Iterable[int], manager: LedgerManager) -> set[int]:
-    """Remove ledgers that nobody lists any more; returns those that are gone."""
+    """Remove ledgers that no record lists any more; returns those that are gone."""
     wanted = list(ledger_ids)
     gone: set[int] = set()
     for start in range(0, len(wanted), AT_ONCE):
@@ -62,7 +62,7 @@ async def delete_noted(manager: LedgerManager, metadata: MetadataStore) -> None:
     """Remove the ledgers of deleted topics of which a bookie could not be told until now."""
     noted = [int(name) for name in await metadata.children(REMOVED_LEDGERS)]
     for ledger_id in sorted(await delete_ledgers(noted, manager)):
-        with suppress(BadVersionError):  # somebody else did it
+        with suppress(BadVersionError):  # another broker did it
             await metadata.delete(removed_ledger_path(ledger_id))
 
 
@@ -106,5 +106,5 @@ async def _delete_runs(
             run = decode_run(path, found.value)
             listed = [i.ledger_id for i in run.infos(record.trimmed.ledger_id + 1)]
             await delete_for_good(listed, manager, metadata)
-            with suppress(BadVersionError):  # somebody else did it
+            with suppress(BadVersionError):  # another broker did it
                 await metadata.delete(path)

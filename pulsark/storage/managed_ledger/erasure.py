@@ -1,7 +1,7 @@
 """Erasing messages from entries. Pure.
 
 An entry keeps its place and its number. One of which nothing is left becomes a *marker*, which is
-delivered to nobody; it keeps producer, sequence ids and publish time, by which deduplication and
+never delivered; it keeps producer, sequence ids and publish time, by which deduplication and
 searches by time go, and nothing that its sender said. A batch of which something is left keeps
 its members in their places: those that were erased are empty and marked as ``compacted_out``, and
 the marker type on a batch tells dispatch to look for them.
@@ -103,7 +103,7 @@ def _nothing_left(header: EntryHeader, highest: int) -> bytes:
 
 
 def nothing(time_ms: int) -> bytes:
-    """In the place of an entry that nobody has any more."""
+    """A marker that replaces an entry of which no copy is left."""
     return _marker(pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=time_ms))
 
 
@@ -120,7 +120,7 @@ def _with_holes(
     metadata = pb.MessageMetadata()
     metadata.CopyFrom(given)
     metadata.marker_type = ERASED_MARKER
-    # Of a batch these are its first message's, if anything: it may be gone.
+    # A batch has those of its first message, if any: it may be gone.
     metadata.ClearField("properties")
     first = members[left[0]][0]
     if given.HasField("partition_key") and key_bytes(given) not in {

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROLL_OVER_RETRY_SECONDS = 10.0
-"""After a new ledger could not be made, the full one is used for so long."""
+"""Time for which a full ledger is used on after the next one could not be made."""
 
 RETRY_SECONDS = 1.0
-"""After a failed attempt to store, appends fail at once for so long."""
+"""Time for which appends fail at once after a failed attempt to store."""
 
 
 class LastLedger:
@@ -59,7 +59,7 @@ class LastLedger:
         self.storage_error: StorageError | MetadataError | None = None
         """Why the last attempt to store failed."""
         self.times = 1
-        """So many times as large as configured ledgers are: there are very many."""
+        """How many times as large as configured ledgers are; above 1 where there are very many."""
         self._stored = stored
         self._manager = manager
         self._clock = clock
@@ -143,7 +143,7 @@ class LastLedger:
     # Steps.
 
     async def reopen(self) -> None:
-        """Find the end of a ledger that failed; open the next one if somebody waits for it."""
+        """Find the end of a ledger that failed; open the next one if appends wait for it."""
         await self.recover()
         error = self.failing()
         if error is not None:
@@ -200,7 +200,7 @@ class LastLedger:
         except LedgerFencedError:
             await delete_ledgers([writer.ledger_id], self._manager)
             raise
-        # After another error the record may list the ledger: it stays, perhaps for nobody.
+        # After another error the record may list the ledger: it stays, perhaps unlisted.
         self.life.on(Event.OPENED)
         self.writer = self.newest = writer
         self._created = self._clock.monotonic()

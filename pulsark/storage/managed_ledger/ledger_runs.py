@@ -5,8 +5,8 @@ closed ledger never changes, so runs of them leave the topic's record for
 ``/managed-ledger-runs/<topic id>/<first id>-<last id>``; the record keeps a line for each. Some
 runs of ``SMALL_RUN`` become one of ``LARGE_RUN``. ``docs/formats/ledger.md`` has the JSON.
 
-The name of a document says what is in it: whoever writes it writes the same bytes. Those that no
-record names are left over by somebody who died, and deleted.
+The name of a document says what is in it: all brokers would write the same bytes. Documents that
+no record names were left by a broker that died, and are deleted.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class LedgerRun:
         self._bytes = bytes_before
         self._times = times
         self._skip = skip
-        """So many at the beginning are no part of it any more."""
+        """Ledgers at the beginning that are no part of it any more."""
 
     @classmethod
     def of(cls, infos: Sequence[LedgerInfo]) -> LedgerRun:

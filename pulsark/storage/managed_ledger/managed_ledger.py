@@ -73,7 +73,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 Attached = Callable[[str, Collection[int]], Awaitable[Collection[int]]]
-"""Of reserved ledgers of the topic with this id, those that its table has."""
+"""Returns those of the topic's reserved ledgers that its table has; takes the topic's id."""
 
 
 class ManagedLedger(LedgerView):
@@ -121,7 +121,7 @@ class ManagedLedger(LedgerView):
 
         Recovers what the owner before left open, and so stops it. The next ledger is opened by
         the first append. ``properties`` are those of a new one. ``attached`` tells which of the
-        ledgers exist that the owner before had reserved. Whoever is no listener yet calls ``tell``.
+        ledgers exist that the owner before had reserved. A later listener calls ``tell``.
         Raises ``StorageError`` or ``MetadataError`` if the end of the topic cannot be known now.
         """
         listener = Unheard() if listener is None else listener
@@ -132,14 +132,14 @@ class ManagedLedger(LedgerView):
                 continue
             folded = await read_runs(record, metadata)
             if folded is None:
-                await read_ledgers(path, metadata)  # raises, unless somebody else changed it
+                await read_ledgers(path, metadata)  # raises, unless another broker changed it
                 continue
             stored = OwnedRecord(path, record, folded, version, metadata)
             opened = cls(stored, manager, config, runtime, listener)
             try:
                 await opened._load(attached)
             except LedgerFencedError:
-                continue  # somebody else opened it meanwhile: the record is theirs to read first
+                continue  # another broker opened it meanwhile: read its record again
             return opened
 
     async def _load(self, attached: Attached | None) -> None:
@@ -158,7 +158,7 @@ class ManagedLedger(LedgerView):
         self._go_on()
 
     def tell(self, listener: ManagedLedgerListener) -> None:
-        """Have it hear what happens from now on. Nobody has appended anything before."""
+        """Report to a listener from now on. Nothing may have been appended before."""
         self._appends.listener = listener
 
     def ledger_config(self, owner: str) -> LedgerConfig:
@@ -343,7 +343,7 @@ class ManagedLedger(LedgerView):
         await self._changes.end(close)
 
     async def begin_deletion(self) -> None:
-        """From now on the topic exists for nobody, durably; ``delete`` is to follow."""
+        """Hide the topic from all clients, durably; ``delete`` is to follow."""
 
         async def begin() -> None:
             try:
@@ -355,7 +355,7 @@ class ManagedLedger(LedgerView):
         await self._changes.end(begin, of_owner=True)
 
     async def delete(self) -> None:
-        """Delete everything. From the first step on, the topic exists for nobody."""
+        """Delete everything. The first step hides the topic from all clients."""
 
         async def delete() -> None:
             self._last.stop(Event.DELETE, StorageError(f"{self.path} is deleted"))

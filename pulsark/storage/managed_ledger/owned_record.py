@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class OwnedRecord:
     """The record as this owner saved it last.
 
-    ``on_saved`` is called once another one is true, ``on_lost`` once the record is somebody
-    else's.
+    ``on_saved`` is called once another one is true, ``on_lost`` once the record has another
+    owner.
     """
 
     on_saved: Callable[[], None]

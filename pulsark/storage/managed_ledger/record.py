@@ -1,6 +1,6 @@
 """A managed ledger's record in the metadata store. ``docs/formats/ledger.md`` has the JSON.
 
-The record is what makes ledgers part of a topic: whoever changes it by compare-and-set owns
+The record makes ledgers part of a topic: the broker that changes it by compare-and-set owns
 the topic.
 """
 
@@ -37,14 +37,14 @@ class TopicState(StrEnum):
     TERMINATED = "TERMINATED"
     """Nothing is appended any more; it can be read."""
     DELETING = "DELETING"
-    """It exists for nobody; its ledgers are being removed."""
+    """No client sees it any more; its ledgers are being removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerRecord:
     """The durable state of a managed ledger; also a read-only view of one that is not loaded.
 
-    Of an open ledger it does not know the entries: it shows 0.
+    It does not know the entries of an open ledger, and shows 0.
     """
 
     topic_id: str
@@ -58,7 +58,7 @@ class ManagedLedgerRecord:
     """Ledgers that are no longer part of it, but perhaps still on bookies."""
     properties: Mapping[str, str] = field(default_factory=dict)
     topic_epoch: int | None = None
-    """Of the last producer that had the topic for itself; ``None`` if there never was one."""
+    """The epoch of the last exclusive producer; ``None`` if there never was one."""
     compacted: CompactedTo | None = None
     """Where the compacted form of the topic is, if there is one."""
     pending: tuple[LedgerInfo, ...] = ()
@@ -71,11 +71,11 @@ class ManagedLedgerRecord:
         return LedgerList(self.ledgers, self.trimmed, folded)
 
     def with_folded(self, count: int, line: RunLine) -> ManagedLedgerRecord:
-        """With so many ledgers at the beginning as a run."""
+        """Replace the first ``count`` ledgers by a run."""
         return replace(self, ledgers=self.ledgers[count:], folded=(*self.folded, line))
 
     def with_joined(self, first: int, count: int, line: RunLine) -> ManagedLedgerRecord:
-        """With so many runs from a place on as one."""
+        """Replace ``count`` runs from the index ``first`` on by one."""
         folded = (*self.folded[:first], line, *self.folded[first + count :])
         return replace(self, folded=folded)
 
@@ -187,8 +187,8 @@ async def claim_or_create(
 ) -> tuple[ManagedLedgerRecord, int]:
     """The record at a path and its version, made with a new topic id if there is none.
 
-    One that is there is written anew: whoever opened the topic before can add no ledger to it
-    any more, also where there is no open one that recovery would fence.
+    An existing record is written anew: an earlier owner can then add no ledger to the topic, even
+    if there is no open one that recovery would fence.
     """
     while True:
         found = await metadata.get(path)
@@ -205,7 +205,7 @@ async def claim_or_create(
         try:
             return record, await metadata.put(path, record.encode(), ABSENT)
         except BadVersionError:
-            continue  # created by somebody else just now
+            continue  # another broker has just created it
 
 
 async def read_record(path: str, metadata: MetadataStore) -> ManagedLedgerRecord | None:

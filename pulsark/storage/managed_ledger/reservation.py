@@ -8,8 +8,8 @@
 3. Elsewhere one compare-and-set decides about the ledgers of all partitions together.
 4. ``decide``: the record lists the ledgers, or forgets them, and appends go on.
 
-A process that dies in between leaves pending ledgers: whoever opens the partition asks the table
-about them before anything else happens to it.
+A process that dies in between leaves pending ledgers: the next owner of the partition asks the
+table about them before it does anything else.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Reservation:
         """The ledgers exist, or never will; ``None``: that cannot be known here.
 
         Does not raise. If the record cannot be written, or nothing is known, the managed ledger
-        stops, and whoever opens it next finds out.
+        stops, and its next owner finds out.
         """
         life = self._last.life
         record = self._record if self._record is not None else self._stored.now
@@ -113,7 +113,7 @@ class Reservation:
             self.doubt()
 
     def doubt(self) -> None:
-        """Whoever opens the managed ledger next asks the table what became of the ledgers."""
+        """Let the managed ledger's next owner ask the table what became of the ledgers."""
         self._last.lost(LedgerFencedError(f"{self._stored.path}: its new ledgers are in doubt"))
 
     async def _saved(self, record: ManagedLedgerRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Which ledgers of a topic nobody needs any more. Pure."""
+"""Which ledgers of a topic are not needed any more. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Retention:
         )
 
     def lets_go(self, age_ms: int, size_without: int) -> bool:
-        """Whether a ledger may go, closed so long ago; the topic without it has so many bytes."""
+        """Whether a ledger may go that was closed ``age_ms`` ago, beside ``size_without`` bytes."""
         return 0 <= self.time_ms <= age_ms or 0 <= self.size_bytes <= size_without
 
 
@@ -51,7 +51,7 @@ def trim_points(
     ``of_table`` lets it go as well: there is one copy of a message, and who keeps it longer wins.
 
     ``ledgers`` are in order, ``size`` bytes all together; ``consumed`` is the last entry that
-    everybody has acknowledged, as have been all before it. An open ledger stays, and so does
+    all subscriptions have acknowledged, with all before it. An open ledger stays, and so does
     everything behind the first that stays.
     """
     for info in ledgers:

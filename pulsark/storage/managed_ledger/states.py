@@ -27,7 +27,7 @@ from enum import StrEnum, auto
 log = logging.getLogger(__name__)
 
 STORY = 20
-"""So many transitions are told when something goes wrong."""
+"""The latest transitions, which an error message lists."""
 
 
 class State(StrEnum):
@@ -97,7 +97,7 @@ class Event(StrEnum):
     """The owner closes the managed ledger."""
     DELETE = auto()
     FENCED = auto()
-    """Somebody else changed the record, or fenced the ledger."""
+    """Another broker changed the record, or fenced the ledger."""
     BUG = auto()
 
 

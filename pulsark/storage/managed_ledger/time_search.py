@@ -16,7 +16,7 @@ Read = Callable[[Position, int, int], Awaitable[list[tuple[Position, bytes]]]]
 """``read(position, max_entries, max_bytes)``: entries from the first at or after a position."""
 
 WINDOW_ENTRIES = 128
-"""So many entries, one behind the other, tell which way to go."""
+"""Consecutive entries whose times tell in which direction to search."""
 
 _WINDOW_BYTES = 1 << 20
 

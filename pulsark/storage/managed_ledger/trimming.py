@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGERS_A_TRIM = 1000
-"""So many ledgers go at a time."""
+"""Ledgers that are deleted at a time."""
 
 REMOVING_MAX = 10_000
-"""So many ledgers may wait for bookies to be told; until then nothing more is trimmed."""
+"""Ledgers that may wait for bookies to be told; above it nothing more is trimmed."""
 
 
 class Trimming:
@@ -83,7 +83,7 @@ class Trimming:
             self._sweeper = asyncio.get_running_loop().create_task(self._sweep_aside())
 
     async def stop(self) -> None:
-        """Tell nobody any more."""
+        """Stop telling bookies."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])

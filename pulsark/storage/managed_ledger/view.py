@@ -98,7 +98,7 @@ class LedgerView:
         return self._ledgers.at_or_after(position)
 
     def position_at(self, index: int) -> Position:
-        """The entry with so many before it; there must be one."""
+        """The entry with ``index`` entries before it; there must be one."""
         return self._ledgers.at(index)
 
     def entries_between(self, after: Position, through: Position) -> int:

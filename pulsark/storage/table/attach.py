@@ -2,9 +2,9 @@
 
 1. The files are written, synced and verified (``seal``).
 2. The intent: one compare-and-set of the table record. This is the moment of truth; from here
-   on it is only rolled forward, by whoever owns the table.
+   on it is only rolled forward, by the table's owner.
 3. On each root: look at the log; if its last attach is the one before this, commit at exactly
-   the next version; if somebody was faster, look again. Read back what was written.
+   the next version; if another engine was faster, look again. Read back what was written.
 4. The sealed ledgers' documents name the files, so that consumers read them.
 5. The intent is marked as done. Now the journal may release the entries.
 
@@ -58,11 +58,11 @@ OPEN_ATTEMPTS = 20
 """How often a table is taken over from an owner that is busy with it."""
 
 Repairs = Callable[[str, TableRecord, Sequence[DataFile]], Awaitable[LogRepair]]
-"""``log_repair`` of a directory, by somebody who has pyarrow."""
+"""``log_repair`` of a directory, done in a process that has pyarrow."""
 
 
 class TableOwner:
-    """The only committer of a table, as long as nobody else opens it. See ``open``."""
+    """The only committer of a table, until another broker opens it. See ``open``."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class TableOwner:
             if roll_forward:
                 await logs.check(table.record)
             try:
-                # Whoever opened the table before can decide nothing any more.
+                # An earlier owner can decide nothing any more.
                 await table.save(table.record)
                 break
             except LedgerFencedError:  # the owner before has done something meanwhile
@@ -164,7 +164,7 @@ class TableOwner:
         that cannot be known.
         ``StorageError`` before the intent: nothing happened. After it: it is decided, and a
         later call finishes it. ``LedgerFencedError``: the table has another owner.
-        ``ChangedTableError``: nothing leaves a table to whose log somebody else has written.
+        ``ChangedTableError``: nothing leaves a table to whose log another engine has written.
         """
         if not adds and not removes:
             raise ValueError("an attach of nothing")
@@ -267,7 +267,7 @@ class TableOwner:
             old = [file.path for file in sealed.left if file.time_ms < before_ms]
             if not old:
                 return 0
-            # Whoever is not the owner any more finds out before anything is deleted.
+            # A former owner finds out before it deletes anything.
             await self._table.save(self.record)
             await self.remove_files(old)
             after = sealed.without_left(old)
@@ -342,7 +342,7 @@ class TableOwner:
             await self._roll_forward()
 
     async def _repair(self, table_log: RootLog) -> None:
-        """Of one root, as its intent says."""
+        """Repair one root's log, as its intent says."""
         if self._repairs is None:
             raise StorageError("this process repairs no tables")
         while not await self._logs.run(table_log, lambda log: log.is_at(self.record)):
@@ -356,7 +356,7 @@ class TableOwner:
                 return
 
     async def look(self) -> None:
-        """``ChangedTableError`` if somebody else has written to the table's log."""
+        """``ChangedTableError`` if another engine has written to the table's log."""
         async with self._changing:
             await self._check_unchanged()
 

@@ -1,7 +1,7 @@
 """Bulk publish: files that were staged become ledgers of a topic, in all its partitions at once.
 
-Whoever has the rows writes them as Parquet files of entries to the table's staging directory, on
-every root, under names that begin with the time. Nobody knows of them there. A publish
+The Spark tasks with the rows write them as Parquet files of entries to the table's staging
+directory, on every root, under names that begin with the time. No reader sees them there. A publish
 
 1. reserves ledgers behind everything there is, and gives the files a second name where those
    ledgers belong;
@@ -10,7 +10,7 @@ every root, under names that begin with the time. Nobody knows of them there. A 
 4. tells the partitions, whose consumers receive them at once, and lets appends go on.
 
 A publish that fails before the intent leaves the staged files as they were; it may be tried again.
-What nobody publishes is deleted when it is old.
+Staged files that are never published are deleted when they are old.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BulkPublish:
             done = await self._owner.publish(
                 ident, number, lambda: self._reserve(stack), self._decided, value
             )
-        # Whether it was done now or before: nobody needs the first names any more.
+        # Whether it was done now or before: the first names are not needed any more.
         await self._everywhere(self._remove_staged)
         return done
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pulsark.storage.table.process.process import Entries, Piece
 
 READ_BYTES = 16 << 10
-"""Entries that go to the table process at a time. What comes meanwhile waits for so many."""
+"""Bytes of entries that go to the table process at a time; other work may wait for them."""
 
 REST_SECONDS = 0.002
 """Between two of them: the event loop is for clients."""

@@ -14,7 +14,7 @@ LEDGERS_KNOWN_MAX = 4096
 
 
 class KnownLedgers:
-    """Of all tables of a process, those that were looked at last."""
+    """The sealed ledgers that were used last, in all tables of a process."""
 
     def __init__(self, most: int = LEDGERS_KNOWN_MAX) -> None:
         self._most = most

@@ -93,7 +93,7 @@ class OpenTables:
 
     async def _is_of_a_topic(self, name: TopicName, table_id: str) -> bool:
         """Whether there is a topic of that name now, with partitions or without, whose table has
-        this id: then it must stay, whoever asks for another one in its place."""
+        this id: then it must stay, even if another one is wanted in its place."""
         topic = await read_record(managed_ledger_path(name), self._metadata)
         if topic is not None and topic.topic_id == table_id:
             return True
@@ -107,7 +107,7 @@ class OpenTables:
             return await self._opened(name, table_id, roll_forward=False)
 
     def drop(self, name: TopicName) -> None:
-        """Whoever is the owner now knows more: the next one who needs a table opens it anew."""
+        """The present owner knows more: the next caller that needs a table opens it anew."""
         self._tables.pop(table_path(name), None)
 
     def _lost(self, table: Table) -> None:
@@ -115,7 +115,7 @@ class OpenTables:
             self.drop(table.name)
 
     def changed(self) -> list[str]:
-        """The topics of open tables to whose logs somebody else has written."""
+        """The topics of open tables to whose logs another engine has written."""
         return [
             topic_at(TABLES, path) for path, table in self._tables.items() if table.record.others
         ]

@@ -1,4 +1,4 @@
-"""The record of a table, as its owner has it: changed by compare-and-set, and by nobody else.
+"""The record of a table, as its owner has it: only it changes it, by compare-and-set.
 
 With it go the documents of sealed ledgers, which say the same of one ledger each.
 """
@@ -65,13 +65,13 @@ class OwnedTableRecord:
 
     @property
     def changed(self) -> str:
-        """What is said when somebody else has written to the table's log."""
+        """What is said when another engine has written to the table's log."""
         topic = topic_at(TABLES, self.path)
         newest = max(self.record.others, key=lambda found: found.version)
         return (
-            f"the table of {topic} was changed by somebody else (commit {newest.version} in "
+            f"the table of {topic} was changed by another engine (commit {newest.version} in "
             f"{newest.directory} is {newest.what}): nothing of it is merged, removed or deleted "
-            f"until somebody runs: pulsark tables repair {topic}"
+            f"until you run: pulsark tables repair {topic}"
         )
 
     # -- the record ---
@@ -129,7 +129,7 @@ class OwnedTableRecord:
         return True
 
     async def note(self, found: OthersCommit) -> None:
-        """Remember that somebody else has written, before anything is written behind it."""
+        """Remember that another engine has written, before anything is written behind it."""
         await self.save(self.record.with_others(found))
         log.warning("%s", self.changed)
 

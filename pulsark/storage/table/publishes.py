@@ -1,7 +1,7 @@
 """Which bulk publishes a table has had, so that each is made once.
 
 The latest ones are in the table record, where the compare-and-set of the intent notes them. When
-these are many, they go to a document of their own, which nobody reads but a publish. An origin is
+these are many, they go to a document of their own, which only a publish reads. An origin is
 forgotten by time, and never because there are many others.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION: Final = 1
 
 NAME: Final = "published"
-"""Of the document, below the table record; those of sealed ledgers are numbers."""
+"""The document's name below the table record; names of sealed ledgers' documents are numbers."""
 
 ONE_OFF_MS: Final = 86_400_000
 """The id of a write that is made once is needed as long as its driver may ask again."""
@@ -73,7 +73,7 @@ class Publishes:
         return done is not None and done.number >= number
 
     def is_due(self, record: TableRecord) -> bool:
-        """Whether the record has so many of them that they go to the document."""
+        """Whether the record has enough of them to move them to the document."""
         return len(record.published) >= self._limits.published_in_record
 
     async def move(
@@ -99,7 +99,7 @@ class Publishes:
     async def take_up(
         self, found: Collection[Published], now_ms: int, owned: Callable[[], Awaitable[None]]
     ) -> None:
-        """Write to the document what only a log knows. Of too many, the latest are kept."""
+        """Write to the document what only a log knows. If that is too much, the latest are kept."""
         most = self._limits.published_most
         if found:
             await self._add(found, now_ms, owned, lambda kept: kept[-most:])

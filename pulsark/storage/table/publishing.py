@@ -98,7 +98,7 @@ class TablePublishing:
     async def existing(
         self, name: TopicName, table_id: str, ledger_ids: Collection[int]
     ) -> set[int]:
-        """Those of a partition's reserved ledgers that exist. Of the others nothing stays."""
+        """Those of a partition's reserved ledgers that exist. Nothing stays of the others."""
         table = await self._tables.open(name, table_id)
         owner = table.owner
         try:
@@ -112,5 +112,5 @@ class TablePublishing:
                 try:
                     await run_in_worker(self._thread(), partial(remove, name.partition, ledger_id))
                 except OSError as e:
-                    log.warning("%s: files that nobody needs cannot be deleted yet: %s", root, e)
+                    log.warning("%s: unneeded files cannot be deleted yet: %s", root, e)
         return found

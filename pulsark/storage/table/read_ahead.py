@@ -1,6 +1,6 @@
 """Blocks of sealed entries in memory, and the next ones on their way before they are asked for.
 
-A block is what the table process answers at once. Whoever reads a ledger in order finds each block
+A block is what the table process answers at once. A reader that goes in order finds each block
 loaded while it was busy with the one before; several readers of one block share it. One reader
 alone has a few blocks loaded ahead; those of different ledgers take turns at the process, a block
 each. What nobody reads any more leaves memory soon.
@@ -26,7 +26,7 @@ KEPT_SECONDS: Final = 10.0
 what they are behind, and do not come back for it."""
 
 BLOCKS_AHEAD: Final = 3
-"""Blocks that are loaded before a reader asks for them, if nobody else asks for any."""
+"""Blocks that are loaded before a reader asks for them, if no other reader asks for any."""
 
 Load = Callable[[int], Awaitable[Entries]]
 """Reads a block that begins with an entry: consecutive ones, at least that one."""

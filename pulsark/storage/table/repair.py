@@ -135,7 +135,7 @@ def _restore_log(disk: Disk, record: TableRecord, directory: str) -> None:
 
 
 def _differ(theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> bool:
-    """Whether a number is not the same commit in both: somebody else wrote to one of them."""
+    """Whether a number is not the same commit in both: another engine wrote to one of them."""
     both = set(theirs.versions()).intersection(mine.versions()).difference(damaged)
     return any(theirs.read_bytes(version) != mine.read_bytes(version) for version in both)
 

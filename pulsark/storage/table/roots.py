@@ -33,7 +33,7 @@ T = TypeVar("T")
 class TableRoots:
     """The storage roots of a process, for its tables.
 
-    A table is on ``copies`` of them, as far as there are so many; a file is part of it once it is
+    A table is on ``copies`` of them, or on all if they are fewer; a file is part of it once it is
     on ``copies_needed``. What blocks is done by ``thread``.
     """
 

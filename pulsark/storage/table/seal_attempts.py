@@ -55,7 +55,7 @@ class SealAttempts:
         except ProcessEndedError as e:
             if self._failures:
                 return e
-            # Somebody may have killed it, or the kernel for want of memory. But not twice.
+            # An operator may have killed it, or the kernel for want of memory. But not twice.
             self._failures += 1
             return await self._try(part, as_sent=as_sent)
         return None

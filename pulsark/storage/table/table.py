@@ -66,7 +66,7 @@ class TableParts:
 class Table:
     """An open table, to be used at once: ``Tables.open`` gives another one when this was lost.
 
-    ``lost`` is called with it when somebody else may know more of the table than its owner.
+    ``lost`` is called with it when another broker may know more of the table than its owner.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Table:
         return self.owner.record
 
     def lose(self) -> None:
-        """Whoever is the owner now knows more: the next one who needs the table opens it anew."""
+        """The present owner knows more: the next caller that needs the table opens it anew."""
         self._lost(self)
 
     async def values(self) -> ValueSchemas:
@@ -116,7 +116,8 @@ class Table:
         """Seal entries of the topic's partitions, and attach them all at once.
 
         ``located`` may give excerpts; where they cannot be read, ``entries_of`` gives entries.
-        What is ``patient`` is done while nobody else wants the processor, unless that takes long.
+        What is ``patient`` is done while no other process wants the processor, unless that takes
+        long.
         When this returns, they are in the table on as many roots as are needed, and the journal
         may release them; of a range for which there is no room, its beginning. ``StorageError``
         or ``MetadataError``: not yet; it may be tried again. A range that has an entry which cannot
@@ -202,7 +203,7 @@ class Table:
     # -- what is old goes ---
 
     async def look(self) -> None:
-        """``ChangedTableError`` if somebody else has written to the table's log."""
+        """``ChangedTableError`` if another engine has written to the table's log."""
         await self.owner.look()
 
     async def vacuum(self, ledger_id: int, before_ms: int) -> int:
@@ -247,12 +248,12 @@ class Table:
             try:
                 await unnamed.remove(self._names, before_ms)
             except (OSError, CorruptEntryError) as e:
-                log.warning("%s: files that nobody needs cannot be deleted yet: %s", root, e)
+                log.warning("%s: unneeded files cannot be deleted yet: %s", root, e)
                 left += 1
             try:
                 left += await self._run(partial(remove_old_staged, self._disk, root, before_ms))
             except OSError as e:
-                log.warning("%s: files that nobody needs cannot be deleted yet: %s", root, e)
+                log.warning("%s: unneeded files cannot be deleted yet: %s", root, e)
                 left += 1
         return left
 
@@ -328,7 +329,7 @@ class Table:
         value: ColumnType | None = None,
         most: int | None = None,
     ) -> None:
-        """Attach files, at most so many, and take them from the list once they may be attached."""
+        """Attach some of the files, and take them from the list once they may be attached."""
         new = adds[:most]
 
         async def decided(happened: bool | None) -> None:

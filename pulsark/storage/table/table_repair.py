@@ -1,4 +1,4 @@
-"""Making a table whole again that somebody else has written to, or of which files are gone.
+"""Making a table whole again after another engine wrote to it, or files were lost.
 
 The metadata store says what a table has; what only a log knows is taken up first (``taking_up``).
 So, in an order in which each step may be the last one:
@@ -8,8 +8,8 @@ So, in an order in which each step may be the last one:
    files that are there (``TableOwner.repair``).
 3. Files that no root has are made again from what consumers would still get: from bookies, or from
    memory. If that cannot be done they are *lost*, and consumers that come to them fail, until
-   somebody gives them up: then entries that nobody has any more are markers, which are delivered to
-   nobody, and all that is behind them is read again.
+   an operator gives them up: then markers replace entries of which no copy is left. They are never
+   delivered, and all that is behind them is read again.
 4. Entries that a bookie has released, and that are in no file, are lost likewise.
 """
 
@@ -42,7 +42,7 @@ FILES_A_TURN: Final = 64
 """That are looked for before others have their turn."""
 
 ENTRIES_A_PIECE: Final = 1000
-"""Of those that are given up, in one piece."""
+"""Entries that are given up in one piece."""
 
 LOST_SHOWN_MAX: Final = 1000
 """Lost files that an answer lists; it has the number of all."""
@@ -272,7 +272,7 @@ class TableRepair:
         self.repair.given_up += lost.last - lost.first + 1
 
     async def _why_gone(self, wanted: SealRange, entry_id: int) -> str:
-        """Why nobody has an entry any more; empty if somebody has it, or that is not known."""
+        """Why no copy of an entry is left; empty if there is one, or that is not known."""
         one = replace(wanted, first=entry_id, last=entry_id)
         try:
             async for _ in self._entries_of(one):

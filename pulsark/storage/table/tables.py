@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DOCUMENT_BYTES = 1024
-"""Reading a document costs as much as so many bytes of it."""
+"""Bytes whose reading costs as much as finding a document."""
 
 
 class Tables:
@@ -139,7 +139,7 @@ class Tables:
         await self.processes.reading.forget()
 
     def changed(self) -> list[str]:
-        """The topics to whose tables somebody else has written, as far as it was noticed."""
+        """The topics to whose tables another engine has written, as far as it was noticed."""
         return self._open.changed()
 
     async def remove_staged(self, name: TopicName, before_ms: int) -> int:
@@ -174,10 +174,10 @@ class Tables:
     async def place(self, name: TopicName, directories: Sequence[str]) -> None:
         """From now on a table is in these directories, which have all of its files.
 
-        ``StorageError``: they have not, or somebody was faster; nothing is changed then.
+        ``StorageError``: they have not, or another change was faster; nothing is changed then.
         """
         path = table_path(name)
-        self._open.drop(name)  # whoever owns it begins anew
+        self._open.drop(name)  # its owner begins anew
         found = await self._metadata.get(path)
         if found is None:
             raise StorageError(f"there is no table at {path}")

@@ -108,7 +108,7 @@ class TablesToDelete:
         return found
 
     async def delete(self, table: TableToDelete) -> None:
-        """Delete a table whose topic exists for nobody any more, as far as roots are there."""
+        """Delete a table whose topic no client sees any more, as far as roots are there."""
         await self.delete_documents(table)
         left = []
         for directory in table.directories:

@@ -73,7 +73,7 @@ async def take_up(
         if ledger.ledger_id not in listed:
             log.error(
                 "table %s has %d files of ledger %d, which its topic cannot list: they stay where "
-                "they are, and nobody gets them",
+                "they are, and no consumer gets them",
                 owner.record.table_id, len(ledger.files), ledger.ledger_id,
             )  # fmt: skip
     before = owner.record.attached

@@ -1,7 +1,7 @@
 """Looking for files that are no part of a table, and deleting them.
 
 The metadata store says which files a table has, and the log beside the files says it, too. Only
-what neither of them names is nobody's.
+a file that neither of them names is unneeded.
 """
 
 from __future__ import annotations

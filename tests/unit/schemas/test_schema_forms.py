@@ -158,7 +158,7 @@ def test_a_default_is_data_even_if_it_looks_like_a_comment() -> None:
 
 
 @pytest.mark.parametrize("key", ["unknown", "default"])
-def test_nesting_in_what_nobody_reads_is_harmless(key: str) -> None:
+def test_nesting_in_what_is_not_read_is_harmless(key: str) -> None:
     def definition(depth: int) -> SchemaData:
         field = f'{{"name":"a","type":"int","{key}":{"[" * depth}{"]" * depth}}}'
         return SchemaData(T.AVRO, f'{{"type":"record","name":"R","fields":[{field}]}}'.encode())

@@ -26,14 +26,14 @@ def room(disk: Disk, directory: str) -> int:
 
 
 def room_of(free: int, total: int) -> int:
-    """Bytes that may be written to a disk with so many free ones."""
+    """Bytes that may be written to a disk with ``free`` of ``total`` bytes free."""
     reserve = JournalSettings().reserve(total)
     small_batch = min(reserve // 8, free - reserve // 2)
     return max(free - RESERVES_KEPT * reserve, small_batch, 0)
 
 
 def check_room(disk: Disk, directory: str, size: int) -> None:
-    """Raise ``OSError`` (ENOSPC) unless so many bytes may be written below a directory."""
+    """Raise ``OSError`` (ENOSPC) unless ``size`` bytes may be written below a directory."""
     found = room(disk, directory)
     if found < size:
         raise OSError(errno.ENOSPC, f"{size} bytes, and room for {found}", directory)

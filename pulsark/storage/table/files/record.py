@@ -45,8 +45,8 @@ def table_directory(root: str, topic: TopicName, table_id: str) -> str:
 class DataFile:
     """A Parquet file with all rows of consecutive entries of one ledger.
 
-    ``path`` is relative to the table's directory, the same on every root. ``crc32c`` is that
-    of all bytes of the file.
+    ``path`` is relative to the table's directory, the same on every root. ``crc32c`` is the
+    checksum of the whole file.
     """
 
     path: str
@@ -94,7 +94,7 @@ class DataFile:
 
 
 class Published(NamedTuple):
-    """The last bulk publish of somebody who makes them one after the other."""
+    """The last bulk publish of an origin, which makes them one after the other."""
 
     ident: str
     number: int
@@ -156,7 +156,7 @@ class Intent:
 
 
 class OthersCommit(NamedTuple):
-    """The newest commit of somebody else that was found in the log on one root."""
+    """The newest commit of another engine that was found in the log on one root."""
 
     directory: str
     version: int
@@ -181,13 +181,13 @@ class TableRecord:
     value: ColumnType = BINARY
     """The type of the column ``value``. Only the first attach may change it from binary."""
     guarded: bool = True
-    """Whether its log says that nobody else may write; false of tables of older releases."""
+    """Whether its log forbids other engines to write; false of tables of older releases."""
     first_version: int = 0
     """Commits of versions before it may be gone; a checkpoint has what they said."""
     published: tuple[Published, ...] = ()
     """Bulk publishes that were decided, the latest last; older ones are in ``publishes``."""
     others: tuple[OthersCommit, ...] = ()
-    """What others have written to its logs, and nobody has repaired since; one a root."""
+    """What other engines have written to its logs without a repair since; one a root."""
 
     @property
     def version(self) -> int:
@@ -200,11 +200,11 @@ class TableRecord:
         return replace(self, roots=tuple(map(where, self.roots)), others=others)
 
     def known_of_others(self, directory: str) -> int:
-        """The newest version on a root that is known to be somebody else's; -1 without one."""
+        """The newest version on a root that is known to be another engine's; -1 without one."""
         return max((o.version for o in self.others if o.directory == directory), default=-1)
 
     def with_others(self, found: OthersCommit) -> TableRecord:
-        """With a commit of somebody else noted."""
+        """With a commit of another engine noted."""
         rest = [other for other in self.others if other.directory != found.directory]
         return replace(self, others=(*rest, found))
 

@@ -46,13 +46,13 @@ TARGET_FILE_BYTES: Final = 128 << 20
 """A file is closed when it has become as large."""
 
 ROW_GROUP_BYTES: Final = 1 << 20
-"""A row group is to take about so many bytes of the file: what a read of one entry costs."""
+"""Bytes of the file that a row group is to take, about: what a read of one entry costs."""
 
 ROW_GROUP_VALUES_MAX: Final = 16 << 20
 """Bytes of values in a row group, however well they are compressed."""
 
 COMPRESSION_LEVEL: Final = 6
-"""Of zstd: flights as JSON take 13 % less than at level 3; sealing is never in a hurry."""
+"""zstd's: flights as JSON take 13 % less than at level 3; sealing is never in a hurry."""
 
 VERIFIED_ROWS: Final = 8192
 """At a time: few enough that their memory is used again."""
@@ -73,7 +73,7 @@ DIFFERENCES: Final = dict.fromkeys(
 """Columns that rise, by little."""
 
 PIECE_BYTES: Final = 1 << 20
-"""Of a file that are written, or read to be verified, at a time."""
+"""Bytes of a file that are written, or read to be verified, at a time."""
 
 STATISTICS: Final = (
     "entry_id", "batch_index", "batch_size", "sequence_id", "publish_time", "event_time",
@@ -396,7 +396,7 @@ def verify(
 
 
 def _checksum(source: DiskSource) -> int:
-    """Of all bytes, read a few at a time: new memory for all of them is what takes longest."""
+    """The CRC of all bytes, read a few at a time: new memory for all would take longest."""
     crc = 0
     while piece := source.read(PIECE_BYTES):
         crc = google_crc32c.extend(crc, piece)

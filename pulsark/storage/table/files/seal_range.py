@@ -21,14 +21,14 @@ class SealRange:
     """Bytes of the entries, about."""
 
     def within(self, size: int) -> SealRange:
-        """As much from its beginning as has about so many bytes, one entry at least."""
+        """Its beginning, about ``size`` bytes of it, one entry at least."""
         if self.size <= size:
             return self
         count = max(1, (self.last - self.first + 1) * size // self.size)
         return replace(self, last=self.first + count - 1, size=size)
 
     def cut(self, size: int) -> Iterator[SealRange]:
-        """The same in pieces of about so many bytes."""
+        """The same in pieces of about ``size`` bytes."""
         rest = self
         while rest.size > size and rest.last > rest.first:
             piece = rest.within(size)

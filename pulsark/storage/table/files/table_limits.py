@@ -10,7 +10,7 @@ FILES_PER_ATTACH_MAX = 500
 """An intent is one value of the metadata store, which may have 1 MiB."""
 
 FILES_PER_PUBLISH_MAX = 3000
-"""Of a bulk publish: above the number before, its files go without statistics of columns."""
+"""Files of a bulk publish; above the number before they have no statistics of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class TableLimits:
     files_per_step: int = 400
     """Files of a ledger that one attach merges into one, or takes out of the table."""
     files_merged: int = 10
-    """Of an open ledger: so many files that follow each other become one."""
+    """Consecutive files of an open ledger that become one."""
     files_of_open_ledger: int = 200
     """Above it they are merged although some are much larger than others."""
     files_of_ledger: int = 3000
@@ -39,11 +39,11 @@ class TableLimits:
     published_most: int = 10_000
     """Origins that are remembered at most: what is more is refused."""
     document_bytes: int = MAX_VALUE_BYTES
-    """Of a sealed ledger's document, and of the table record: the store takes no more."""
+    """Size of a sealed ledger's document, and of the table record: the store takes no more."""
     files_a_turn: int = 64
     """Files that are looked at, copied or removed by one job of the thread that tables share."""
     bytes_a_turn: int = 64 << 10
-    """Of documents that are read before the event loop does other work."""
+    """Bytes of documents that are read before the event loop does other work."""
 
 
 DEFAULT_LIMITS = TableLimits()

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pulsark.storage.table.files.record import DataFile
 
 CHECKPOINT_COMMITS: Final = 100
-"""A log gets a checkpoint when it has so many commits after the last one."""
+"""Commits after the last checkpoint until a log gets another one."""
 
 CHECKPOINTS_KEPT: Final = 10
-"""Of the newest versions: somebody may be reading one that is no longer the last. Each names all
-files of the table, so that old ones would soon be a lot. The one where the log begins stays."""
+"""The newest ones, because a reader may use one that is no longer the last. Each names all files
+of the table, so that old ones would soon be a lot. The one where the log begins stays."""
 
 
 def checkpoint_if_due(disk: Disk, directory: str) -> int | None:

@@ -40,10 +40,10 @@ FORMAT_PROPERTY = "pulsark.formatVersion"
 
 WRITER_FEATURE = "pulsark"
 """An engine that does not know a feature of a table's writers may read the table, and must not
-write to it, optimise it or delete from it. Nobody else knows this one."""
+write to it, optimise it or delete from it. No other engine knows this one."""
 
 WHAT_CHARS_MAX = 200
-"""Of what a commit of somebody else says of itself."""
+"""Characters that are kept of what a commit of another engine says of itself."""
 
 Action: TypeAlias = dict[str, Any]
 
@@ -264,7 +264,7 @@ def _metadata(record: TableRecord) -> Action:
             "partitionColumns": ["partition", "ledger_id"],
             "configuration": {
                 FORMAT_PROPERTY: str(record.version),
-                # Whoever writes a checkpoint drops older ones: one for each write would be many.
+                # Writers of checkpoints drop older ones: one for each write would be many.
                 "delta.setTransactionRetentionDuration": f"interval {PUBLISHES_DAYS} days",
             },
             "createdTime": record.created_ms,
@@ -357,7 +357,7 @@ def added(file: DataFile, time_ms: int) -> Action:
 
 
 def _taken_out(add: Mapping[str, Any], time_ms: int) -> Action:
-    """The ``remove`` of a file that somebody has added, maybe not one of ours."""
+    """The ``remove`` of a file, which another engine may have added."""
     return {
         "path": add["path"],
         "deletionTimestamp": time_ms,

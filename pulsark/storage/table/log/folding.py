@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def base_due(disk: Disk, directory: str, before_ms: int, now_ms: int, least: int) -> int | None:
-    """The newest version decided before a time, if at least so many commits before it would go.
+    """The newest version decided before a time, if at least ``least`` commits would go.
 
     Two commits stay in any case: the newest one may have to be made again. A commit is not older
     than one before it, whatever it says. What others committed, and what a clock that went forward
@@ -87,14 +87,14 @@ def _paths_at(disk: Disk, table_log: DeltaLog, version: int) -> set[str]:
     for each in versions:
         if start <= each <= version:
             actions = table_log.read(each)
-            # Somebody else's files are in it, too, until a repair took them out.
+            # Files of other engines are in it, too, until a repair takes them out.
             paths.difference_update(a["remove"]["path"] for a in actions if "remove" in a)
             paths.update(a["add"]["path"] for a in actions if "add" in a)
     return paths
 
 
 def forget(disk: Disk, directory: str, first: int, most: int) -> bool:
-    """Delete commits and checkpoints before a version, at most so many; whether that was all.
+    """Delete commits and checkpoints before a version, at most ``most``; whether that was all.
 
     Nothing goes that is not in a checkpoint at that version or before it.
     """

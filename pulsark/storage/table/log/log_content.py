@@ -115,7 +115,7 @@ class LogContent:
 
 
 def log_content(disk: Disk, directory: str, record: TableRecord) -> LogContent:
-    """Of the log in a directory, which may have more than ``record`` knows.
+    """The content of a directory's log, which may have more than ``record`` knows.
 
     Raises ``OSError``, or ``CorruptEntryError`` if commits are missing or damaged.
     """

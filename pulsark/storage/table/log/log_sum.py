@@ -1,4 +1,4 @@
-"""What a log says that its table has: the sum of its commits, whoever made them. Everything blocks.
+"""What a log says that its table has: the sum of all commits, by any engine. Everything blocks.
 
 Old commits may be gone; then the sum begins at a checkpoint.
 
@@ -53,7 +53,7 @@ class LogSum:
 
 
 def log_sum(disk: Disk, directory: str) -> LogSum:
-    """Of a whole log; a damaged newest commit does not count.
+    """The sum of a whole log; a damaged newest commit does not count.
 
     Raises ``OSError``, or ``CorruptEntryError`` if commits are missing or damaged.
     """

@@ -33,7 +33,7 @@ COMMITS_A_TURN = 64
 
 
 class OthersCommitError(StorageError):
-    """A log has a commit of somebody else that is to be noted before anything is written."""
+    """A log has a commit of another engine, to be noted before anything is written."""
 
     def __init__(self, found: OthersCommit) -> None:
         super().__init__(f"{found.directory}: commit {found.version} is {found.what}")
@@ -62,7 +62,7 @@ class RootLog:
             self._check(record, self._last(versions))
 
     def look(self, record: TableRecord) -> None:
-        """``OthersCommitError`` if somebody else has written to the log. Else as ``check``."""
+        """``OthersCommitError`` if another engine has written to the log. Else as ``check``."""
         if self._next is None or self._next.damaged or self._log.has(self._next.version):
             self._next = None
             self._next = self._found(record)
@@ -240,7 +240,7 @@ class RootLog:
 
 class _Last(NamedTuple):
     number: int
-    """Of the last attach; 0 without one."""
+    """The last attach's number; 0 without one."""
     version: int
     actions: list[Action]
     bad: int | None
@@ -268,7 +268,7 @@ class _Missing:
         self.attached = attached
         """The last one that is here."""
         self.versions = versions
-        """Of the commits of those after it, the next one last."""
+        """The versions of later attaches' commits, the next one last."""
         self.removed = removed
         """Paths of files that some of them take out of the table."""
 

@@ -63,7 +63,7 @@ NO_VERSION = Version(-1, -1, ())
 def read_log(disk: Disk, directories: Sequence[str]) -> list[Commit]:
     """All commits, from the first root whose log is whole; ``NoSuchVersionError``.
 
-    Of a log that was folded the first one has all files that there were then.
+    The first commit of a folded log has all files that there were then.
     """
     reason = "there is no table"
     for directory in directories:
@@ -206,7 +206,7 @@ def _oldest_whole(
     """The first version from which on no file is missing."""
     known = {file.path: file for commit in commits for file in commit.adds}
     for commit in reversed(commits[first:]):
-        # A repair takes out what somebody else has added, too: no version has that.
+        # A repair takes out what another engine has added, too: no version has that.
         ours = [known[path] for path in commit.removes if path in known]
         if any(_is_gone(disk, directories, file) for file in ours):
             return commit.version  # the one that lacks them

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 30.0
-"""A process that had nothing to do for so long ends; the next request starts another one."""
+"""Time without work after which a process ends; the next request starts another one."""
 
 REPLY_SECONDS = 120.0
-"""One that does not answer for so long is killed,"""
+"""Time to answer after which a process is killed."""
 
 REPLY_RATE = 1 << 20
-"""but it has a second more for so many bytes that it was told to read by itself."""
+"""Bytes for which it has a second more, if it was told to read them by itself."""
 
 KEEPS_MEMORY: Final = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -41,11 +41,11 @@ KEEPS_MEMORY: Final = {
     "NUMPY_MADVISE_HUGEPAGE": "0",
 }
 """The environment of a process that seals: what it frees it uses again. While the kernel makes new
-pages ready for it, many at a time, nobody else has that processor, however patient it is."""
+pages ready for it, many at a time, no other process has that processor, however patient it is."""
 
 Priority = Literal["patient", "normal", "urgent"]
-"""How a process shares the processors: it takes what nobody else wants, it goes behind the broker,
-or, because somebody waits for its answers, it gets its share."""
+"""How a process shares the processors: it takes what no other process wants, it goes behind
+the broker, or, because callers wait for its answers, it gets its share."""
 
 Entries = list[tuple[int, bytes]]
 Piece = Entries | JournalExcerpt
@@ -222,7 +222,7 @@ class TableProcess:
                 raise ProcessEndedError(f"the table process ended: {e!r}") from None
             except BaseException:
                 # An exchange that was broken off, for instance because an entry cannot be read,
-                # leaves a reply that nobody expects. An error that is a reply is none here.
+                # leaves a reply that no caller expects. An error that is a reply is none here.
                 self._kill()
                 raise
             self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)

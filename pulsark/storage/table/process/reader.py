@@ -37,7 +37,7 @@ GROUPS_BYTES_MAX: Final = 64 << 20
 """Row groups that are kept as entries; readers one behind the other share them."""
 
 COMING_MAX: Final = 2
-"""Row groups of a table that are made entries before somebody asks for them."""
+"""Row groups of a table that are made entries before a reader asks for them."""
 
 ENDS_MAX: Final = 64
 """Ledgers of a table of which it is known where their reader is."""
@@ -53,7 +53,7 @@ class TableReader:
 
     What is damaged or missing on one root is read from another one. If no root has it, that is
     an error and never the end of a ledger. With a thread of its own (``ahead``) it makes entries
-    of the next row group while who reads a ledger in order is busy with the one before.
+    of the next row group while a reader that goes in order is busy with the one before.
     """
 
     def __init__(

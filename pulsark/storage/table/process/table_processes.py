@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 5.0
 PATIENCE_RATE = 8 << 20
-"""A range that is sealed patiently may take so long, and a second for so many bytes."""
+"""Bytes for which sealing a range patiently may take a second more."""
 
 HURRY_SECONDS = 300.0
-"""After one that took longer there is no patience for so long."""
+"""Time without patience after a range that took longer."""
 
 EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
 """Gives the entries of a range in pieces, in order and without gaps."""

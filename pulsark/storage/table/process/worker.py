@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NICENESS = 10
-"""Of a process that is not urgent: publishing goes before sealing."""
+"""The niceness of a process that is not urgent: publishing goes before sealing."""
 
 Reply = tuple[dict[str, Any], list[tuple[int, bytes]]]
 
@@ -111,7 +111,7 @@ class TableWorker:
         return {"files": [file.to_json() for file in files]}, []
 
     def _begin(self) -> Reply:
-        """Load what reading takes, before somebody waits for it."""
+        """Load what reading takes, before a reader waits for it."""
         import pulsark.storage.table.process.reader  # noqa: F401
 
         return {}, []

@@ -36,7 +36,7 @@ COLLECTED_BYTES: Final = 2 << 20
 pieces together has one for each byte."""
 
 COMPRESSION_LEVEL: Final = 1
-"""Of zstd. Somebody waits for a bulk publish, unlike for sealing."""
+"""zstd's. A query waits for a bulk publish, unlike for sealing."""
 
 COMPRESSED: Final = ("key", "ordering_key", "value", "value_raw", "properties")
 """Columns that are compressed: what rows bring. Their encodings leave little of the others, and
@@ -83,11 +83,11 @@ class BulkWriter:
         self._now_ms = now_ms
         typed = values is not None and values.kind != BINARY
         self._values = ValueColumn(values) if values is not None and typed else None
-        """Of the file that is being written; ``None`` where values are bytes."""
+        """The values of the file that is being written; ``None`` where values are bytes."""
         self._target_bytes = target_bytes
         self._collected: list[pa.RecordBatch] = []
         self.collected_bytes = 0
-        """Of messages that are in memory."""
+        """Bytes of messages that are in memory."""
         self._group_bytes = ROW_GROUP_BYTES
         self._file: FileWriter | None = None
         self._files: list[DataFile] = []

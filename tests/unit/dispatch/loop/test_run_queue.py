@@ -27,7 +27,7 @@ def test_a_turn_ends_when_its_time_is_over_and_the_order_is_kept() -> None:
     asyncio.run(run())
 
 
-def test_steps_are_taken_half_a_turn_at_once_and_then_with_everybody_else() -> None:
+def test_steps_are_taken_half_a_turn_at_once_and_then_with_other_work() -> None:
     async def run() -> None:
         queue, done = RunQueue(TickingClock(TURN_SECONDS / 10)), []
 
@@ -52,7 +52,7 @@ def test_steps_are_taken_half_a_turn_at_once_and_then_with_everybody_else() -> N
     asyncio.run(run())
 
 
-def test_one_that_fails_is_told_to_the_loop_and_keeps_nobody_else_waiting() -> None:
+def test_one_that_fails_is_told_to_the_loop_and_others_go_on() -> None:
     async def run() -> None:
         queue, done, told = RunQueue(TickingClock(0)), [], []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
@@ -69,7 +69,7 @@ def test_one_that_fails_is_told_to_the_loop_and_keeps_nobody_else_waiting() -> N
     asyncio.run(run())
 
 
-def test_a_step_that_fails_is_told_to_the_loop_and_not_to_who_asked() -> None:
+def test_a_step_that_fails_is_told_to_the_loop_and_not_to_its_caller() -> None:
     async def run() -> None:
         queue, told = RunQueue(TickingClock(0)), []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))

@@ -345,7 +345,7 @@ def test_a_number_that_no_client_can_be_told_is_refused(number: int) -> None:
 
 
 @scenario(**ON)
-async def test_a_batch_that_cannot_be_looked_into_by_a_defect_stands_in_nobodys_way(
+async def test_a_batch_that_cannot_be_looked_into_by_a_defect_stops_no_producer(
     broker,
 ) -> None:
     names = ["p", "q", "r"]
@@ -364,7 +364,7 @@ async def test_a_batch_that_cannot_be_looked_into_by_a_defect_stands_in_nobodys_
 
 
 @scenario()
-async def test_numbers_from_before_deduplication_was_on_keep_nobody_away(broker) -> None:
+async def test_numbers_from_before_deduplication_was_on_stop_no_producer(broker) -> None:
     client = await opened(broker)
     with held(broker):
         client.send_bytes(message(client, 2**64 - 1))
@@ -399,7 +399,7 @@ async def test_a_batch_that_was_cut_anew_goes_by_the_id_in_its_send(broker) -> N
 
 
 @scenario(**ON)
-async def test_a_batch_that_nobody_can_read_counts_with_what_its_send_says(broker) -> None:
+async def test_an_unreadable_batch_counts_with_what_its_send_says(broker) -> None:
     client = await opened(broker)
     entry = entry_of(b"?" * 100, 10, producer_name="p", num_messages_in_batch=3)
     for expected in (False, True):

@@ -107,7 +107,7 @@ async def test_an_exclusive_producer_is_the_only_one(broker) -> None:
 
 
 @scenario()
-async def test_two_who_ask_at_once_are_not_both_alone(broker) -> None:
+async def test_two_producers_that_ask_at_once_are_not_both_alone(broker) -> None:
     await Client(broker).produce(TOPIC, 0)  # loaded
     clients = [Client(broker) for _ in range(2)]
     loaded(broker).producers.clear()
@@ -137,7 +137,7 @@ async def test_the_epoch_of_a_topic_outlives_its_unloading(broker) -> None:
 
 
 @scenario()
-async def test_those_who_wait_come_one_after_the_other(broker) -> None:
+async def test_waiting_producers_come_one_after_the_other(broker) -> None:
     holder, *others = clients = [Client(broker) for _ in range(4)]
     assert (await holder.open_producer(TOPIC, "0")).producer_ready
     for index, client in enumerate(others, 1):
@@ -252,7 +252,7 @@ def test_a_fenced_holder_is_told_at_once_whatever_it_asks_for(mode: int, durable
 
 
 @scenario()
-async def test_a_former_holder_that_waits_is_told_when_somebody_else_was_one(broker) -> None:
+async def test_a_former_holder_that_waits_is_told_when_another_producer_was_one(broker) -> None:
     former, beside, other = (Client(broker) for _ in range(3))
     assert (await former.open_producer(TOPIC, "f", producer_access_mode=WAIT)).topic_epoch == 0
     former.send(former.close_command("producer"))
@@ -269,7 +269,7 @@ async def test_a_former_holder_that_waits_is_told_when_somebody_else_was_one(bro
 
 
 @scenario()
-async def test_of_two_who_take_a_topic_at_once_the_later_one_has_it(broker) -> None:
+async def test_when_two_producers_take_a_topic_at_once_the_later_one_has_it(broker) -> None:
     await Client(broker).produce(TOPIC, 1)
     one, two = Client(broker), Client(broker)
     for index, client in enumerate((one, two)):

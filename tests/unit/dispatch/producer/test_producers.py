@@ -157,7 +157,7 @@ def test_where_encryption_becomes_required_producers_that_do_not_encrypt_leave(t
 
 
 @scenario()
-async def test_where_encryption_becomes_required_nobody_waits_who_does_not_encrypt(broker) -> None:
+async def test_where_encryption_becomes_required_only_encrypting_producers_wait(broker) -> None:
     first, plain, secret = Client(broker), Client(broker), Client(broker)
     await first.open_producer(TOPIC, "first", encrypted=True)
     wait = {"producer_access_mode": WAIT}

@@ -236,7 +236,7 @@ def test_a_directory_too_deep_for_a_socket_is_named(
     assert list(deep.iterdir()) == []
 
 
-def test_garbage_on_the_port_hurts_nobody() -> None:
+def test_garbage_on_the_port_hurts_no_other_client() -> None:
     async def run() -> int:
         listener = FlightListener(small())
         port = await listener.listen(["127.0.0.1"], 0)
@@ -301,7 +301,7 @@ def silent(count: int, said: bytes = b"") -> Callable[[int], list[socket.socket]
 
 
 @pytest.mark.parametrize("said", [b"", b"PRI"])
-def test_who_connects_and_says_nothing_costs_no_thread_and_no_place(said: bytes) -> None:
+def test_a_silent_client_costs_no_thread_and_no_connection(said: bytes) -> None:
     def use(port: int, listener: FlightListener) -> tuple[int, int]:
         threads = threading.active_count()
         return rows(port), len(listener._relays) if threading.active_count() < threads + 20 else -1
@@ -311,7 +311,7 @@ def test_who_connects_and_says_nothing_costs_no_thread_and_no_place(said: bytes)
     assert relays <= 2
 
 
-def test_the_lobby_is_left_in_time_and_by_the_oldest_first() -> None:
+def test_the_oldest_clients_leave_the_lobby_first_and_in_time() -> None:
     clock = Clock()
     lobby = Lobby(2, FLIGHT_PREFACE_SECONDS, clock.monotonic)
     pairs = [socket.socketpair() for _ in range(3)]
@@ -336,7 +336,7 @@ def test_the_lobby_is_left_in_time_and_by_the_oldest_first() -> None:
             end.close()
 
 
-def test_where_all_places_are_taken_the_most_silent_one_makes_room() -> None:
+def test_at_the_limit_the_most_silent_client_is_cut() -> None:
     clock = Clock()
 
     def use(port: int, listener: FlightListener) -> int:
@@ -360,7 +360,7 @@ def test_where_all_places_are_taken_the_most_silent_one_makes_room() -> None:
     assert with_idle(silent(0), use, most=1, clock=clock) == 11
 
 
-def test_an_address_has_its_share_of_places() -> None:
+def test_an_address_has_its_share_of_connections() -> None:
     def use(port: int, listener: FlightListener) -> int:
         held = silent(3, PREFACE)(port)
         closed = 0
@@ -399,7 +399,7 @@ def test_a_server_that_cannot_be_started_is_tried_again_by_the_next_client(
 
 
 @pytest.mark.parametrize("started", [0, 1])
-def test_without_a_thread_a_client_is_let_go_and_so_is_its_place(
+def test_without_a_thread_a_client_is_closed_and_does_not_count(
     monkeypatch: pytest.MonkeyPatch, started: int
 ) -> None:
     left = iter([True] * started + [False] * (2 - started))

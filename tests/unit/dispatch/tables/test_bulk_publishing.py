@@ -179,7 +179,7 @@ async def test_what_cannot_be_published_is_refused_and_leaves_nothing(
 
 
 @scenario(sealEnabled=True)
-async def test_files_that_nobody_publishes_are_deleted_after_a_day(broker: BrokerInMemory) -> None:
+async def test_unpublished_files_are_deleted_after_a_day(broker: BrokerInMemory) -> None:
     await append(broker, 0)
     staging = await broker.broker.bulk_publishing.staging(NAME)
     disk = broker.broker.runtime.disk

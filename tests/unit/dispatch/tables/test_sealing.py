@@ -107,7 +107,7 @@ async def test_an_open_ledger_is_followed_as_often_as_freshness_asks(
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=60, sealFreshnessWhenReadSeconds=4)
-async def test_a_table_that_somebody_asked_for_is_fresher_for_an_hour(
+async def test_a_table_that_a_reader_asked_for_is_fresher_for_an_hour(
     broker: BrokerInMemory,
 ) -> None:
     sealing = broker.broker.sealing
@@ -272,7 +272,7 @@ async def test_what_cannot_be_read_where_the_journal_has_it_comes_from_the_booki
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=0, **ROLL_EARLY)
-async def test_a_bookie_that_is_away_keeps_nobody_from_sealing_and_hears_of_it_later(
+async def test_a_bookie_that_is_away_does_not_stop_sealing_and_is_told_later(
     broker: BrokerInMemory,
 ) -> None:
     bookie: Any = broker.bookie
@@ -388,7 +388,7 @@ async def test_topics_with_little_in_them_wait_for_their_turn(broker: BrokerInMe
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=3600)
-async def test_a_topic_that_nobody_loads_is_sealed_and_stays_unloaded(
+async def test_an_unloaded_topic_is_sealed_and_stays_unloaded(
     broker: BrokerInMemory,
 ) -> None:
     originals = await appended(broker, 5)
@@ -403,7 +403,7 @@ async def test_a_topic_that_nobody_loads_is_sealed_and_stays_unloaded(
 
 
 @scenario(sealEnabled=True, sealByJobs=True)
-async def test_jobs_leave_what_nobody_loads_to_the_broker(broker: BrokerInMemory) -> None:
+async def test_jobs_leave_unloaded_topics_to_the_broker(broker: BrokerInMemory) -> None:
     await appended(broker, 5)
     await asyncio.sleep(FIRST_SWEEP_SECONDS + 5)
     disk = broker.broker.runtime.disk

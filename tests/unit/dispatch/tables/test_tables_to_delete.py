@@ -137,7 +137,7 @@ async def test_a_topic_whose_deletion_did_not_come_far_keeps_its_table(
 
 
 @scenario(**SEALED)
-async def test_the_table_of_a_topic_that_is_there_stays_whoever_wants_its_place(
+async def test_the_table_of_an_existing_topic_stays_when_another_one_claims_its_path(
     broker: BrokerInMemory,
 ) -> None:
     await sealed_topic(broker)

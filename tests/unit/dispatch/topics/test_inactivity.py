@@ -66,7 +66,7 @@ async def exists(broker: BrokerInMemory, name: TopicName = NAME) -> bool:
 
 
 @scenario(**QUIET)
-async def test_a_topic_that_nobody_uses_is_deleted(broker) -> None:
+async def test_an_unused_topic_is_deleted(broker) -> None:
     await namespace(broker)
     client = Client(broker)
     await client.produce(TOPIC, 3)
@@ -104,7 +104,7 @@ async def test_who_comes_while_an_unused_topic_is_deleted_is_told_to_come_again(
 
 
 @scenario(**QUIET)
-async def test_who_comes_while_the_deletion_of_an_unused_topic_waits_for_its_turn_keeps_it(
+async def test_a_client_that_comes_while_the_deletion_of_an_unused_topic_waits_keeps_it(
     broker,
 ) -> None:
     await namespace(broker)
@@ -221,7 +221,7 @@ async def test_a_partition_goes_and_comes_back(broker) -> None:
 
 
 @scenario(**QUIET)
-async def test_a_subscription_expires_when_nobody_has_used_it(broker) -> None:
+async def test_an_unused_subscription_expires(broker) -> None:
     keep = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
     await namespace(broker, subscription_expiration_time_minutes=10, **keep)
     gone, there = Client(broker), Client(broker)

@@ -79,7 +79,7 @@ async def test_a_deletion_that_stops_leaves_all_of_the_topic_or_nothing(broker, 
 
 @pytest.mark.parametrize("restarted", [False, True])
 @scenario()
-async def test_whoever_meets_a_deletion_that_stopped_goes_on_with_it(
+async def test_the_next_request_goes_on_with_a_deletion_that_stopped(
     broker, restarted: bool
 ) -> None:
     topic_id = await used(broker)
@@ -102,7 +102,7 @@ async def test_whoever_meets_a_deletion_that_stopped_goes_on_with_it(
 
 
 @scenario(topicsAtRestCheckIntervalInSeconds=60)
-async def test_a_deletion_goes_on_after_a_restart_although_nobody_comes(broker) -> None:
+async def test_a_deletion_goes_on_after_a_restart_without_any_client(broker) -> None:
     topic_id = await used(broker)
     broker.bookie.read_only = True
     with pytest.raises(PulsarkError):

@@ -213,7 +213,7 @@ async def test_watchers_that_are_asked_for_at_once_are_bounded_too(broker) -> No
 
 
 @scenario()
-async def test_of_patterns_that_nobody_watches_only_some_are_remembered(broker) -> None:
+async def test_only_some_unwatched_patterns_are_remembered(broker) -> None:
     await create(broker, "a-1")
     client, watcher = Client(broker), Client(broker)
     await watch(watcher, ALL)

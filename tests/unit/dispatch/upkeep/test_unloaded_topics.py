@@ -182,7 +182,7 @@ FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
 @scenario(**SETTINGS)
-async def test_a_ledger_that_nobody_closed_is_closed(broker) -> None:
+async def test_a_ledger_that_was_left_open_is_closed(broker) -> None:
     """Its broker was killed."""
     await namespace(broker)
     client = Client(broker)

@@ -437,7 +437,7 @@ def test_a_segment_that_got_no_group_is_known_and_the_next_attempt_uses_it() -> 
         sim.run(main())
 
 
-def test_whoever_wants_to_know_hears_once_that_the_disk_has_failed() -> None:
+def test_watchers_are_told_once_that_the_disk_has_failed() -> None:
     disk, heard = SimDisk(), []
 
     async def main() -> None:

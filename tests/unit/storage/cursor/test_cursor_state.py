@@ -175,7 +175,7 @@ def test_reset_forgets_and_begins_an_era() -> None:
     assert state.backlog() == 7
 
 
-def test_a_ledger_that_turns_out_empty_does_not_hold_the_mark() -> None:
+def test_a_ledger_that_turns_out_empty_does_not_stop_the_mark_delete_position() -> None:
     ledgers = TopicLedgers((3, 1), (4, 1), (5, 2))
     state = CursorState(ledgers)
     state.ack(P(3, 0))

@@ -430,7 +430,7 @@ def test_the_gravest_error_is_told(faults: list[str], kind: type[StorageError]) 
     simulate(main)
 
 
-def test_nobody_reads_beyond_what_is_confirmed() -> None:
+def test_no_reader_sees_beyond_what_is_confirmed() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, 2)
         owner = cluster.manager()

@@ -299,7 +299,7 @@ def test_a_writer_that_never_wrote_is_fenced_too() -> None:
     simulate(main)
 
 
-def test_closing_after_somebody_else_recovered_is_fenced() -> None:
+def test_closing_after_another_broker_recovered_is_fenced() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim)
         writer, _ = await started(cluster, LedgerConfig(), 2)

@@ -232,7 +232,7 @@ def test_the_bytes_of_a_ledger_that_failed_are_counted_while_it_is_recovered() -
     simulate(main)
 
 
-def test_a_roll_over_that_cannot_happen_disturbs_nobody() -> None:
+def test_appends_go_on_while_a_roll_over_cannot_happen() -> None:
     async def main(sim: Simulation) -> None:
         cluster, appends = Cluster(sim), Appends()
         managed = await cluster.open(appends, QUICK)
@@ -285,7 +285,7 @@ def test_after_a_failure_appends_fail_in_order_and_later_ones_go_to_a_new_ledger
     simulate(main)
 
 
-def test_failed_appends_that_nobody_stored_do_not_exist() -> None:
+def test_failed_appends_that_no_bookie_stored_do_not_exist() -> None:
     async def main(sim: Simulation) -> None:
         cluster, appends = Cluster(sim), Appends()
         managed = await cluster.open(appends)
@@ -455,7 +455,7 @@ def test_an_owner_without_an_open_ledger_is_stopped_by_the_record() -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_whoever_opens_last_has_everything_and_ids_are_never_used_twice(seed: int) -> None:
+def test_the_last_owner_has_everything_and_ids_are_never_used_twice(seed: int) -> None:
     async def main(sim: Simulation) -> None:
         rng = random.Random(seed)
         cluster = Cluster(sim, 3)
@@ -528,7 +528,7 @@ def test_close_confirms_what_was_appended_before() -> None:
     simulate(main)
 
 
-def test_a_close_over_dead_bookies_tells_everybody_and_is_recovered_later() -> None:
+def test_a_close_over_dead_bookies_tells_all_callers_and_is_recovered_later() -> None:
     async def main(sim: Simulation) -> None:
         cluster, appends = Cluster(sim), Appends()
         managed = await cluster.open(appends)

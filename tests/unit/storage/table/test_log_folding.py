@@ -221,7 +221,7 @@ def test_what_others_say_of_the_time_of_their_commits_is_not_believed(time: Any)
 
 
 @world
-async def test_two_commits_stay_of_a_topic_that_nobody_uses(world: World) -> None:
+async def test_two_commits_of_an_unused_topic_stay(world: World) -> None:
     await world.days(6)
     await asyncio.sleep(100 * DAY)
     await world.fold(4.5)

@@ -77,7 +77,7 @@ async def open_again(table: Table, owner: TableOwner) -> TableOwner:
 
 
 @pytest.mark.parametrize("what", [attach, look, open_again])
-def test_a_commit_of_somebody_else_is_noticed_and_stops_what_takes_files_out(
+def test_a_commit_of_another_engine_is_noticed_and_stops_what_takes_files_out(
     what: Next, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
