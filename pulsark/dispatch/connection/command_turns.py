@@ -45,6 +45,8 @@ class CommandTurns:
         self._commands: Iterator[tuple[pb.BaseCommand, bytes | None]] = iter(())
         self._steps: Iterator[bool] | None = None
         """Of the command that is being carried out, if that takes long."""
+        self._began_enough = False
+        """Whether as many requests began as may in one turn."""
         self._polled_at = -1.0
         self._deadline = 0.0
         self._closed = False
@@ -76,8 +78,15 @@ class CommandTurns:
         self._intake.hold_back()
 
     def go_on_later(self) -> None:
-        """Carry out what is left, in a later turn."""
-        self._run_queue.call(self._go_on)
+        """Carry out what is left, in a later turn.
+
+        The run queue gives out what is left of this one, but does not know how long the requests
+        that began will take: they come first.
+        """
+        if self._began_enough:
+            self._loop.call_soon(self._run_queue.call, self._go_on)
+        else:
+            self._run_queue.call(self._go_on)
 
     def take_steps(self, steps: Iterator[bool]) -> None:
         """Carry out a command in steps, the first one now, with the work of others in between.
@@ -105,7 +114,7 @@ class CommandTurns:
         """
         now, requests, connection = self._now, self._requests, self._connection
         most = min(REQUESTS_UNDER_WAY_MAX, len(requests) + REQUESTS_PER_TURN_MAX)
-        is_left = False
+        is_left = self._began_enough = False
         try:
             if self._steps is not None and not next(self._steps, False):
                 self._steps = None
@@ -121,7 +130,8 @@ class CommandTurns:
                             break
                     else:
                         carry_out(command)
-                        if now() >= deadline or len(requests) >= most or self._steps is not None:
+                        self._began_enough = len(requests) >= most
+                        if self._began_enough or now() >= deadline or self._steps is not None:
                             is_left = True
                             break
                     if self._closed:

@@ -130,6 +130,25 @@ async def test_few_requests_begin_at_a_time(broker) -> None:
 
 
 @scenario()
+async def test_no_more_requests_begin_in_a_turn_of_the_run_queue(broker) -> None:
+    client = Client(broker)
+    begun, run = [0], client.connection.requests.run
+
+    def counted(work, request_id):
+        begun[-1] += 1
+        return run(work, request_id)
+
+    client.connection.requests.run = counted
+    ask = Command(type=Command.LOOKUP)
+    ask.lookupTopic.topic, ask.lookupTopic.request_id = TOPIC, 1
+    client.send(*[ask] * 100)
+    while sum(begun) < 100:
+        begun.append(0)
+        await asyncio.sleep(0)
+    assert max(begun) == REQUESTS_PER_TURN_MAX
+
+
+@scenario()
 async def test_requests_that_wait_for_storage_are_bounded_within_one_read(broker) -> None:
     client = Client(broker)
     await client.produce(TOPIC, 0)
