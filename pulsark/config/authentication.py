@@ -49,7 +49,7 @@ class AuthenticationSettings:
     tokenAllowedClockSkewSeconds: int = setting(
         0,
         "s",
-        "Tokens are good for so long before they begin and after they have expired",
+        "Time for which tokens are good before they begin and after they have expired",
         ge=0,
         le=86_400,
     )
@@ -70,7 +70,7 @@ class AuthenticationSettings:
     openIDAcceptedTimeLeewaySeconds: int = setting(
         0,
         "s",
-        "Such tokens are good for so long before they begin and after they have expired",
+        "Time for which such tokens are good before they begin and after they have expired",
         ge=0,
         le=86_400,
     )

@@ -75,8 +75,8 @@ class Holdings:
     def departures(self) -> Iterator[Callable[[], None]]:
         """What takes everything out of its topic. All of it is to be called, whatever fails.
 
-        Until its turn has come a producer keeps its name and a consumer its place, as those of a
-        connection do that is dead and has not been missed yet: who wants them probes, and has them.
+        Until it is taken out, a producer keeps its name and a consumer its place, like those of a
+        connection that died unnoticed: a client that wants them probes it, and gets them.
         """
         for producer in list(self._producers):
             yield partial(producer.topic.remove_producer, producer)

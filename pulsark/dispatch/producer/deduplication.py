@@ -114,7 +114,7 @@ class Deduplication:
         self._under_way: dict[Entry, tuple[ProducerSequences, _Ids] | None] = {}
         """Appended entries, and what is stored of their producers once they are confirmed."""
         self._curious: dict[ProducerSequences, None] = {}
-        """Names of which the last batch is to be looked into, and who does so."""
+        """Names of which the last batch is to be looked into, and the task that does so."""
         self._looking: asyncio.Task[None] | None = None
         self._duplicates: dict[Entry, list[Entry]] = {}
         """Duplicates by the entry under way after which their receipts are due."""
@@ -430,7 +430,7 @@ class Deduplication:
             )
 
     def look_after(self) -> None:
-        """What is due from time to time: forget those who left, and save what has not been."""
+        """What is due from time to time: forget producers that left, and save what has not been."""
         self.table.forget_left()
         age = self._clock.monotonic() - self._saved_at
         if self._unsaved and 0 < self._topic.policies.deduplication_snapshot_seconds <= age:
@@ -443,7 +443,7 @@ class Deduplication:
         self._end()
 
     def switched_off(self) -> None:
-        """Nothing is kept any more. Who waits for the receipt of a duplicate sends it again."""
+        """Nothing is kept any more. Producers that wait for a duplicate's receipt send it again."""
         self._end()
         duplicates, self._duplicates = self._duplicates, {}
         for waiting in duplicates.values():

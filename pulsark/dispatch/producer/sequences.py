@@ -74,7 +74,7 @@ class ProducerSequences:
         return verdict
 
     def judge(self, first: int) -> Verdict:
-        """The same for a piece of a message, whose last piece alone counts."""
+        """Check a piece of a message, whose last piece alone counts."""
         if first > self.pushed:
             return Verdict.NEW
         return Verdict.STORED if first <= self.stored else Verdict.UNDECIDED

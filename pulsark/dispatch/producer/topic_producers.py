@@ -49,7 +49,7 @@ class Admitting(Protocol):
 
 
 class TopicProducers:
-    """Admits producers, and remembers who waits to be the only one.
+    """Admits producers, and remembers which ones wait to be the only one.
 
     ``by_name`` are those that are connected. While the epoch of a new holder is made durable it
     is the holder already, but not among them.
@@ -137,7 +137,7 @@ class TopicProducers:
                 self._refuse(other, _taken())
 
     async def _replace_dead(self, producer: Producer) -> None:
-        """Remove who has the name, unless it is alive and another one's."""
+        """Remove the producer with the same name, unless it is alive and another client's."""
         while (other := self.by_name.get(producer.name)) is not None:
             if not _succeeds(producer, other) and await other.connection.probe():
                 if other.closed:
@@ -197,7 +197,7 @@ class TopicProducers:
             raise _taken()
 
     def policies_changed(self) -> None:
-        """Those who would not be admitted any more leave; when they come back they hear why."""
+        """Close producers that would not be admitted now; when they come back they hear why."""
         for producer in self.by_name.values():
             producer.policies_changed()
         if not self._topic.policies.encryption_required:

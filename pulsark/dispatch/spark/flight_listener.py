@@ -61,7 +61,7 @@ class EntrySource(Protocol):
     async def read_compacted(
         self, topic: str, first: Position, last: Position, max_bytes: int
     ) -> list[tuple[Position, bytes]]:
-        """The same of a compacted ledger of a topic, by its own numbers and as it is stored.
+        """Entries of a compacted ledger of a topic, by its own numbers and as they are stored.
 
         ``ClientError(NotAllowedError)`` if it was replaced and is gone.
         """

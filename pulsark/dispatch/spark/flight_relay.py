@@ -49,7 +49,7 @@ class Lobby:
         return len(self._waiting)
 
     def enter(self, client: socket.socket) -> list[socket.socket]:
-        """A client has connected; returns who has to go, because there are too many."""
+        """A client has connected; returns clients to close, because there are too many."""
         client.setblocking(False)
         # It is readable once the whole preface is there, or nothing more comes.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(PREFACE))
@@ -72,7 +72,7 @@ class Lobby:
         return spoken == PREFACE
 
     def late(self) -> list[socket.socket]:
-        """Who has waited for too long; it waits no more."""
+        """Take out and return the clients that have waited for too long."""
         now = self._now()
         gone = [client for client, end in self._waiting.items() if end <= now]
         for client in gone:
@@ -80,7 +80,7 @@ class Lobby:
         return gone
 
     def clear(self) -> list[socket.socket]:
-        """Empty the lobby; returns all who waited."""
+        """Empty the lobby; returns its clients."""
         gone = list(self._waiting)
         self._waiting.clear()
         return gone

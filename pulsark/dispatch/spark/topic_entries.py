@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TopicEntries:
-    """``EntrySource`` of a broker's topics. Who reads a topic uses it."""
+    """``EntrySource`` of a broker's topics. Reading a topic counts as use."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics

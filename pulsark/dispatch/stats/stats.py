@@ -382,7 +382,7 @@ def merge(parts: Iterable[Json]) -> Json:
     Numbers add up, but of times, ages and limits the greatest counts (of what is earliest the
     least), and -1 ("none") gives way to any value.
     Consumers merge by their name, publishers by position, and both keep only their numbers besides,
-    because who they are differs. A flag is set if one is. The first of several texts stays.
+    because their identities differ. A flag is set if one is. The first of several texts stays.
     """
     total: Json = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""Bulk publish, as the broker offers it: who may, where files are staged, and what topics gain."""
+"""Bulk publish, as the broker offers it: permission, staging directories, and the result."""
 
 from __future__ import annotations
 

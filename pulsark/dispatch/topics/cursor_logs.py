@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CursorLogs:
-    """Who asks for the log of a topic's bundle owns the bundle from then on."""
+    """A broker that asks for the log of a topic's bundle owns the bundle from then on."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class CursorLogs:
         return (await self.of(name)).mark_deletes(topic_id)
 
     def drop_failed(self) -> None:
-        """Forget logs that stopped for good; who asks next opens them anew."""
+        """Forget logs that stopped for good; the next request opens them anew."""
         for bundle, task in list(self._logs.items()):
             opened = task.done() and not task.cancelled() and task.exception() is None
             if opened and task.result().failed is not None:

@@ -55,7 +55,7 @@ class Topics:
         self._visited: set[str] = set()
         """Topics that are loaded for a visit only."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        """Ends of visits; who comes waits, and loads the topic anew."""
+        """Ends of visits; a request waits for one, and loads the topic anew."""
         self._ending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._refused: set[TopicName] = set()
         """Topics that are being deleted with all their partitions just now."""

@@ -61,7 +61,7 @@ class TopicList:
         return cls(topics, digest.text)
 
     async def encoded(self, field: TopicsField) -> list[bytes]:
-        """The field of an answer with all of them; made once for all who get it."""
+        """The field of an answer with all of them; made once for all clients."""
         async with self._encoding:
             found = self._encoded.get(field)
             if found is None:
@@ -106,7 +106,7 @@ class TopicWatcher:
 
 
 class _Selection:
-    """What a pattern takes, and who follows it."""
+    """What a pattern takes, and its watchers."""
 
     def __init__(self, pattern: TopicPattern | None, found: TopicList) -> None:
         self.pattern = pattern
@@ -148,7 +148,7 @@ class TopicFeed:
         self._ends = [metadata.watch(path, self._on_change) for path in self._changed]
         self._listing = asyncio.get_running_loop().create_task(self._list())
 
-    # -- who uses it ---
+    # -- users ---
 
     async def select(self, pattern: TopicPattern | None) -> TopicList:
         """The topics that a pattern takes, all without one. Raises ``PulsarkError``."""
@@ -158,7 +158,7 @@ class TopicFeed:
                 return (await self._selection(pattern)).found
 
     async def watch(self, pattern: TopicPattern, updated: Update) -> TopicWatcher:
-        """The same for a watcher, which is told of changes. Raises ``PulsarkError``."""
+        """Select topics for a watcher, which is told of changes. Raises ``PulsarkError``."""
         async with _Use(self):
             await self._up_to_date()
             async with self._changing:

@@ -255,7 +255,7 @@ class _Recovery:
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same bytes as ranges that do not touch, in order."""
+    """Merge ranges of bytes, so that they do not touch, in order."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if joined and start <= joined[-1][1]:

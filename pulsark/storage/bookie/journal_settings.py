@@ -23,7 +23,7 @@ class JournalSettings:
     checkpoint_bytes: int = 64 * MIB
     """The index is checkpointed after this much journal, which bounds the replay at a start."""
     checkpoint_records: int = 250_000
-    """The same bound in records, for journals of tiny entries."""
+    """As ``checkpoint_bytes``, in records: for journals of tiny entries."""
     reserve_bytes: int = 64 * MIB
     """Free space kept for cursors, fences and deletes, or 5 % of the disk if that is less."""
     compact_below: float = 0.2

@@ -48,7 +48,7 @@ def trim_points(
     """Positions before which ledgers may be removed, rising; none if none may.
 
     A ledger in the topic's table (``in_table``; ``None``: all are, or will be) goes when
-    ``of_table`` lets it go as well: there is one copy of a message, and who keeps it longer wins.
+    ``of_table`` lets it go as well: there is one copy of a message, and the longer retention wins.
 
     ``ledgers`` are in order, ``size`` bytes all together; ``consumed`` is the last entry that
     all subscriptions have acknowledged, with all before it. An open ledger stays, and so does

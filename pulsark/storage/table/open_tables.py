@@ -128,7 +128,7 @@ class OpenTables:
         return record
 
     async def record_if_any(self, path: str) -> TableRecord | None:
-        """Likewise."""
+        """The table whose record is at ``path``, if there is one."""
         table = self._tables.get(path)
         if table is not None:
             return table.record

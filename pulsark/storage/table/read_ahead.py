@@ -3,7 +3,7 @@
 A block is what the table process answers at once. A reader that goes in order finds each block
 loaded while it was busy with the one before; several readers of one block share it. One reader
 alone has a few blocks loaded ahead; those of different ledgers take turns at the process, a block
-each. What nobody reads any more leaves memory soon.
+each. Blocks without readers leave memory soon.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BLOCKS_BYTES_MAX: Final = 64 << 20
 """Blocks that are kept, all ledgers together. The one that is being read always is."""
 
 KEPT_SECONDS: Final = 10.0
-"""A block that nobody reads for so long is forgotten, or after twice that: consumers come, read
-what they are behind, and do not come back for it."""
+"""Time without a reader after which a block is forgotten, or twice that: consumers read what they
+are behind once, and do not come back for it."""
 
 BLOCKS_AHEAD: Final = 3
 """Blocks that are loaded before a reader asks for them, if no other reader asks for any."""
@@ -160,7 +160,7 @@ class ReadAhead:
             if self._loading.get(key) is task:
                 del self._loading[key]
             if not task.cancelled():
-                task.exception()  # who needs the block asks again, and is told
+                task.exception()  # a reader that needs the block asks again, and is told
 
         task = self._loading[key] = asyncio.get_running_loop().create_task(run())
         task.add_done_callback(done)

@@ -115,7 +115,7 @@ def _restore_log(disk: Disk, record: TableRecord, directory: str) -> None:
     """Commits that are missing or damaged, from a root that has all of them."""
     mine = DeltaLog(disk, directory)
     versions, damaged = mine.versions(), _damaged(mine)
-    # Who lacks more than the beginning that was folded away can go on by commits alone.
+    # A log that only lacks the beginning that was folded away can go on by commits alone.
     goes_on = bool(versions) and versions[0] <= record.first_version <= versions[-1] + 1
     if goes_on and _follow_each_other(mine, versions) and not damaged - {versions[-1]}:
         return

@@ -1,4 +1,4 @@
-"""Who a storage root is: a root that comes back empty must not pass for one that has its files.
+"""A storage root's identity: one that comes back empty must not pass for one with its files.
 
 A root has a random id, in a file on it and in the metadata store. Where both do not agree the root
 is refused: nothing is written to it, and it counts for no copy, until a job has filled it again
@@ -40,7 +40,7 @@ class RefusedRootError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class StorageRoots:
-    """Those of a process: where they are, who they are, and where they were."""
+    """A process's storage roots: paths, identities, and former paths."""
 
     paths: tuple[str, ...]
     ids: Ids = field(default_factory=dict)

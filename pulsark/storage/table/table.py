@@ -301,7 +301,7 @@ class Table:
         target_bytes: int,
         values: ValueSchemas,
     ) -> None:
-        """The same for what takes the place of other files: all of it, or ``StorageError``."""
+        """Seal what replaces other files: all of it, or ``StorageError``."""
         await self._seal(adds, wanted, entries_of, target_bytes, values)
         if not adds or adds[-1].last_entry_id != wanted.last:
             raise StorageFullError(
@@ -339,7 +339,7 @@ class Table:
         try:
             await self.owner.attach(new, removes, value, decided)
         except BaseException:
-            # It may be decided. Who opens the table next does it, and forgets what was known.
+            # It may be decided. The table's next owner does it, and forgets what was known.
             self.lose()
             raise
         finally:

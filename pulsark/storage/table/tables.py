@@ -168,7 +168,7 @@ class Tables:
         """
         record = await self._open.record(table_path(name))
         files = [file for ledger in await self.ledgers(name) for file in ledger.files]
-        self._open.drop(name)  # who knows where the log went on
+        self._open.drop(name)  # it is unknown where the log went on
         await self.roots.catch_up(record, directory, files)
 
     async def place(self, name: TopicName, directories: Sequence[str]) -> None:
@@ -208,7 +208,7 @@ class Tables:
     async def each_ledger(
         self, name: TopicName, failed: Callable[[PulsarkError], None] | None = None
     ) -> AsyncIterator[SealedLedger]:
-        """Likewise, one after the other; the event loop does other work in between.
+        """As ``ledgers``, one after the other; the event loop does other work in between.
 
         One that cannot be read is an error, or is told to ``failed``.
         """

@@ -86,7 +86,7 @@ class TablesToDelete:
         return await self.note_record(name, TableRecord.decode(table_path(name), found.value))
 
     async def note_record(self, name: TopicName, record: TableRecord) -> TableToDelete:
-        """Likewise, of a table whose record is known.
+        """Note a table whose record is known.
 
         While there is a record, it says where the table is: an attempt before, after which the
         table got another root, may have noted less.

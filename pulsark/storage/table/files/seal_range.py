@@ -28,7 +28,7 @@ class SealRange:
         return replace(self, last=self.first + count - 1, size=size)
 
     def cut(self, size: int) -> Iterator[SealRange]:
-        """The same in pieces of about ``size`` bytes."""
+        """The range in pieces of about ``size`` bytes."""
         rest = self
         while rest.size > size and rest.last > rest.first:
             piece = rest.within(size)

@@ -68,7 +68,7 @@ class Blocks(Generic[Source]):
             self._used.discard(key)
 
     def drop_unused(self) -> None:
-        """Forget the blocks that nobody asked for since this was called last."""
+        """Forget the blocks that were not asked for since this was called last."""
         for key in [key for key in self._found if key not in self._used]:
             self.drop(*key)
         self._used.clear()

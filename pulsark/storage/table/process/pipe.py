@@ -32,7 +32,7 @@ class BlockingReader(Protocol):
 
 
 class AsyncReader(Protocol):
-    """The same on an event loop."""
+    """A pipe's end on an event loop."""
 
     async def readexactly(self, n: int) -> bytes:
         """``n`` bytes, or ``IncompleteReadError``."""

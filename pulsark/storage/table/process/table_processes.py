@@ -34,7 +34,7 @@ EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
 """Gives the entries of a range in pieces, in order and without gaps."""
 
 PiecesOf = Callable[[SealRange], AsyncIterator[Piece]]
-"""Likewise; some pieces may only say where entries are."""
+"""Gives the same pieces; some may only say where entries are."""
 
 
 class TableProcesses:
