@@ -6,12 +6,15 @@ import json
 from email.utils import formatdate
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsark import __version__
 from pulsark.admin.http import errors
 from pulsark.admin.http.browsers import Gate
+from pulsark.admin.http.guard import Guarded, login
+from pulsark.admin.http.requests import value
 from pulsark.admin.pulsar import (
     brokers,
     bundles,
@@ -47,6 +50,14 @@ from pulsark.dispatch.stats.stats import Stats
 from pulsark.limits import HTTP_TARGET_BYTES_MAX
 from pulsark.runtime import Clock
 
+router = Guarded()
+
+
+@router.get("/admin/openapi.json", needs=login, include_in_schema=False)
+async def describe(request: Request) -> Response:
+    """The description of all routes."""
+    return value(request.app.openapi())
+
 
 def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     """The ASGI application of one broker."""
@@ -55,7 +66,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/admin/openapi.json",
+        openapi_url=None,
         redirect_slashes=False,
     )
     app.state.broker = broker
@@ -90,6 +101,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         unsupported,
     ):
         app.include_router(module.router)
+    app.include_router(router)
     app.include_router(segments.plans)
     app.include_router(unsupported.switched_off)
     return RawPaths(app, broker.clock, Gate(broker.settings))

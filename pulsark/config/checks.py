@@ -38,6 +38,11 @@ def check_together(settings: Settings) -> None:
             "a broker serves at least one kind of topic; set one of them to true"
         )
     _check_ports(settings)
+    if settings.authorizationEnabled and not getattr(settings, "authenticationEnabled", False):
+        raise ConfigError(
+            "authorizationEnabled=true and authenticationEnabled=false: nobody would have a role; "
+            "set authenticationEnabled=true and authenticationProviders"
+        )
     for key in ("journalDirectories", "ledgerDirectories"):
         count = len(getattr(settings, key))
         if count not in (0, settings.bookies):

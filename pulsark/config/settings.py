@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pulsark.config.authentication import AuthenticationSettings
+from pulsark.config.authorization import AuthorizationSettings
 from pulsark.config.checks import check_together
 from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES, port, setting
 
@@ -20,7 +20,7 @@ _BYTES_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(AuthenticationSettings):
+class Settings(AuthorizationSettings):
     """Every setting of a Pulsark process. Build it with ``config.sources.load_settings``."""
 
     # -- identity and addresses --------------------------------------------------------------

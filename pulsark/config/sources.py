@@ -25,7 +25,7 @@ ENVIRONMENT_PREFIX = "PULSARK_"
 _CLIENT_VARIABLES = frozenset({"PULSARK_ADMIN_URL", "PULSARK_SERVICE_URL"})
 """Variables of the command line's own calls; they are no settings."""
 
-_MUST_NOT_BE_IGNORED = frozenset({"authenticationEnabled", "authorizationEnabled"})
+_MUST_NOT_BE_IGNORED = frozenset({"authenticationEnabled"})
 """Switches that guard something: a warning in a log is not enough when they have no effect."""
 _BACKLOG_GB, _BACKLOG_BYTES = "backlogQuotaDefaultLimitGB", "backlogQuotaDefaultLimitBytes"
 

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.loop.stalls import LoopStalls
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
+    from pulsark.security.authorization import AuthorizationProvider
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
@@ -108,6 +109,12 @@ class Broker:
         self.schemas = Schemas(metadata, runtime, self.run_queue)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
         self.ownership = Ownership(metadata, self.resources)
+        self.authorization: AuthorizationProvider | None = None
+        """Who decides what clients may do; without it they may do everything."""
+        if settings.authorizationEnabled:
+            from pulsark.security.authorization import provider_of  # for those who need it
+
+            self.authorization = provider_of(settings, metadata, self.resources)
         self.policy_source = PolicySource(settings, metadata, self.resources, self.ownership)
         self.topic_tables = TopicTables(metadata, self.resources, tables)
         self._make_topics()
@@ -192,6 +199,8 @@ class Broker:
             urls.of_cluster(),
             self.settings.defaultNumberOfNamespaceBundles,
         )
+        if self.authorization is not None:
+            self.authorization.start()
         self.policy_source.start()
         self.policy_updates.start()
         self.sealing.start()
@@ -255,6 +264,8 @@ class Broker:
         self.topics.refuse_all()
         self.policy_updates.close()
         self.policy_source.close()
+        if self.authorization is not None:
+            self.authorization.close()
         self.topic_feeds.close()
         for connection in list(self.connections):
             connection.close()

@@ -121,6 +121,12 @@ def roles_of(principal: Principal, proxies: Collection[str]) -> tuple[str, ...] 
     return (role,) if not original or original == role else None
 
 
+def owner_of(principal: Principal) -> str:
+    """The role to whom belongs what a principal makes: not the proxy in between."""
+    original = principal.original
+    return original if original and original != WEBSOCKET_PROXY else principal.role
+
+
 def _decide(role: str, operation: Operation, target: Target, facts: Facts) -> Decision:
     right = operation.right
     if role in facts.rules.super_users:

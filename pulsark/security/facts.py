@@ -10,6 +10,8 @@ from pulsark.security.grants import SUBSCRIPTION_AUTH_MODE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pulsark.config.settings import Settings
+
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -21,6 +23,15 @@ class Rules(NamedTuple):
     """Roles that ask for others."""
     wildcards: bool = False
     """Whether ``*`` at the begin or end of a granted role stands for anything."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Rules:
+        """Those of a broker."""
+        return cls(
+            frozenset(settings.superUserRoles),
+            frozenset(settings.proxyRoles),
+            settings.authorizationAllowWildcardsMatching,
+        )
 
 
 class Granted:

@@ -89,6 +89,11 @@ class AdminApi:
         stats = broker.stats
         return broker, stats, build_app(broker, stats)
 
+    @property
+    def app(self) -> Any:
+        """The application behind what lets requests in."""
+        return self._app._app
+
     def close(self) -> None:
         self.run(self.broker.close())
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter
 from fastapi.responses import Response
 
 from pulsark import __version__
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, login, superuser
 from pulsark.admin.http.requests import BrokerOf, StatsOf, done, name_part, text, unquoted, value
 from pulsark.admin.http.streams import json_object, streamed
 from pulsark.config.keys import key_index
@@ -21,20 +21,20 @@ from pulsark.dispatch.model.interfaces import AnyTopic
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.upkeep.upkeep import each_topic, enforce_quotas
 
-router = APIRouter(prefix="/admin/v2", tags=["brokers"])
+router = Guarded(prefix="/admin/v2", tags=["brokers"])
 
 PULSAR_VERSION = "4.0.7"
 """The version of Pulsar whose behaviour clients and tools find here."""
 
 
-@router.get("/brokers/health")
+@router.get("/brokers/health", needs=superuser)
 async def health(broker: BrokerOf) -> Response:
     """``ok`` when the metadata store answers."""
     await broker.resources.clusters.list()
     return text("ok")
 
 
-@router.get("/brokers/ready")
+@router.get("/brokers/ready", needs=login)
 async def ready(broker: BrokerOf) -> Response:
     """``ok`` when the broker has started."""
     if not any(broker.urls):
@@ -42,25 +42,25 @@ async def ready(broker: BrokerOf) -> Response:
     return text("ok")
 
 
-@router.get("/brokers/version")
+@router.get("/brokers/version", needs=login)
 async def version() -> Response:
     """The version that clients compare."""
     return text(f"{PULSAR_VERSION}-pulsark-{__version__}")
 
 
-@router.get("/brokers")
+@router.get("/brokers", needs=superuser)
 async def list_brokers(broker: BrokerOf) -> Response:
     """All brokers as ``host:webport``."""
     return value([_broker_id(broker)])
 
 
-@router.get("/brokers/leaderBroker")
+@router.get("/brokers/leaderBroker", needs=superuser)
 async def leader(broker: BrokerOf) -> Response:
     """The broker that assigns bundles."""
     return value({"serviceUrl": broker.ownership.web_url, "brokerId": _broker_id(broker)})
 
 
-@router.get("/brokers/internal-configuration")
+@router.get("/brokers/internal-configuration", needs=superuser)
 async def internal_configuration() -> Response:
     """Where Pulsar's own parts would find the metadata store: there is none to share."""
     return value(
@@ -74,19 +74,19 @@ async def internal_configuration() -> Response:
     )
 
 
-@router.get("/brokers/configuration")
+@router.get("/brokers/configuration", needs=superuser)
 async def dynamic_names() -> Response:
     """Names of settings that can be changed while running: none."""
     return value([])
 
 
-@router.get("/brokers/configuration/values")
+@router.get("/brokers/configuration/values", needs=superuser)
 async def dynamic_values() -> Response:
     """Settings that were changed while running: none."""
     return value({})
 
 
-@router.get("/brokers/configuration/runtime")
+@router.get("/brokers/configuration/runtime", needs=superuser)
 async def runtime_configuration(broker: BrokerOf) -> Response:
     """All settings as text."""
     keys = key_index()
@@ -98,21 +98,21 @@ async def runtime_configuration(broker: BrokerOf) -> Response:
     )
 
 
-@router.post("/brokers/configuration/{key}/{content:path}")
-@router.delete("/brokers/configuration/{key}")
+@router.post("/brokers/configuration/{key}/{content:path}", needs=superuser)
+@router.delete("/brokers/configuration/{key}", needs=superuser)
 async def change_configuration(key: str) -> Response:
     """No setting can be changed while running."""
     raise fail(412, f"{unquoted(key)[:100]} cannot be changed while the broker runs")
 
 
-@router.get("/brokers/backlog-quota-check")
+@router.get("/brokers/backlog-quota-check", needs=superuser)
 async def check_backlogs(broker: BrokerOf) -> Response:
     """Look at all backlogs now."""
     await each_topic(broker.topics, enforce_quotas)
     return done()
 
 
-@router.get("/brokers/{cluster}/{server}/ownedNamespaces")
+@router.get("/brokers/{cluster}/{server}/ownedNamespaces", needs=superuser)
 async def owned_namespaces(cluster: str, server: str, broker: BrokerOf) -> Response:
     """The bundles that a broker has claimed."""
     await _check_cluster(cluster, broker)
@@ -122,20 +122,20 @@ async def owned_namespaces(cluster: str, server: str, broker: BrokerOf) -> Respo
     return value(dict.fromkeys(broker.ownership.owned(), status))
 
 
-@router.get("/bookies/all")
+@router.get("/bookies/all", needs=superuser)
 async def list_bookies(broker: BrokerOf) -> Response:
     """The bookies of this process."""
     return value({"bookies": [{"bookieId": one} for one in broker.ledgers.bookie_ids]})
 
 
-@router.get("/brokers/{cluster}")
+@router.get("/brokers/{cluster}", needs=superuser)
 async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
     """The brokers of a cluster."""
     await _check_cluster(cluster, broker)
     return value([_broker_id(broker)])
 
 
-@router.get("/broker-stats/topics")
+@router.get("/broker-stats/topics", needs=superuser)
 async def broker_topics(broker: BrokerOf, stats: StatsOf) -> Response:
     """Statistics of all loaded topics, by namespace, bundle and domain."""
     tree: dict[str, Any] = {}
@@ -164,7 +164,7 @@ async def _broker_topics(
         await pace.step()
 
 
-@router.get("/broker-stats/metrics")
+@router.get("/broker-stats/metrics", needs=superuser)
 async def broker_metrics() -> Response:
     """Pulsar's older form of metrics; ``/metrics`` is the one that has them."""
     return value([])
@@ -173,7 +173,7 @@ async def broker_metrics() -> Response:
 _RATES = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 
 
-@router.get("/broker-stats/load-report")
+@router.get("/broker-stats/load-report", needs=superuser)
 async def load_report(broker: BrokerOf, stats: StatsOf) -> Response:
     """How busy the broker is."""
     topics = []

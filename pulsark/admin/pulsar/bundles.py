@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import READ, Guarded, namespace, namespace_policy, superuser
 from pulsark.admin.http.paths import BUNDLE, TOPICS
 from pulsark.admin.http.requests import BrokerOf, NamespaceOf, done, flag, value
 from pulsark.admin.pulsar.policies import existing_namespace
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
+from pulsark.security.operations import NamespaceOperation as N
 from pulsark.wire.hashes import bundle_hash
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
-router = APIRouter(tags=["bundles"])
+router = Guarded(tags=["bundles"])
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _ONE = _NAMESPACE + BUNDLE
@@ -40,14 +42,14 @@ async def topics_of_bundle(broker: Broker, namespace: str, bundle: str) -> list[
     ]
 
 
-@router.get(_NAMESPACE + "/bundles")
+@router.get(_NAMESPACE + "/bundles", needs=namespace(N.GET_BUNDLE))
 async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
     """Where the bundles begin and end."""
     edges = list((await existing_namespace(broker, name)).bundle_boundaries)
     return value({"boundaries": edges, "numBundles": len(edges) - 1})
 
 
-@router.put(_ONE + "/unload")
+@router.put(_ONE + "/unload", needs=superuser)
 async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Close the topics of one bundle."""
     wanted = await checked_bundle(broker, name, bundle)
@@ -60,14 +62,14 @@ async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Res
     return done()
 
 
-@router.put(_ONE + "/split")
+@router.put(_ONE + "/split", needs=superuser)
 async def split_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Refused: there is one broker, and nothing to be gained."""
     await checked_bundle(broker, name, bundle)
     raise fail(501, "Bundles are not split: there is one broker, which serves all of them")
 
 
-@router.get(_ONE + "/topicHashPositions")
+@router.get(_ONE + "/topicHashPositions", needs=namespace_policy("PERSISTENCE", READ))
 async def topic_hash_positions(
     name: NamespaceOf, bundle: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -79,7 +81,7 @@ async def topic_hash_positions(
     return value({"namespace": name, "bundle": wanted, "topicHashPositions": shown})
 
 
-@router.delete(_ONE)
+@router.delete(_ONE, needs=namespace(N.DELETE_BUNDLE))
 async def delete_bundle(
     name: NamespaceOf, bundle: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -93,7 +95,9 @@ async def delete_bundle(
     return done()
 
 
-@router.get(TOPICS.replace("{domain:domain}", NON_PERSISTENT) + BUNDLE)
+@router.get(
+    TOPICS.replace("{domain:domain}", NON_PERSISTENT) + BUNDLE, needs=namespace(N.GET_BUNDLE)
+)
 async def non_persistent_topics(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """The non-persistent topics of a bundle that are in memory."""
     wanted = await checked_bundle(broker, name, bundle)

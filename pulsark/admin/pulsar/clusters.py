@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, login, superuser
 from pulsark.admin.http.requests import (
     BrokerOf,
     done,
@@ -20,7 +21,7 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.dispatch.broker import Broker
 
-router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"])
+router = Guarded(prefix="/admin/v2/clusters", tags=["clusters"])
 
 _URL_SCHEMES = {
     "serviceUrl": ("http",),
@@ -35,20 +36,20 @@ _FLAGS = (
 )
 
 
-@router.get("")
+@router.get("", needs=login)
 async def list_clusters(broker: BrokerOf) -> Response:
     """Names of all clusters."""
     return value(await broker.resources.clusters.list())
 
 
-@router.get("/{cluster}")
+@router.get("/{cluster}", needs=superuser)
 async def get_cluster(cluster: str, broker: BrokerOf) -> Response:
     """A cluster's addresses."""
     data = await _existing(broker, name_part("cluster", cluster))
     return value({**dict.fromkeys(_FLAGS, False), **data})
 
 
-@router.put("/{cluster}")
+@router.put("/{cluster}", needs=superuser)
 async def create_cluster(cluster: str, request: Request, broker: BrokerOf) -> Response:
     """Add a cluster."""
     name = name_part("cluster", cluster)
@@ -56,7 +57,7 @@ async def create_cluster(cluster: str, request: Request, broker: BrokerOf) -> Re
     return empty()
 
 
-@router.post("/{cluster}")
+@router.post("/{cluster}", needs=superuser)
 async def update_cluster(cluster: str, request: Request, broker: BrokerOf) -> Response:
     """Replace a cluster's addresses."""
     name = name_part("cluster", cluster)
@@ -64,7 +65,7 @@ async def update_cluster(cluster: str, request: Request, broker: BrokerOf) -> Re
     return empty()
 
 
-@router.delete("/{cluster}")
+@router.delete("/{cluster}", needs=superuser)
 async def delete_cluster(cluster: str, broker: BrokerOf) -> Response:
     """Remove a cluster that no tenant uses."""
     name = name_part("cluster", cluster)
@@ -79,7 +80,7 @@ async def delete_cluster(cluster: str, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.get("/{cluster}/peers")
+@router.get("/{cluster}/peers", needs=superuser)
 async def get_peers(cluster: str, broker: BrokerOf) -> Response:
     """The clusters that stand in for this one."""
     data = await _existing(broker, name_part("cluster", cluster))
@@ -87,7 +88,7 @@ async def get_peers(cluster: str, broker: BrokerOf) -> Response:
     return value(peers) if peers else empty()
 
 
-@router.post("/{cluster}/peers")
+@router.post("/{cluster}/peers", needs=superuser)
 async def set_peers(cluster: str, request: Request, broker: BrokerOf) -> Response:
     """Say which clusters stand in for this one."""
     name = name_part("cluster", cluster)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.guard import Guarded, namespace, topic
 from pulsark.admin.http.paths import LOOKUP, OLD_LOOKUP
 from pulsark.admin.http.requests import AnyTopicOf, BrokerOf, text, value
 from pulsark.admin.pulsar.partitioned import is_there
 from pulsark.dispatch.policies.policies import auto_topic_creation
 from pulsark.errors import ClientError, ServerError
+from pulsark.security.operations import NamespaceOperation as N
+from pulsark.security.operations import TopicOperation as T
 
-router = APIRouter(tags=["lookup"])
+router = Guarded(tags=["lookup"])
 
 _LISTENER_HEADER = "X-Pulsar-ListenerName"
 
 
-@router.get(LOOKUP)
-@router.get(OLD_LOOKUP, include_in_schema=False)
+@router.get(LOOKUP, needs=topic(T.LOOKUP))
+@router.get(OLD_LOOKUP, include_in_schema=False, needs=topic(T.LOOKUP))
 async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The broker that serves a topic. Never creates it."""
     namespace = await broker.ownership.namespace(topic)
@@ -38,8 +41,8 @@ async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) ->
     )
 
 
-@router.get(LOOKUP + "/bundle")
-@router.get(OLD_LOOKUP + "/bundle", include_in_schema=False)
+@router.get(LOOKUP + "/bundle", needs=namespace(N.GET_BUNDLE))
+@router.get(OLD_LOOKUP + "/bundle", include_in_schema=False, needs=namespace(N.GET_BUNDLE))
 async def lookup_bundle(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The bundle that a topic is in, as bare text."""
     return text(await broker.ownership.bundle_of(topic))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     BrokerOf,
@@ -25,17 +26,18 @@ from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import ANALYZED_ENTRIES_MAX, LEDGERS_PER_TURN_MAX, SHOWN_PAYLOAD_BYTES_MAX
+from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.position import LATEST, Position
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["messages"])
+router = Guarded(prefix=TOPICS, tags=["messages"])
 
 _ONE = "/{topic}/subscription/{subscription}"
 _READ_ENTRIES = 500
 _READ_BYTES = 4 << 20
 
 
-@router.get(_ONE + "/position/{place}")
+@router.get(_ONE + "/position/{place}", needs=topic(T.PEEK_MESSAGES, of_subscription=True))
 async def peek(topic: TopicOf, name: SubscriptionOf, place: str, broker: BrokerOf) -> Response:
     """The entry at a place among those that are not acknowledged; the first has place 1.
 
@@ -58,14 +60,14 @@ async def peek(topic: TopicOf, name: SubscriptionOf, place: str, broker: BrokerO
     raise fail(404, "There are not so many messages that are not acknowledged")
 
 
-@router.get("/{topic}/ledger/{ledger}/entry/{entry}")
+@router.get("/{topic}/ledger/{ledger}/entry/{entry}", needs=topic(T.PEEK_MESSAGES))
 async def message_by_id(topic: TopicOf, ledger: str, entry: str, broker: BrokerOf) -> Response:
     """The entry with an id; 404 unless the topic has it."""
     wanted = Position(number(ledger), number(entry))
     return await _message(broker, await _single(broker, topic), wanted)
 
 
-@router.get("/{topic}/examinemessage")
+@router.get("/{topic}/examinemessage", needs=topic(T.PEEK_MESSAGES))
 async def examine(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The entry at a place from either end of a topic; the first and the last have place 1."""
     end = request.query_params.get("initialPosition", "latest")
@@ -82,7 +84,7 @@ async def examine(topic: TopicOf, request: Request, broker: BrokerOf) -> Respons
     return await _message(broker, loaded, loaded.ledger.position_at(index))
 
 
-@router.get("/{topic}/backlog")
+@router.get("/{topic}/backlog", needs=topic(T.GET_BACKLOG_SIZE))
 async def offline_stats(topic: TopicOf, broker: BrokerOf) -> Response:
     """What is stored, and what not acknowledged, in the shape of Pulsar's offline statistics."""
     loaded = await _single(broker, topic)
@@ -112,7 +114,7 @@ async def offline_stats(topic: TopicOf, broker: BrokerOf) -> Response:
     )
 
 
-@router.put("/{topic}/backlogSize")
+@router.put("/{topic}/backlogSize", needs=topic(T.GET_BACKLOG_SIZE))
 async def backlog_size(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Bytes from a message on, about."""
     start = position(await json_object(request))
@@ -120,7 +122,7 @@ async def backlog_size(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
     return value(ledger.bytes_after(Position(start.ledger_id, start.entry_id - 1)))
 
 
-@router.post(_ONE + "/analyzeBacklog")
+@router.post(_ONE + "/analyzeBacklog", needs=topic(T.CONSUME, of_subscription=True))
 async def analyze_backlog(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
-from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
 from pulsark import __version__
+from pulsark.admin.http.guard import Guarded, open_to_all
 from pulsark.admin.http.requests import BrokerOf, StatsOf
 from pulsark.admin.http.streams import streamed
 from pulsark.config.settings import Settings
@@ -24,7 +24,7 @@ from pulsark.dispatch.stats.stats import Stats
 from pulsark.limits import METRICS_PER_TURN_MAX
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(tags=["metrics"])
+router = Guarded(tags=["metrics"])
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,7 +32,7 @@ Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]
 
 
-@router.get("/metrics")
+@router.get("/metrics", needs=open_to_all)
 async def metrics(broker: BrokerOf, stats: StatsOf) -> StreamingResponse:
     """All metrics of this broker."""
     return streamed(_lines(broker, stats), CONTENT_TYPE)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from fastapi import APIRouter
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, namespace
 from pulsark.admin.http.paths import BUNDLE
 from pulsark.admin.http.requests import BrokerOf, NamespaceOf, done, unquoted
 from pulsark.admin.pulsar.bundles import checked_bundle
@@ -23,16 +23,19 @@ from pulsark.dispatch.model.interfaces import is_system_subscription
 from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.paths import managed_ledger_path
+from pulsark.security.operations import NamespaceOperation as N
 from pulsark.storage.managed_ledger.managed_ledger import read_record
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["subscriptions"])
+router = Guarded(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["subscriptions"])
 
 
-@router.post("/clearBacklog")
-@router.post("/clearBacklog/{subscription}")
-@router.post(BUNDLE + "/clearBacklog")
-@router.post(BUNDLE + "/clearBacklog/{subscription}")
+@router.post("/clearBacklog", needs=namespace(N.CLEAR_BACKLOG))
+@router.post("/clearBacklog/{subscription}", needs=namespace(N.CLEAR_BACKLOG, of_subscription=True))
+@router.post(BUNDLE + "/clearBacklog", needs=namespace(N.CLEAR_BACKLOG))
+@router.post(
+    BUNDLE + "/clearBacklog/{subscription}", needs=namespace(N.CLEAR_BACKLOG, of_subscription=True)
+)
 async def clear_backlog(
     name: NamespaceOf, broker: BrokerOf, bundle: str = "", subscription: str = ""
 ) -> Response:
@@ -41,8 +44,10 @@ async def clear_backlog(
     return done()
 
 
-@router.post("/unsubscribe/{subscription}")
-@router.post(BUNDLE + "/unsubscribe/{subscription}")
+@router.post("/unsubscribe/{subscription}", needs=namespace(N.UNSUBSCRIBE, of_subscription=True))
+@router.post(
+    BUNDLE + "/unsubscribe/{subscription}", needs=namespace(N.UNSUBSCRIBE, of_subscription=True)
+)
 async def unsubscribe(
     name: NamespaceOf, subscription: str, broker: BrokerOf, bundle: str = ""
 ) -> Response:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import (
+    READ,
+    WRITE,
+    Guarded,
+    namespace,
+    namespace_policy,
+    superuser,
+    tenant,
+)
 from pulsark.admin.http.requests import (
     BrokerOf,
     NamespaceOf,
@@ -28,13 +37,15 @@ from pulsark.admin.pulsar.policy_table import NEUTRAL, policies_of
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.metadata.namespaces import Namespace, check_boundaries, even_boundaries
+from pulsark.security.operations import NamespaceOperation as N
+from pulsark.security.operations import TenantOperation as Te
 
-router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
+router = Guarded(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
 _MODES = ("PERSISTENT", "NON_PERSISTENT", "ALL")
 
 
-@router.get("/{tenant}")
+@router.get("/{tenant}", needs=tenant(Te.LIST_NAMESPACES))
 async def list_namespaces(tenant: str, broker: BrokerOf) -> Response:
     """Names of a tenant's namespaces."""
     name = name_part("tenant", tenant)
@@ -43,13 +54,13 @@ async def list_namespaces(tenant: str, broker: BrokerOf) -> Response:
     return value(await broker.resources.namespaces.list(name))
 
 
-@router.get("/{tenant}/{namespace}")
+@router.get("/{tenant}/{namespace}", needs=namespace_policy("ALL", READ))
 async def get_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
     """A namespace's policies."""
     return value(_policies(await existing_namespace(broker, name)))
 
 
-@router.put("/{tenant}/{namespace}")
+@router.put("/{tenant}/{namespace}", needs=tenant(Te.CREATE_NAMESPACE))
 async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Add a namespace; the body may say how many bundles it has and where it is replicated."""
     given = await json_object(request)
@@ -65,7 +76,7 @@ async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
     return done()
 
 
-@router.delete("/{tenant}/{namespace}")
+@router.delete("/{tenant}/{namespace}", needs=tenant(Te.DELETE_NAMESPACE))
 async def delete_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Remove a namespace; with ``force`` also its topics."""
     await existing_namespace(broker, name)
@@ -76,7 +87,7 @@ async def delete_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
     return done()
 
 
-@router.get("/{tenant}/{namespace}/topics")
+@router.get("/{tenant}/{namespace}/topics", needs=namespace(N.GET_TOPICS))
 async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Full names of a namespace's topics, each partition by itself."""
     mode = request.query_params.get("mode", "PERSISTENT")
@@ -93,13 +104,13 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
     return streamed(json_list(topics))
 
 
-@router.get("/{tenant}/{namespace}/replication")
+@router.get("/{tenant}/{namespace}/replication", needs=namespace_policy("REPLICATION", READ))
 async def get_replication(name: NamespaceOf, broker: BrokerOf) -> Response:
     """The clusters a namespace is in."""
     return value(list((await existing_namespace(broker, name)).replication_clusters))
 
 
-@router.post("/{tenant}/{namespace}/replication")
+@router.post("/{tenant}/{namespace}/replication", needs=namespace_policy("REPLICATION", WRITE))
 async def set_replication(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Say which clusters a namespace is in."""
     await existing_namespace(broker, name)
@@ -113,7 +124,7 @@ async def set_replication(name: NamespaceOf, request: Request, broker: BrokerOf)
     return empty()
 
 
-@router.put("/{tenant}/{namespace}/unload")
+@router.put("/{tenant}/{namespace}/unload", needs=superuser)
 async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
     """Close the namespace's topics; clients connect anew and load them again."""
     await existing_namespace(broker, name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import WRITE, Guarded, both, namespace, namespace_policy, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     AnyTopicOf,
@@ -28,12 +29,14 @@ from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.records import InUseError
 from pulsark.metadata.topic_resources import PartitionedTopic
+from pulsark.security.operations import NamespaceOperation as N
+from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["topics"])
+router = Guarded(prefix=TOPICS, tags=["topics"])
 
 
-@router.get("/partitioned")
+@router.get("/partitioned", needs=namespace(N.GET_TOPICS))
 async def list_partitioned(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Names of a namespace's topics that have partitions."""
     if await broker.resources.namespaces.get(name) is None:
@@ -46,7 +49,7 @@ async def list_partitioned(name: NamespaceOf, request: Request, broker: BrokerOf
     return value([topic for topic in found if not topic.rpartition("/")[2].startswith(hidden)])
 
 
-@router.get("/{topic}/partitions")
+@router.get("/{topic}/partitions", needs=topic(T.LOOKUP))
 async def get_partitions(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """How many partitions a topic has: 0 if it is not partitioned."""
     count = await broker.creation.partition_count(
@@ -59,7 +62,10 @@ async def get_partitions(topic: AnyTopicOf, request: Request, broker: BrokerOf) 
     return value(metadata)
 
 
-@router.put("/{topic}/partitions")
+@router.put(
+    "/{topic}/partitions",
+    needs=both(namespace_policy("PARTITION", WRITE), namespace(N.CREATE_TOPIC)),
+)
 async def create_partitioned(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Create a topic with partitions."""
     body = await json_body(request)
@@ -80,7 +86,7 @@ async def create_partitioned(topic: AnyTopicOf, request: Request, broker: Broker
     return done()
 
 
-@router.post("/{topic}/partitions")
+@router.post("/{topic}/partitions", needs=namespace_policy("PARTITION", WRITE))
 async def update_partitions(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Raise a topic's number of partitions."""
     wanted = integer(await json_body(request), "The number of partitions")
@@ -95,7 +101,7 @@ async def update_partitions(topic: AnyTopicOf, request: Request, broker: BrokerO
     return done()
 
 
-@router.delete("/{topic}/partitions")
+@router.delete("/{topic}/partitions", needs=namespace(N.DELETE_TOPIC))
 async def delete_partitioned(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Delete a topic with all its partitions."""
     if await broker.resources.partitioned_topics.record(topic) is None:
@@ -109,7 +115,7 @@ async def delete_partitioned(topic: AnyTopicOf, request: Request, broker: Broker
     return done()
 
 
-@router.post("/{topic}/createMissedPartitions")
+@router.post("/{topic}/createMissedPartitions", needs=namespace(N.CREATE_TOPIC))
 async def create_missed_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Load each partition once, which makes what is missing."""
     for part in parts_of(topic, await existing(broker, topic)):
@@ -117,7 +123,7 @@ async def create_missed_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Respo
     return done()
 
 
-@router.get("/{topic}/partitioned-internalStats")
+@router.get("/{topic}/partitioned-internalStats", needs=topic(T.GET_STATS))
 async def partitioned_internal_stats(
     topic: AnyTopicOf, broker: BrokerOf, stats: StatsOf
 ) -> Response:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, Rights, RightsOf, in_body, namespace
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     AnyTopicOf,
@@ -26,30 +27,32 @@ from pulsark.dispatch.broker import Broker
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import GRANTS_PER_NAMESPACE_MAX, ROLE_CHARS_MAX
 from pulsark.security import grants
+from pulsark.security.operations import GeneralOperation as G
+from pulsark.security.operations import NamespaceOperation as N
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(tags=["permissions"])
+router = Guarded(tags=["permissions"])
 
 _NAMESPACES = "/admin/v2/namespaces"
 _OF_NAMESPACE = _NAMESPACES + "/{tenant}/{namespace}/permissions"
 _OF_TOPIC = TOPICS + "/{topic}/permissions"
 
 
-@router.get(_OF_NAMESPACE)
+@router.get(_OF_NAMESPACE, needs=namespace(N.GET_PERMISSION))
 async def get_permissions(name: NamespaceOf, broker: BrokerOf) -> Response:
     """What each role may do in a namespace."""
     namespace = await existing_namespace(broker, name)
     return value(grants.granted(namespace.policies, grants.NAMESPACE))
 
 
-@router.get(_OF_NAMESPACE + "/subscription")
+@router.get(_OF_NAMESPACE + "/subscription", needs=namespace(N.GET_PERMISSION))
 async def get_of_subscriptions(name: NamespaceOf, broker: BrokerOf) -> Response:
     """The roles that may use a subscription, by its name."""
     namespace = await existing_namespace(broker, name)
     return value(grants.granted(namespace.policies, grants.SUBSCRIPTIONS))
 
 
-@router.post(_OF_NAMESPACE + "/{role}")
+@router.post(_OF_NAMESPACE + "/{role}", needs=namespace(N.GRANT_PERMISSION))
 async def grant(name: NamespaceOf, role: str, request: Request, broker: BrokerOf) -> Response:
     """Say what a role may do in a namespace."""
     who, actions = _role(role), _actions(await json_body(request))
@@ -57,7 +60,7 @@ async def grant(name: NamespaceOf, role: str, request: Request, broker: BrokerOf
     return done()
 
 
-@router.delete(_OF_NAMESPACE + "/{role}")
+@router.delete(_OF_NAMESPACE + "/{role}", needs=namespace(N.REVOKE_PERMISSION))
 async def revoke(name: NamespaceOf, role: str, broker: BrokerOf) -> Response:
     """Take what a role may do in a namespace."""
     who = _role(role)
@@ -65,7 +68,7 @@ async def revoke(name: NamespaceOf, role: str, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.post(_OF_NAMESPACE + "/subscription/{subscription}")
+@router.post(_OF_NAMESPACE + "/subscription/{subscription}", needs=namespace(N.GRANT_PERMISSION))
 async def grant_on_subscription(
     name: NamespaceOf, subscription: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -76,7 +79,7 @@ async def grant_on_subscription(
     return done()
 
 
-@router.delete(_OF_NAMESPACE + "/{subscription}/{role}")
+@router.delete(_OF_NAMESPACE + "/{subscription}/{role}", needs=namespace(N.REVOKE_PERMISSION))
 async def revoke_on_subscription(
     name: NamespaceOf, subscription: str, role: str, broker: BrokerOf
 ) -> Response:
@@ -86,23 +89,23 @@ async def revoke_on_subscription(
     return done()
 
 
-@router.post(_NAMESPACES + "/grantPermissionsOnTopics")
-async def grant_on_topics(request: Request, broker: BrokerOf) -> Response:
+@router.post(_NAMESPACES + "/grantPermissionsOnTopics", needs=in_body(G.ADMINISTER_TENANT))
+async def grant_on_topics(request: Request, broker: BrokerOf, rights: RightsOf) -> Response:
     """Say what roles may do on topics, many at once."""
-    for topic, role, given in await _listed(request, broker):
+    for topic, role, given in await _listed(request, broker, rights):
         await _grant_on_topic(broker, topic, role, _actions(given))
     return done()
 
 
-@router.post(_NAMESPACES + "/revokePermissionsOnTopics")
-async def revoke_on_topics(request: Request, broker: BrokerOf) -> Response:
+@router.post(_NAMESPACES + "/revokePermissionsOnTopics", needs=in_body(G.ADMINISTER_TENANT))
+async def revoke_on_topics(request: Request, broker: BrokerOf, rights: RightsOf) -> Response:
     """Take what roles may do on topics, many at once."""
-    for topic, role, _ in await _listed(request, broker):
+    for topic, role, _ in await _listed(request, broker, rights):
         await _revoke_on_topic(broker, topic, role)
     return done()
 
 
-@router.get(_OF_TOPIC)
+@router.get(_OF_TOPIC, needs=namespace(N.GET_PERMISSION))
 async def get_of_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """What each role may do on a topic: that of its namespace, and its own."""
     await _check_there(broker, topic)
@@ -110,7 +113,7 @@ async def get_of_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(grants.granted_on_topic(namespace.policies, str(topic.base)))
 
 
-@router.post(_OF_TOPIC + "/{role}")
+@router.post(_OF_TOPIC + "/{role}", needs=namespace(N.GRANT_PERMISSION))
 async def grant_on_topic(
     topic: AnyTopicOf, role: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -120,7 +123,7 @@ async def grant_on_topic(
     return done()
 
 
-@router.delete(_OF_TOPIC + "/{role}")
+@router.delete(_OF_TOPIC + "/{role}", needs=namespace(N.REVOKE_PERMISSION))
 async def revoke_on_topic(topic: AnyTopicOf, role: str, broker: BrokerOf) -> Response:
     """Take what a role may do on a topic; 412 if it has nothing there."""
     await _check_there(broker, topic)
@@ -163,7 +166,9 @@ async def _change(broker: Broker, namespace: str, edit: Edit) -> None:
     await of_namespace(broker, namespace)(bounded)
 
 
-async def _listed(request: Request, broker: Broker) -> list[tuple[TopicName, str, Any]]:
+async def _listed(
+    request: Request, broker: Broker, rights: Rights
+) -> list[tuple[TopicName, str, Any]]:
     """Topic, role and actions of each item in the body; 404 if a topic is missing."""
     found = await json_body(request)
     if not isinstance(found, list):
@@ -173,6 +178,7 @@ async def _listed(request: Request, broker: Broker) -> list[tuple[TopicName, str
         if not isinstance(item, dict) or not isinstance(item.get("topic"), str):
             raise fail(400, "Each item of the body has a topic, a role and actions")
         topic = TopicName.parse(item["topic"])
+        await rights.check_topic(G.ADMINISTER_TENANT, topic)
         await _check_there(broker, topic)
         listed.append((topic, _checked(item.get("role")), item.get("actions")))
     return listed

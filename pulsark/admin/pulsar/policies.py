@@ -6,11 +6,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.responses import Response
 from starlette.convertors import register_url_convertor
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import (
+    READ,
+    WRITE,
+    Guarded,
+    namespace_policy,
+    tenant_admin,
+    topic_policy,
+)
 from pulsark.admin.http.paths import TOPICS, one_of
 from pulsark.admin.http.requests import (
     AnyTopicOf,
@@ -27,6 +35,7 @@ from pulsark.admin.http.requests import (
     value,
 )
 from pulsark.admin.pulsar.partitioned import is_there
+from pulsark.admin.pulsar.policy_rights import NAMESPACE_POLICY, TOPIC_POLICY
 from pulsark.admin.pulsar.policy_table import (
     APPLIED_TO_TOPICS,
     NAMESPACE_POLICIES,
@@ -43,7 +52,7 @@ from pulsark.metadata.namespaces import Namespace
 from pulsark.metadata.resources import initial_policies
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(tags=["policies"])
+router = Guarded(tags=["policies"])
 
 Json = dict[str, Any]
 Edit = Callable[[Json], None]
@@ -113,7 +122,7 @@ def _edited(old: Mapping[str, Any], edit: Edit) -> Json:
 # -- any policy --------------------------------------------------------------------------------
 
 
-@router.get(_NAMESPACE + "/{policy:nspolicy}")
+@router.get(_NAMESPACE + "/{policy:nspolicy}", needs=NAMESPACE_POLICY)
 async def get_namespace_policy(
     name: NamespaceOf, policy: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -125,8 +134,8 @@ async def get_namespace_policy(
     return _answer(policies.get(row.key), place)
 
 
-@router.put(_NAMESPACE + "/{policy:nspolicy}")
-@router.post(_NAMESPACE + "/{policy:nspolicy}")
+@router.put(_NAMESPACE + "/{policy:nspolicy}", needs=NAMESPACE_POLICY)
+@router.post(_NAMESPACE + "/{policy:nspolicy}", needs=NAMESPACE_POLICY)
 async def set_namespace_policy(
     name: NamespaceOf, policy: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -136,7 +145,7 @@ async def set_namespace_policy(
     return done()
 
 
-@router.delete(_NAMESPACE + "/{policy:nspolicy}")
+@router.delete(_NAMESPACE + "/{policy:nspolicy}", needs=NAMESPACE_POLICY)
 async def remove_namespace_policy(name: NamespaceOf, policy: str, broker: BrokerOf) -> Response:
     """Remove one policy of a namespace: what held before it was ever set holds again."""
     await existing_namespace(broker, name)
@@ -144,7 +153,7 @@ async def remove_namespace_policy(name: NamespaceOf, policy: str, broker: Broker
     return done()
 
 
-@router.get(_TOPIC + "/{policy:topicpolicy}")
+@router.get(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY)
 async def get_topic_policy(
     base: BaseOf, policy: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -163,8 +172,8 @@ async def get_topic_policy(
     return done() if found is None else value(found)
 
 
-@router.put(_TOPIC + "/{policy:topicpolicy}")
-@router.post(_TOPIC + "/{policy:topicpolicy}")
+@router.put(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY)
+@router.post(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY)
 async def set_topic_policy(
     base: BaseOf, policy: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -173,14 +182,14 @@ async def set_topic_policy(
     return done()
 
 
-@router.delete(_TOPIC + "/{policy:topicpolicy}")
+@router.delete(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY)
 async def remove_topic_policy(base: BaseOf, policy: str, broker: BrokerOf) -> Response:
     """Remove one policy of a topic: its namespace's holds again."""
     await _remove(*TOPIC_POLICIES[policy], _of_topic(broker, base), {})
     return done()
 
 
-@router.delete(_TOPIC + "/policies")
+@router.delete(_TOPIC + "/policies", needs=topic_policy("MAX_PRODUCERS", WRITE))
 async def remove_topic_policies(base: BaseOf, broker: BrokerOf) -> Response:
     """Remove all policies of a topic."""
     await _of_topic(broker, base)(dict.clear)
@@ -250,7 +259,7 @@ async def _remove(
 # -- properties one by one ---------------------------------------------------------------------
 
 
-@router.get(_NAMESPACE + "/property/{key}")
+@router.get(_NAMESPACE + "/property/{key}", needs=tenant_admin)
 async def get_property(name: NamespaceOf, key: str, broker: BrokerOf) -> Response:
     """The bare text of one property of a namespace."""
     policies = (await existing_namespace(broker, name)).policies
@@ -258,7 +267,7 @@ async def get_property(name: NamespaceOf, key: str, broker: BrokerOf) -> Respons
     return empty() if found is None else text(found)
 
 
-@router.put(_NAMESPACE + "/property/{key}/{content}")
+@router.put(_NAMESPACE + "/property/{key}/{content}", needs=tenant_admin)
 async def set_property(name: NamespaceOf, key: str, content: str, broker: BrokerOf) -> Response:
     """Add one property to a namespace."""
     await existing_namespace(broker, name)
@@ -271,7 +280,7 @@ async def set_property(name: NamespaceOf, key: str, content: str, broker: Broker
     return done()
 
 
-@router.delete(_NAMESPACE + "/property/{key}")
+@router.delete(_NAMESPACE + "/property/{key}", needs=tenant_admin)
 async def remove_property(name: NamespaceOf, key: str, broker: BrokerOf) -> Response:
     """Remove one property of a namespace; answers what it was."""
     before = (await existing_namespace(broker, name)).policies.get("properties", {})
@@ -296,13 +305,13 @@ def _quota_kind(request: Request) -> str:
     return kind
 
 
-@router.get(_NAMESPACE + "/backlogQuotaMap")
+@router.get(_NAMESPACE + "/backlogQuotaMap", needs=namespace_policy("BACKLOG", READ))
 async def get_namespace_quotas(name: NamespaceOf, broker: BrokerOf) -> Response:
     """The backlog quotas of a namespace by their kind."""
     return value((await existing_namespace(broker, name)).policies.get(BACKLOG_QUOTAS, {}))
 
 
-@router.post(_NAMESPACE + "/backlogQuota")
+@router.post(_NAMESPACE + "/backlogQuota", needs=namespace_policy("BACKLOG", WRITE))
 async def set_namespace_quota(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Set a backlog quota of a namespace."""
     await existing_namespace(broker, name)
@@ -310,7 +319,7 @@ async def set_namespace_quota(name: NamespaceOf, request: Request, broker: Broke
     return done()
 
 
-@router.delete(_NAMESPACE + "/backlogQuota")
+@router.delete(_NAMESPACE + "/backlogQuota", needs=namespace_policy("BACKLOG", WRITE))
 async def remove_namespace_quota(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Remove a backlog quota of a namespace."""
     await existing_namespace(broker, name)
@@ -318,7 +327,7 @@ async def remove_namespace_quota(name: NamespaceOf, request: Request, broker: Br
     return done()
 
 
-@router.get(_TOPIC + "/backlogQuotaMap")
+@router.get(_TOPIC + "/backlogQuotaMap", needs=topic_policy("BACKLOG", READ))
 async def get_topic_quotas(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
     """The backlog quotas of a topic by their kind."""
     own = await broker.resources.topic_policies.get(base)
@@ -328,14 +337,14 @@ async def get_topic_quotas(base: BaseOf, request: Request, broker: BrokerOf) -> 
     return value(applied(BACKLOG_QUOTAS, broker.settings, own, namespace))
 
 
-@router.post(_TOPIC + "/backlogQuota")
+@router.post(_TOPIC + "/backlogQuota", needs=topic_policy("BACKLOG", WRITE))
 async def set_topic_quota(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
     """Set a backlog quota of a topic."""
     await _set_quota(request, _of_topic(broker, base))
     return done()
 
 
-@router.delete(_TOPIC + "/backlogQuota")
+@router.delete(_TOPIC + "/backlogQuota", needs=topic_policy("BACKLOG", WRITE))
 async def remove_topic_quota(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
     """Remove a backlog quota of a topic."""
     await _remove_quota(request, _of_topic(broker, base))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, tenant_admin, topic
 from pulsark.admin.http.requests import (
     BrokerOf,
     flag,
@@ -26,9 +27,10 @@ from pulsark.dispatch.policies.schemas import NO_VERSION, StoredSchema
 from pulsark.limits import TOPIC_PROPERTIES_MAX
 from pulsark.schemas import key_value
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
+from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
+router = Guarded(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
 
 
 async def _topic(request: Request, broker: BrokerOf) -> TopicName:
@@ -56,26 +58,26 @@ SchemaTopicOf = Annotated[TopicName, Depends(_topic)]
 PayloadOf = Annotated[SchemaData, Depends(_payload)]
 
 
-@router.get("/schema")
+@router.get("/schema", needs=topic(T.GET_METADATA))
 async def newest_schema(topic: SchemaTopicOf, broker: BrokerOf) -> Response:
     """A topic's newest schema."""
     return value(_stored(await broker.schemas.get(topic)))
 
 
-@router.get("/schema/{version}")
+@router.get("/schema/{version}", needs=topic(T.GET_METADATA))
 async def schema_version(topic: SchemaTopicOf, version: str, broker: BrokerOf) -> Response:
     """One version of a topic's schema."""
     return value(_stored(await broker.schemas.get(topic, number(version))))
 
 
-@router.get("/schemas")
+@router.get("/schemas", needs=topic(T.GET_METADATA))
 async def all_schemas(topic: SchemaTopicOf, broker: BrokerOf) -> Response:
     """All versions since the last deletion."""
     found = await broker.schemas.all(topic)
     return value({"getSchemaResponses": [_stored(each) for each in found]})
 
 
-@router.get("/metadata")
+@router.get("/metadata", needs=topic(T.GET_METADATA))
 async def schema_metadata(topic: SchemaTopicOf, broker: BrokerOf) -> Response:
     """Where the versions are, were they in ledgers: the entry of each is its number."""
     places = [
@@ -87,7 +89,7 @@ async def schema_metadata(topic: SchemaTopicOf, broker: BrokerOf) -> Response:
     return value({"info": places[-1], "index": places})
 
 
-@router.post("/schema")
+@router.post("/schema", needs=topic(T.PRODUCE))
 async def upload_schema(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerOf) -> Response:
     """Add a schema, if the strategy allows it."""
     strategy = broker.schema_admission.strategy(topic, await broker.policy_source.current(topic))
@@ -95,7 +97,7 @@ async def upload_schema(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerO
     return value({"version": {"version": version}})
 
 
-@router.post("/producerSchema")
+@router.post("/producerSchema", needs=topic(T.PRODUCE))
 async def bring_schema(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerOf) -> Response:
     """Add a schema as a producer that brings it: only if clients may. Pulsark's own.
 
@@ -106,7 +108,7 @@ async def bring_schema(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerOf
     return value({"schemaVersion": version.hex()})
 
 
-@router.delete("/schema")
+@router.delete("/schema", needs=tenant_admin)
 async def delete_schema(topic: SchemaTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Delete the schema; ``force`` forgets its versions too, and the next one is 0."""
     if flag(request, "force"):
@@ -115,13 +117,13 @@ async def delete_schema(topic: SchemaTopicOf, request: Request, broker: BrokerOf
     return value({"version": await broker.schemas.delete(topic)})
 
 
-@router.post("/version")
+@router.post("/version", needs=topic(T.GET_METADATA))
 async def version_of_schema(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerOf) -> Response:
     """The version that a schema is registered as, or -1."""
     return value({"version": await broker.schemas.version_of(topic, schema)})
 
 
-@router.post("/compatibility")
+@router.post("/compatibility", needs=tenant_admin)
 async def is_compatible(topic: SchemaTopicOf, schema: PayloadOf, broker: BrokerOf) -> Response:
     """Whether a schema could be added."""
     strategy = broker.schema_admission.strategy(topic, await broker.policy_source.current(topic))

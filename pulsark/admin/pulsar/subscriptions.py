@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     AnyTopicOf,
@@ -38,18 +39,19 @@ from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics.consumer_admission import check_subscription_name
 from pulsark.limits import ADMIN_ACKS_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.runtime import new_done
+from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.cursor.cursor import Ack
 from pulsark.wire.ack_set import full_mask, words_of_mask
 from pulsark.wire.position import EARLIEST, LATEST, Position
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["subscriptions"])
+router = Guarded(prefix=TOPICS, tags=["subscriptions"])
 
 _ONE = "/{topic}/subscription/{subscription}"
 SKIP_MAX = 100_000_000
 
 
-@router.get("/{topic}/subscriptions")
+@router.get("/{topic}/subscriptions", needs=topic(T.GET_SUBSCRIPTIONS))
 async def list_subscriptions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Names of a topic's subscriptions."""
     names: dict[str, None] = {}
@@ -58,7 +60,7 @@ async def list_subscriptions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(list(names))
 
 
-@router.put(_ONE)
+@router.put(_ONE, needs=topic(T.SUBSCRIBE, of_subscription=True))
 async def create_subscription(
     topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -89,7 +91,7 @@ async def create_subscription(
     return done()
 
 
-@router.delete(_ONE)
+@router.delete(_ONE, needs=topic(T.UNSUBSCRIBE, of_subscription=True))
 async def delete_subscription(
     topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -107,7 +109,7 @@ async def delete_subscription(
     return done()
 
 
-@router.post(_ONE + "/skip_all")
+@router.post(_ONE + "/skip_all", needs=topic(T.SKIP, of_subscription=True))
 async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """Acknowledge everything there is."""
     for subscription in await _subscriptions(broker, topic, name):
@@ -115,7 +117,7 @@ async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Re
     return done()
 
 
-@router.post(_ONE + "/skip/{count}")
+@router.post(_ONE + "/skip/{count}", needs=topic(T.SKIP, of_subscription=True))
 async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerOf) -> Response:
     """Acknowledge the next ``count`` entries."""
     skipped = number(count, high=SKIP_MAX)
@@ -126,7 +128,7 @@ async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerO
     return done()
 
 
-@router.post(_ONE + "/resetcursor/{timestamp}")
+@router.post(_ONE + "/resetcursor/{timestamp}", needs=topic(T.RESET_CURSOR, of_subscription=True))
 async def reset_by_time(
     topic: TopicOf, name: SubscriptionOf, timestamp: str, broker: BrokerOf
 ) -> Response:
@@ -137,7 +139,7 @@ async def reset_by_time(
     return done()
 
 
-@router.post(_ONE + "/resetcursor")
+@router.post(_ONE + "/resetcursor", needs=topic(T.RESET_CURSOR, of_subscription=True))
 async def reset_by_id(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -163,7 +165,9 @@ async def reset_by_id(
     return done()
 
 
-@router.post(_ONE + "/expireMessages/{seconds}")
+@router.post(
+    _ONE + "/expireMessages/{seconds}", needs=topic(T.EXPIRE_MESSAGES, of_subscription=True)
+)
 async def expire_by_age(
     topic: TopicOf, name: SubscriptionOf, seconds: str, broker: BrokerOf
 ) -> Response:
@@ -172,7 +176,7 @@ async def expire_by_age(
     return done()
 
 
-@router.post("/{topic}/all_subscription/expireMessages/{seconds}")
+@router.post("/{topic}/all_subscription/expireMessages/{seconds}", needs=topic(T.EXPIRE_MESSAGES))
 async def expire_all_by_age(topic: TopicOf, seconds: str, broker: BrokerOf) -> Response:
     """The same for all subscriptions."""
     age = number(seconds, low=1)
@@ -181,7 +185,7 @@ async def expire_all_by_age(topic: TopicOf, seconds: str, broker: BrokerOf) -> R
     return done()
 
 
-@router.post(_ONE + "/expireMessages")
+@router.post(_ONE + "/expireMessages", needs=topic(T.EXPIRE_MESSAGES, of_subscription=True))
 async def expire_by_id(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -196,7 +200,7 @@ async def expire_by_id(
     return done()
 
 
-@router.post(_ONE + "/acknowledge")
+@router.post(_ONE + "/acknowledge", needs=topic(T.CONSUME, of_subscription=True))
 async def acknowledge(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -219,7 +223,7 @@ async def acknowledge(
     return done()
 
 
-@router.post(_ONE + "/restore/{timestamp}")
+@router.post(_ONE + "/restore/{timestamp}", needs=topic(T.RESET_CURSOR, of_subscription=True))
 async def restore(
     topic: TopicOf, name: SubscriptionOf, timestamp: str, broker: BrokerOf
 ) -> Response:
@@ -243,7 +247,7 @@ async def restore(
     return done()
 
 
-@router.get(_ONE + "/properties")
+@router.get(_ONE + "/properties", needs=topic(T.CONSUME, of_subscription=True))
 async def get_properties(topic: AnyTopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """A subscription's properties. Where nothing is stored they are not, either."""
     if not topic.is_persistent:
@@ -255,7 +259,7 @@ async def get_properties(topic: AnyTopicOf, name: SubscriptionOf, broker: Broker
     return value(dict(found[0].properties))
 
 
-@router.put(_ONE + "/properties")
+@router.put(_ONE + "/properties", needs=topic(T.SUBSCRIBE, of_subscription=True))
 async def set_properties(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -266,14 +270,20 @@ async def set_properties(
     return done()
 
 
-@router.get(_ONE + "/replicatedSubscriptionStatus")
+@router.get(
+    _ONE + "/replicatedSubscriptionStatus",
+    needs=topic(T.GET_REPLICATED_SUBSCRIPTION_STATUS, of_subscription=True),
+)
 async def get_replicated(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """Whether the subscription's state is to be replicated, for each partition."""
     found = await _subscriptions(broker, topic, name)
     return value({str(one.topic.name): one.replicated for one in found})
 
 
-@router.post(_ONE + "/replicatedSubscriptionStatus")
+@router.post(
+    _ONE + "/replicatedSubscriptionStatus",
+    needs=topic(T.SET_REPLICATED_SUBSCRIPTION_STATUS, of_subscription=True),
+)
 async def set_replicated(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, tenant
 from pulsark.admin.http.requests import (
     BrokerOf,
     done,
@@ -17,17 +18,18 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.dispatch.broker import Broker
 from pulsark.metadata.resources import Tenant
+from pulsark.security.operations import TenantOperation as Te
 
-router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
+router = Guarded(prefix="/admin/v2/tenants", tags=["tenants"])
 
 
-@router.get("")
+@router.get("", needs=tenant(Te.LIST_TENANTS))
 async def list_tenants(broker: BrokerOf) -> Response:
     """Names of all tenants."""
     return value(await broker.resources.tenants.list())
 
 
-@router.get("/{tenant}")
+@router.get("/{tenant}", needs=tenant(Te.GET_TENANT))
 async def get_tenant(tenant: str, broker: BrokerOf) -> Response:
     """A tenant's administrators and clusters."""
     found = await broker.resources.tenants.get(name_part("tenant", tenant))
@@ -41,7 +43,7 @@ async def get_tenant(tenant: str, broker: BrokerOf) -> Response:
     )
 
 
-@router.put("/{tenant}")
+@router.put("/{tenant}", needs=tenant(Te.CREATE_TENANT))
 async def create_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
     """Add a tenant."""
     name = name_part("tenant", tenant)
@@ -49,7 +51,7 @@ async def create_tenant(tenant: str, request: Request, broker: BrokerOf) -> Resp
     return done()
 
 
-@router.post("/{tenant}")
+@router.post("/{tenant}", needs=tenant(Te.UPDATE_TENANT))
 async def update_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
     """Replace a tenant's administrators and clusters."""
     name = name_part("tenant", tenant)
@@ -57,7 +59,7 @@ async def update_tenant(tenant: str, request: Request, broker: BrokerOf) -> Resp
     return done()
 
 
-@router.delete("/{tenant}")
+@router.delete("/{tenant}", needs=tenant(Te.DELETE_TENANT))
 async def delete_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
     """Remove a tenant; with ``force`` also its namespaces and their topics."""
     name = name_part("tenant", tenant)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import AnyTopicOf, BrokerOf, StatsOf, flag, value
 from pulsark.admin.pulsar.partitioned import existing, parts_of
@@ -14,14 +15,15 @@ from pulsark.admin.pulsar.query_lag import reading
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.model.interfaces import AnyTopic
 from pulsark.dispatch.stats.stats import Stats
+from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["topics"])
+router = Guarded(prefix=TOPICS, tags=["topics"])
 
 _EARLIEST = "getEarliestTimeInBacklog"
 
 
-@router.get("/{topic}/stats")
+@router.get("/{topic}/stats", needs=topic(T.GET_STATS))
 async def topic_stats(
     topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
@@ -30,7 +32,7 @@ async def topic_stats(
     return value(found | await _queries_of(topic, request, broker))
 
 
-@router.get("/{topic}/partitioned-stats")
+@router.get("/{topic}/partitioned-stats", needs=topic(T.GET_STATS))
 async def partitioned_stats(
     topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:

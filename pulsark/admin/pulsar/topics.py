@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, namespace, tenant_admin, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     AnyTopicOf,
@@ -37,13 +38,15 @@ from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import LEDGERS_PER_TURN_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.records import InUseError
+from pulsark.security.operations import NamespaceOperation as N
+from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.topic_name import PERSISTENT, TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["topics"])
+router = Guarded(prefix=TOPICS, tags=["topics"])
 
 
-@router.get("")
+@router.get("", needs=namespace(N.GET_TOPICS))
 async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Full names of a namespace's topics, each partition by itself."""
     stored = request.path_params["domain"] == PERSISTENT
@@ -60,7 +63,7 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
     return streamed(json_list(topics))
 
 
-@router.put("/{topic}")
+@router.put("/{topic}", needs=namespace(N.CREATE_TOPIC))
 async def create_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Create a topic without partitions."""
     body = await json_body(request)
@@ -79,7 +82,7 @@ async def create_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) ->
     return done()
 
 
-@router.delete("/{topic}")
+@router.delete("/{topic}", needs=namespace(N.DELETE_TOPIC))
 async def delete_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Delete a topic with its messages and subscriptions."""
     if await broker.resources.partitioned_topics.get(topic) is not None:
@@ -94,7 +97,7 @@ async def delete_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) ->
     return done()
 
 
-@router.get("/{topic}/internalStats")
+@router.get("/{topic}/internalStats", needs=topic(T.GET_STATS))
 async def internal_stats(
     topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
@@ -104,7 +107,7 @@ async def internal_stats(
     return long_value(await stats.internal(found, with_metadata=with_metadata))
 
 
-@router.get("/{topic}/internal-info")
+@router.get("/{topic}/internal-info", needs=topic(T.GET_STATS))
 async def internal_info(topic: TopicOf, broker: BrokerOf) -> Response:
     """The ledgers and cursors of a topic as they are stored."""
     found = await broker.resources.partitioned_topics.get(topic)
@@ -117,14 +120,14 @@ async def internal_info(topic: TopicOf, broker: BrokerOf) -> Response:
     return long_value({"version": 0, "partitions": parts})
 
 
-@router.get("/{topic}/lastMessageId")
+@router.get("/{topic}/lastMessageId", needs=topic(T.PEEK_MESSAGES))
 async def last_message_id(topic: TopicOf, broker: BrokerOf) -> Response:
     """The id of the last message."""
     last = await (await broker.topics.load(topic)).last_message()
     return value(_message_id(last, topic))
 
 
-@router.get("/{topic}/messageid/{timestamp}")
+@router.get("/{topic}/messageid/{timestamp}", needs=topic(T.PEEK_MESSAGES))
 async def message_id_by_time(
     topic: TopicOf, timestamp: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -136,7 +139,7 @@ async def message_id_by_time(
     return value(_message_id(MessageId(*position), topic))
 
 
-@router.put("/{topic}/unload")
+@router.put("/{topic}/unload", needs=topic(T.UNLOAD))
 async def unload_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Close a topic; clients connect anew and load it again."""
     for leaf in await leaves(broker, topic):
@@ -144,7 +147,7 @@ async def unload_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.post("/{topic}/trim")
+@router.post("/{topic}/trim", needs=topic(T.TRIM_TOPIC))
 async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     """Delete the ledgers that nobody needs, without waiting for the next look at them."""
     for leaf in await leaves(broker, topic):
@@ -152,7 +155,7 @@ async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     return empty()
 
 
-@router.delete("/{topic}/truncate")
+@router.delete("/{topic}/truncate", needs=tenant_admin)
 async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     """Delete all closed ledgers, acknowledged or not, whatever retention says."""
     for leaf in await leaves(broker, topic):
@@ -160,7 +163,7 @@ async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.post("/{topic}/terminate")
+@router.post("/{topic}/terminate", needs=topic(T.TERMINATE))
 async def terminate_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Accept no more messages, for ever; answers the id of the last one."""
     _refuse_to_terminate(topic)
@@ -169,7 +172,7 @@ async def terminate_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(_message_id(MessageId(*await loaded.terminate()), topic))
 
 
-@router.post("/{topic}/terminate/partitions")
+@router.post("/{topic}/terminate/partitions", needs=topic(T.TERMINATE))
 async def terminate_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The same for each partition of a topic."""
     _refuse_to_terminate(topic)
@@ -184,7 +187,7 @@ async def terminate_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(ended)
 
 
-@router.get("/{topic}/properties")
+@router.get("/{topic}/properties", needs=topic(T.GET_METADATA))
 async def get_properties(topic: TopicOf, broker: BrokerOf) -> Response:
     """A topic's properties."""
     found = await broker.resources.partitioned_topics.get(topic)
@@ -193,7 +196,7 @@ async def get_properties(topic: TopicOf, broker: BrokerOf) -> Response:
     return value(dict((await broker.topics.load(topic)).ledger.record.properties))
 
 
-@router.put("/{topic}/properties")
+@router.put("/{topic}/properties", needs=topic(T.UPDATE_METADATA))
 async def set_properties(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Add to a topic's properties."""
     given = string_map(await json_body(request), "properties", TOPIC_PROPERTIES_MAX)
@@ -201,14 +204,14 @@ async def set_properties(topic: TopicOf, request: Request, broker: BrokerOf) -> 
     return done()
 
 
-@router.delete("/{topic}/properties")
+@router.delete("/{topic}/properties", needs=topic(T.DELETE_METADATA))
 async def delete_property(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Remove one of a topic's properties."""
     await _change_properties(broker, topic, {}, remove=request.query_params.get("key", ""))
     return done()
 
 
-@router.put("/{topic}/compaction")
+@router.put("/{topic}/compaction", needs=topic(T.COMPACT))
 async def compact(topic: TopicOf, broker: BrokerOf) -> Response:
     """Begin to compact a topic, or each partition of it."""
     started = [
@@ -219,7 +222,7 @@ async def compact(topic: TopicOf, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.get("/{topic}/compaction")
+@router.get("/{topic}/compaction", needs=topic(T.COMPACT))
 async def compaction_status(topic: TopicOf, broker: BrokerOf) -> Response:
     """How the last run of this broker went: NOT_RUN, RUNNING, SUCCESS or ERROR."""
     compactor = (await broker.topics.load(topic)).compactor

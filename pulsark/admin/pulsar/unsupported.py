@@ -10,10 +10,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import (
+    READ,
+    WRITE,
+    Guarded,
+    login,
+    namespace_policy,
+    superuser,
+    topic,
+    topic_policy,
+)
 from pulsark.admin.http.paths import BUNDLE, TOPICS
 from pulsark.admin.http.requests import (
     AnyTopicOf,
@@ -31,8 +41,9 @@ from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.pulsar.policies import existing_namespace, remove_namespace_policy
 from pulsark.admin.pulsar.policy_table import NO_DISPATCH_RATE
 from pulsark.dispatch.broker import Broker
+from pulsark.security.operations import TopicOperation as T
 
-router = APIRouter(tags=["absent"])
+router = Guarded(tags=["absent"])
 
 _V2 = "/admin/v2"
 _CLUSTER = _V2 + "/clusters/{cluster}"
@@ -90,14 +101,14 @@ def _failing(status: int, reason: str) -> Callable[[], Awaitable[Response]]:
 _NOT_BUILT = "This is not implemented; nothing would follow it"
 
 for _path, _content in NOTHING.items():
-    router.add_api_route(_V2 + _path, _answering(_content), methods=["GET"])
+    router.answer(_V2 + _path, _answering(_content), needs=superuser, methods=["GET"])
 # A route for each method: the name of an operation is made of its route.
 for _path, _reason in MISSING.items():
     for _method in ("GET", "DELETE"):
-        router.add_api_route(_V2 + _path, _failing(404, _reason), methods=[_method])
+        router.answer(_V2 + _path, _failing(404, _reason), needs=superuser, methods=[_method])
 for _path, _methods in REFUSED.items():
     for _method in _methods:
-        router.add_api_route(_V2 + _path, _failing(501, _NOT_BUILT), methods=[_method])
+        router.answer(_V2 + _path, _failing(501, _NOT_BUILT), needs=superuser, methods=[_method])
 
 
 # -- clusters ----------------------------------------------------------------------------------
@@ -108,46 +119,46 @@ async def _check_cluster(broker: Broker, cluster: str) -> None:
         raise fail(404, "Cluster does not exist")
 
 
-@router.get(_CLUSTER + "/failureDomains")
+@router.get(_CLUSTER + "/failureDomains", needs=superuser)
 async def failure_domains(cluster: str, broker: BrokerOf) -> Response:
     """Brokers are in no failure domains."""
     await _check_cluster(broker, cluster)
     return value({})
 
 
-@router.get(_CLUSTER + "/failureDomains/{domain}")
-@router.delete(_CLUSTER + "/failureDomains/{domain}")
+@router.get(_CLUSTER + "/failureDomains/{domain}", needs=superuser)
+@router.delete(_CLUSTER + "/failureDomains/{domain}", needs=superuser)
 async def failure_domain(cluster: str, domain: str, broker: BrokerOf) -> Response:
     """There is none."""
     await _check_cluster(broker, cluster)
     raise fail(404, "The failure domain does not exist")
 
 
-@router.get(_CLUSTER + "/namespaceIsolationPolicies")
-@router.get(_CLUSTER + "/namespaceIsolationPolicies/{policy}")
+@router.get(_CLUSTER + "/namespaceIsolationPolicies", needs=superuser)
+@router.get(_CLUSTER + "/namespaceIsolationPolicies/{policy}", needs=superuser)
 async def isolation_policies(cluster: str, broker: BrokerOf, policy: str = "") -> Response:
     """None was ever set."""
     await _check_cluster(broker, cluster)
     raise fail(404, "No namespace isolation policy was set")
 
 
-@router.delete(_CLUSTER + "/namespaceIsolationPolicies/{policy}")
+@router.delete(_CLUSTER + "/namespaceIsolationPolicies/{policy}", needs=superuser)
 async def delete_isolation_policy(cluster: str, policy: str, broker: BrokerOf) -> Response:
     """There is none: done."""
     await _check_cluster(broker, cluster)
     return done()
 
 
-@router.post(_CLUSTER + "/failureDomains/{name}")
-@router.post(_CLUSTER + "/namespaceIsolationPolicies/{name}")
-@router.post(_CLUSTER + "/migrate")
+@router.post(_CLUSTER + "/failureDomains/{name}", needs=superuser)
+@router.post(_CLUSTER + "/namespaceIsolationPolicies/{name}", needs=superuser)
+@router.post(_CLUSTER + "/migrate", needs=superuser)
 async def refuse_for_cluster(cluster: str, broker: BrokerOf) -> Response:
     """There is one broker, and nowhere to go from it."""
     await _check_cluster(broker, cluster)
     raise fail(501, _NOT_BUILT)
 
 
-@router.get(_CLUSTER + "/migrate")
+@router.get(_CLUSTER + "/migrate", needs=superuser)
 async def migration(cluster: str, broker: BrokerOf) -> Response:
     """No migration was ever set."""
     await _check_cluster(broker, cluster)
@@ -157,7 +168,7 @@ async def migration(cluster: str, broker: BrokerOf) -> Response:
 # -- namespaces --------------------------------------------------------------------------------
 
 
-@router.get(_V2 + "/namespaces/{cluster}/antiAffinity/{group}")
+@router.get(_V2 + "/namespaces/{cluster}/antiAffinity/{group}", needs=superuser)
 async def namespaces_of_group(cluster: str, group: str, request: Request) -> Response:
     """No namespace is in a group."""
     if not request.query_params.get("tenant"):
@@ -165,41 +176,43 @@ async def namespaces_of_group(cluster: str, group: str, request: Request) -> Res
     return value([])
 
 
-@router.delete(_NAMESPACE + "/removeOffloadPolicies")
+@router.delete(_NAMESPACE + "/removeOffloadPolicies", needs=namespace_policy("OFFLOAD", WRITE))
 async def remove_offload_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
     """The other name of their removal."""
     return await remove_namespace_policy(name, "offloadPolicies", broker)
 
 
-@router.post(_NAMESPACE + "/migration")
+@router.post(_NAMESPACE + "/migration", needs=superuser)
 async def migrate_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
     """There is one cluster."""
     await existing_namespace(broker, name)
     raise fail(501, _NOT_BUILT)
 
 
-@router.get(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE)
+@router.get(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE, needs=superuser)
 async def bundle_quota(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Every bundle has the default."""
     await checked_bundle(broker, name, bundle)
     return value(_QUOTA)
 
 
-@router.delete(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE)
+@router.delete(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE, needs=superuser)
 async def remove_bundle_quota(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Every bundle has the default: done."""
     await checked_bundle(broker, name, bundle)
     return done()
 
 
-@router.post(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE)
+@router.post(_V2 + "/resource-quotas/{tenant}/{namespace}" + BUNDLE, needs=superuser)
 async def set_bundle_quota(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Bundles are not balanced."""
     await checked_bundle(broker, name, bundle)
     raise fail(501, _NOT_BUILT)
 
 
-@router.get(_V2 + "/broker-stats/broker-resource-availability/{tenant}/{namespace}")
+@router.get(
+    _V2 + "/broker-stats/broker-resource-availability/{tenant}/{namespace}", needs=superuser
+)
 async def resource_availability(name: NamespaceOf) -> Response:
     """As in Pulsar with its default load manager."""
     raise fail(409, "The load manager does not know the availability of resources")
@@ -208,36 +221,36 @@ async def resource_availability(name: NamespaceOf) -> Response:
 # -- topics ------------------------------------------------------------------------------------
 
 
-@router.get(_TOPIC + "/offload")
+@router.get(_TOPIC + "/offload", needs=topic(T.OFFLOAD))
 async def offload_status(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Nothing was offloaded: closed ledgers go to the topic's table by themselves."""
     await leaves(broker, topic)
     return value({"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": None})
 
 
-@router.get(_TOPIC + "/shadowTopics")
+@router.get(_TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", READ))
 async def shadow_topics(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """There are none."""
     await leaves(broker, topic)
     return empty()
 
 
-@router.delete(_TOPIC + "/shadowTopics")
+@router.delete(_TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", WRITE))
 async def remove_shadow_topics(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """There are none: done."""
     await leaves(broker, topic)
     return done()
 
 
-@router.put(_TOPIC + "/offload")
-@router.put(_TOPIC + "/shadowTopics")
+@router.put(_TOPIC + "/offload", needs=topic(T.OFFLOAD))
+@router.put(_TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", WRITE))
 async def refuse_for_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Not built."""
     await leaves(broker, topic)
     raise fail(501, _NOT_BUILT)
 
 
-@router.get(_TOPIC + "/{subscription}/dispatchRate")
+@router.get(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", READ))
 async def subscription_rate(
     topic: AnyTopicOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -246,7 +259,7 @@ async def subscription_rate(
     return value(NO_DISPATCH_RATE) if flag(request, "applied") else empty()
 
 
-@router.delete(_TOPIC + "/{subscription}/dispatchRate")
+@router.delete(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE))
 async def remove_subscription_rate(
     topic: AnyTopicOf, subscription: SubscriptionOf, broker: BrokerOf
 ) -> Response:
@@ -255,7 +268,7 @@ async def remove_subscription_rate(
     return done()
 
 
-@router.post(_TOPIC + "/{subscription}/dispatchRate")
+@router.post(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE))
 async def set_subscription_rate(
     topic: AnyTopicOf, subscription: SubscriptionOf, broker: BrokerOf
 ) -> Response:
@@ -266,7 +279,7 @@ async def set_subscription_rate(
 
 # -- functions and transactions ----------------------------------------------------------------
 
-switched_off = APIRouter(include_in_schema=False)
+switched_off = Guarded(include_in_schema=False)
 """Prefixes under which nothing is described."""
 
 _NO_FUNCTIONS = _failing(409, "Function worker service is not enabled on this broker")
@@ -278,6 +291,8 @@ for _prefix in (
     "/admin/v3/packages",
     *(f"{_V2}/{name}" for name in ("worker", "worker-stats", "functions")),
 ):
-    switched_off.add_api_route(_prefix, _NO_FUNCTIONS, methods=_VERBS)
-    switched_off.add_api_route(_prefix + "/{rest:path}", _NO_FUNCTIONS, methods=_VERBS)
-switched_off.add_api_route("/admin/v3/transactions/{rest:path}", _NO_TRANSACTIONS, methods=_VERBS)
+    switched_off.answer(_prefix, _NO_FUNCTIONS, needs=login, methods=_VERBS)
+    switched_off.answer(_prefix + "/{rest:path}", _NO_FUNCTIONS, needs=login, methods=_VERBS)
+switched_off.answer(
+    "/admin/v3/transactions/{rest:path}", _NO_TRANSACTIONS, needs=superuser, methods=_VERBS
+)

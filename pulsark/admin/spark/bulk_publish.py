@@ -11,10 +11,11 @@ import json
 import re
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     BrokerOf,
@@ -28,15 +29,16 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.dispatch.broker import Broker
 from pulsark.schemas.columns import BINARY
+from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.table.files.table_limits import FILES_PER_PUBLISH_MAX
 from pulsark.storage.table.staging.staged_ledger import StagedLedger
 
-router = APIRouter(prefix=TOPICS, tags=["pulsark"])
+router = Guarded(prefix=TOPICS, tags=["pulsark"])
 
 _ident = re.compile(r"[-.\w:]{1,128}", re.ASCII)
 
 
-@router.get("/{topic}/bulkPublish")
+@router.get("/{topic}/bulkPublish", needs=topic(T.PRODUCE))
 async def get_staging(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Where the files are written, and for which topic and partitions.
 
@@ -62,14 +64,14 @@ async def get_staging(topic: TopicOf, request: Request, broker: BrokerOf) -> Res
     )
 
 
-@router.get("/{topic}/bulkPublish/{ident}/{nr}")
+@router.get("/{topic}/bulkPublish/{ident}/{nr}", needs=topic(T.PRODUCE))
 async def get_published(topic: TopicOf, ident: str, nr: str, broker: BrokerOf) -> Response:
     """``{"published"}``: whether this publish was made, or a later one under the same id."""
     done = await broker.bulk_publishing.is_published(topic, _checked(ident), number(nr))
     return value({"published": done})
 
 
-@router.put("/{topic}/bulkPublish/{ident}/{nr}")
+@router.put("/{topic}/bulkPublish/{ident}/{nr}", needs=topic(T.PRODUCE))
 async def publish(
     topic: TopicOf, ident: str, nr: str, request: Request, broker: BrokerOf
 ) -> Response:

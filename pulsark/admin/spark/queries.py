@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, Rights, RightsOf, in_body
 from pulsark.admin.http.requests import (
     BrokerOf,
     done,
@@ -35,10 +36,11 @@ from pulsark.dispatch.spark.query_claims import Query, QueryClaims, QueryProgres
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PLANNED_TOPICS_MAX, SUBSCRIPTION_NAME_CHARS_MAX
+from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix="/admin/v2/spark-queries", tags=["pulsark"])
+router = Guarded(prefix="/admin/v2/spark-queries", tags=["pulsark"])
 
 TEXT_CHARS_MAX = 256
 _PARTITIONS_AT_ONCE = 50
@@ -52,9 +54,9 @@ def _claims(request: Request) -> QueryClaims:
 ClaimsOf = Annotated[QueryClaims, Depends(_claims)]
 
 
-async def _query(query: str, claims: ClaimsOf) -> Query:
+async def _query(query: str, claims: ClaimsOf, rights: RightsOf) -> Query:
     found = claims.get(query)
-    if found is None:
+    if found is None or not await rights.owns(found.owner):
         raise fail(404, "Nothing is known of this query")
     return found
 
@@ -62,15 +64,19 @@ async def _query(query: str, claims: ClaimsOf) -> Query:
 QueryOf = Annotated[Query, Depends(_query)]
 
 
-@router.get("")
-async def list_queries(claims: ClaimsOf, request: Request, broker: BrokerOf) -> Response:
-    """The queries that run, what they read and how far behind they are.
+@router.get("", needs=in_body(T.CONSUME))
+async def list_queries(
+    claims: ClaimsOf, request: Request, broker: BrokerOf, rights: RightsOf
+) -> Response:
+    """The queries that run, what they read and how far behind they are; of others nothing.
 
     ``?getEarliestTimeInBacklog=true``: since when, too, which reads an entry of each partition.
     """
     earliest = flag(request, "getEarliestTimeInBacklog")
     found = []
     for query in claims.running():
+        if not await rights.owns(query.owner):
+            continue
         topics = sorted(query.topics)
         found.append(
             {**await described(broker, query, topics, earliest=earliest), "topics": topics}
@@ -78,8 +84,8 @@ async def list_queries(claims: ClaimsOf, request: Request, broker: BrokerOf) -> 
     return value(found)
 
 
-@router.put("/{query}")
-async def claim(query: str, request: Request, claims: ClaimsOf) -> Response:
+@router.put("/{query}", needs=in_body(T.CONSUME))
+async def claim(query: str, request: Request, claims: ClaimsOf, rights: RightsOf) -> Response:
     """A query claims a subscription of topics, if it has one; 409 says who has it."""
     body = await json_object(request)
     client, subscription = body.get("client"), body.get("subscription")
@@ -90,7 +96,11 @@ async def claim(query: str, request: Request, claims: ClaimsOf) -> Response:
     if len(subscription or "") > SUBSCRIPTION_NAME_CHARS_MAX:
         raise fail(412, f"A subscription has at most {SUBSCRIPTION_NAME_CHARS_MAX} characters")
     topics = {str(TopicName.parse(name).base) for name in strings(body.get("topics"), "topics")}
-    held = claims.claim(query, client, subscription, topics)
+    known = claims.get(query)
+    if known is not None and not await rights.owns(known.owner):
+        raise fail(409, "This id is that of another's query")
+    await _check(rights, topics, subscription if known is None else known.subscription)
+    held = claims.claim(query, client, subscription, topics, rights.owner)
     if held is not None:
         holder, topic = held
         raise fail(
@@ -101,22 +111,21 @@ async def claim(query: str, request: Request, claims: ClaimsOf) -> Response:
     return done()
 
 
-@router.post("/{query}")
+@router.post("/{query}", needs=in_body(T.CONSUME))
 async def renew(query: QueryOf, request: Request, claims: ClaimsOf) -> Response:
     """A query still runs; 404 if it has to claim again. ``positions``: up to where it has read."""
     claims.renew(query.query_id, _positions(query, await json_object(request)))
     return done()
 
 
-@router.delete("/{query}")
-async def release(query: str, claims: ClaimsOf) -> Response:
+@router.delete("/{query}", needs=in_body(T.CONSUME))
+async def release(query: QueryOf, claims: ClaimsOf) -> Response:
     """A query has ended."""
-    if not claims.release(query):
-        raise fail(404, "Nothing is known of this query")
+    claims.release(query.query_id)
     return done()
 
 
-@router.put("/{query}/progress")
+@router.put("/{query}/progress", needs=in_body(T.CONSUME))
 async def report(query: QueryOf, request: Request, broker: BrokerOf) -> Response:
     """A batch is finished: ``name``, ``id``, ``runId``, ``batchId`` and the two rates of Spark."""
     body = await json_object(request)
@@ -136,10 +145,13 @@ async def report(query: QueryOf, request: Request, broker: BrokerOf) -> Response
     return done()
 
 
-@router.put("/{query}/subscriptions")
-async def create_subscriptions(query: QueryOf, request: Request, broker: BrokerOf) -> Response:
+@router.put("/{query}/subscriptions", needs=in_body(T.CONSUME))
+async def create_subscriptions(
+    query: QueryOf, request: Request, broker: BrokerOf, rights: RightsOf
+) -> Response:
     """Make the query's subscription where it is missing; it receives each position next."""
     name = _subscription(query)
+    await _check(rights, query.topics, name)
 
     async def create(topic: Topic, first: Position) -> bool:
         await topic.create_subscription(name, first, {}, durable=True)
@@ -148,10 +160,13 @@ async def create_subscriptions(query: QueryOf, request: Request, broker: BrokerO
     return await _each(broker, query, request, create)
 
 
-@router.post("/{query}/acknowledge")
-async def acknowledge(query: QueryOf, request: Request, broker: BrokerOf) -> Response:
+@router.post("/{query}/acknowledge", needs=in_body(T.CONSUME))
+async def acknowledge(
+    query: QueryOf, request: Request, broker: BrokerOf, rights: RightsOf
+) -> Response:
     """Move the query's subscription to each position, durably."""
     name = _subscription(query)
+    await _check(rights, query.topics, name)
 
     async def move(topic: Topic, through: Position) -> bool:
         subscription = topic.subscriptions.get(name)
@@ -163,6 +178,11 @@ async def acknowledge(query: QueryOf, request: Request, broker: BrokerOf) -> Res
         return True
 
     return await _each(broker, query, request, move)
+
+
+async def _check(rights: Rights, topics: Iterable[str], subscription: str | None) -> None:
+    """Who reads topics may consume them, by that subscription if there is one."""
+    await rights.check_topics(T.CONSUME, topics, subscription)
 
 
 async def _each(

@@ -22,10 +22,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, superuser, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     BrokerOf,
@@ -40,17 +41,18 @@ from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.dispatch.tables.sealed_copies import TableCopies
 from pulsark.dispatch.tables.sealing_jobs import TABLES_A_PLAN_MAX, PlannedTable
 from pulsark.schemas.columns import is_column_type
+from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.table.files.record import DataFile
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(tags=["pulsark"])
+router = Guarded(tags=["pulsark"])
 
 LEASE_SECONDS = 600
 RANGE_BYTES = 64 << 20
 RUNNER_CHARS_MAX = 256
 
 
-@router.post("/admin/v2/sealing/plan")
+@router.post("/admin/v2/sealing/plan", needs=superuser)
 async def plan(request: Request, broker: BrokerOf) -> Response:
     """What is due, and where it goes; nobody else seals it while the lease lasts."""
     wanted = await json_object(request)
@@ -101,7 +103,7 @@ def _shown(table: PlannedTable) -> dict[str, Any]:
     }
 
 
-@router.get(TOPICS + "/{topic}/table")
+@router.get(TOPICS + "/{topic}/table", needs=topic(T.GET_STATS))
 async def table(topic: TopicOf, broker: BrokerOf) -> Response:
     """Where the topic's Delta table is; 404 until something is sealed."""
     await leaves(broker, topic)
@@ -133,7 +135,7 @@ async def table(topic: TopicOf, broker: BrokerOf) -> Response:
     )
 
 
-@router.post(TOPICS + "/{topic}/seal")
+@router.post(TOPICS + "/{topic}/seal", needs=topic(T.SEAL))
 async def seal(topic: TopicOf, broker: BrokerOf) -> Response:
     """Seal everything that is published by now; it is in the table when this returns."""
     topics = [
@@ -143,7 +145,7 @@ async def seal(topic: TopicOf, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.post(TOPICS + "/{topic}/attach")
+@router.post(TOPICS + "/{topic}/attach", needs=superuser)
 async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Make files part of a topic; ``{"attach": number}``. 409: plan anew."""
     given = await json_object(request)
@@ -161,7 +163,7 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
     return value({"attach": number})
 
 
-@router.get("/admin/v2/sealing/copies")
+@router.get("/admin/v2/sealing/copies", needs=superuser)
 async def copies(request: Request, broker: BrokerOf) -> Response:
     """On which roots the files of sealed ledgers are, as far as their sizes tell."""
     found = broker.sealing.copies
@@ -199,7 +201,7 @@ def _shown_copies(table: TableCopies) -> dict[str, Any]:
     }
 
 
-@router.post("/admin/v2/sealing/recovered")
+@router.post("/admin/v2/sealing/recovered", needs=superuser)
 async def recovered(request: Request, broker: BrokerOf) -> Response:
     """A root has all its files again; ``{"tables": number}``."""
     root = (await json_object(request)).get("root")
@@ -208,7 +210,7 @@ async def recovered(request: Request, broker: BrokerOf) -> Response:
     return value({"tables": await broker.sealing.copies.put_in_service(root)})
 
 
-@router.post(TOPICS + "/{topic}/table/directories")
+@router.post(TOPICS + "/{topic}/table/directories", needs=superuser)
 async def place(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """A table is in other directories from now on, which have all its files."""
     given = (await json_object(request)).get("directories")

@@ -25,10 +25,11 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, RightsOf, in_body, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import BrokerOf, TopicOf, flag, json_object, number, value
 from pulsark.admin.http.streams import long_value
@@ -44,18 +45,19 @@ from pulsark.limits import (
     PLANNED_TOPICS_MAX,
     READS_PER_TURN_MAX,
 )
+from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.table.files.record import DataFile
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["pulsark"])
-plans = APIRouter(prefix="/admin/v2/spark-plans", tags=["pulsark"])
+router = Guarded(prefix=TOPICS, tags=["pulsark"])
+plans = Guarded(prefix="/admin/v2/spark-plans", tags=["pulsark"])
 """The segments of many topics at once, for queries with a pattern."""
 
 _TOPICS_AT_ONCE = 50
 
 
-@router.get("/{topic}/segments")
+@router.get("/{topic}/segments", needs=topic(T.GET_STATS))
 async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The partitions of a topic with their ledgers."""
     given = request.query_params.get("after")
@@ -85,7 +87,7 @@ async def plan_of(
     }
 
 
-@router.get("/{topic}/tableFiles")
+@router.get("/{topic}/tableFiles", needs=topic(T.PEEK_MESSAGES))
 async def get_table_files(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The files of sealed entries, by partition and ledger; ``after`` as for the segments."""
     given = request.query_params.get("after")
@@ -127,8 +129,8 @@ def file_answer(ledger_id: int, files: Sequence[DataFile]) -> dict[str, Any]:
     }
 
 
-@plans.post("")
-async def get_plans(request: Request, broker: BrokerOf) -> Response:
+@plans.post("", needs=in_body(T.PEEK_MESSAGES))
+async def get_plans(request: Request, broker: BrokerOf, rights: RightsOf) -> Response:
     """The segments of several topics; those that do not exist are left out."""
     asked = await json_object(request)
     wanted, compacted = asked.get("topics"), asked.get("compacted") is True
@@ -138,8 +140,10 @@ async def get_plans(request: Request, broker: BrokerOf) -> Response:
     for count, (name, after) in enumerate(wanted.items(), 1):
         if not isinstance(after, list) or not all(type(each) is int for each in after):
             raise fail(400, f"{name[:100]}: a list of ledger ids is expected")
+        topic_name = TopicName.parse(name)
+        await rights.check_topic(T.PEEK_MESSAGES, topic_name)
         try:
-            found.append(await plan_of(broker, TopicName.parse(name), after, compacted=compacted))
+            found.append(await plan_of(broker, topic_name, after, compacted=compacted))
         except ClientError as error:
             if error.code is not ServerError.TopicNotFound:
                 raise
@@ -148,7 +152,7 @@ async def get_plans(request: Request, broker: BrokerOf) -> Response:
     return long_value({"topics": found})
 
 
-@router.get("/{topic}/messageCount")
+@router.get("/{topic}/messageCount", needs=topic(T.GET_STATS))
 async def count(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """How many messages come ``after`` a place, up to ``through`` and to ``limit``.
 

@@ -27,10 +27,11 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, superuser
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     BrokerOf,
@@ -49,10 +50,10 @@ from pulsark.storage.managed_ledger.erasure import erased_ids
 from pulsark.storage.table.table_repair import Repair
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["pulsark"])
+router = Guarded(prefix=TOPICS, tags=["pulsark"])
 
 
-@router.post("/{topic}/table/retention")
+@router.post("/{topic}/table/retention", needs=superuser)
 async def retention(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Let go now what retention lets go: ledgers, their rows, and files that left long ago."""
     dry_run = flag(request, "dryRun")
@@ -63,7 +64,7 @@ async def retention(topic: TopicOf, request: Request, broker: BrokerOf) -> Respo
     return value(_shown(done))
 
 
-@router.put("/{topic}/table/work/{ident}")
+@router.put("/{topic}/table/work/{ident}", needs=superuser)
 async def begin_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Begin something that may take long, unless it has begun."""
     wanted = await json_object(request)
@@ -111,7 +112,7 @@ async def _repair(
     return work
 
 
-@router.get("/{topic}/table/work/{ident}")
+@router.get("/{topic}/table/work/{ident}", needs=superuser)
 async def get_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """How it goes; 404 if it is not known, for instance because the broker was restarted."""
     works: Works = request.app.state.works

@@ -18,10 +18,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import BrokerOf, TopicOf, number, value
 from pulsark.admin.pulsar.partitioned import leaves
@@ -29,6 +30,7 @@ from pulsark.admin.spark.segments import file_answer
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.runtime import Disk, run_in_worker
+from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.table.files.record import DataFile
 from pulsark.storage.table.log.time_travel import (
     NO_VERSION,
@@ -41,10 +43,10 @@ from pulsark.storage.table.log.time_travel import (
 )
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["pulsark"])
+router = Guarded(prefix=TOPICS, tags=["pulsark"])
 
 
-@router.get("/{topic}/table/past")
+@router.get("/{topic}/table/past", needs=topic(T.PEEK_MESSAGES))
 async def get_past(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The files of a version, or of the version at a time."""
     given = request.query_params

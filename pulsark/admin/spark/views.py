@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import BrokerOf, StatsOf, TopicOf, number, value
 from pulsark.admin.http.streams import long_value
@@ -27,19 +28,20 @@ from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import CURSOR_CHANGES_MAX, LEDGERS_PER_TURN_MAX, UNACKED_RANGES_MAX
+from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.cursor.state import CursorState
 from pulsark.wire.entry import parse_entry
 from pulsark.wire.position import LATEST, Position
 from pulsark.wire.topic_name import TopicName
 
-router = APIRouter(prefix=TOPICS, tags=["pulsark"])
+router = Guarded(prefix=TOPICS, tags=["pulsark"])
 
 Row = dict[str, Any]
 
 _YIELD_EVERY = 1000
 
 
-@router.get("/{topic}/views/{view}")
+@router.get("/{topic}/views/{view}", needs=topic(T.PEEK_MESSAGES))
 async def get_view(
     topic: TopicOf, view: str, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:

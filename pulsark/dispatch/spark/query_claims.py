@@ -47,6 +47,8 @@ class Query:
     read: dict[str, Position] = field(default_factory=dict)
     """By partition, without a subscription: the last entry that was read."""
     progress: QueryProgress | None = None
+    owner: str | None = None
+    """The role that claimed it, where clients log in."""
 
 
 class QueryClaims:
@@ -60,7 +62,12 @@ class QueryClaims:
         """Topics and places of all queries."""
 
     def claim(
-        self, query_id: str, client: str, subscription: str | None, topics: Iterable[str]
+        self,
+        query_id: str,
+        client: str,
+        subscription: str | None,
+        topics: Iterable[str],
+        owner: str | None = None,
     ) -> tuple[Query, str] | None:
         """Take a subscription of topics, all or none; the query that has one, and which topic."""
         self._drop_silent()
@@ -73,7 +80,7 @@ class QueryClaims:
         query = self._queries.get(query_id)
         self._make_room(len(wanted if query is None else wanted - query.topics))
         if query is None:
-            query = Query(query_id, client, subscription, self._clock.now_ms(), 0.0)
+            query = Query(query_id, client, subscription, self._clock.now_ms(), 0.0, owner=owner)
             self._queries[query_id] = query
         query.seen = self._clock.monotonic()
         query.topics |= wanted

@@ -128,7 +128,7 @@ def test_values_in_the_spelling_of_pulsars_files() -> None:
         ("brokerServicPort", "1", "brokerServicPort: unknown key, did you mean brokerServicePort?"),
         ("BROKER_SERVICE_PORT", "1", "did you mean brokerServicePort?"),
         ("wibble", "1", "wibble: unknown key ("),
-        ("superUserRoles", "a,b", "superUserRoles: known in Pulsar, not implemented in Pulsark"),
+        ("athenzDomainNames", "a,b", "athenzDomainNames: known in Pulsar, not implemented"),
         ("dispatcherMaxReadBatchSize", "7", "has no effect"),
         ("dispatcherMaxReadBatchSize", "100", "left at Pulsar's default and not used"),
         ("maxConcurrentLookupRequest", "7", "maxConcurrentLookupRequest: not implemented yet"),

@@ -1,0 +1,230 @@
+"""What each route needs, and the one place that asks for it.
+
+Every route says it with ``needs=``. It is asked before the body is read and before anything is
+looked up, so that nobody learns from an answer what there is. Where the body names what a request
+is about, the route needs ``in_body`` and asks for each name itself, with ``RightsOf``.
+
+Without authorization nothing is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Request
+
+from pulsark.admin.http.errors import fail
+from pulsark.admin.http.requests import (
+    name_part,
+    namespace_name,
+    subscription_name,
+    topic_name,
+    unquoted,
+)
+from pulsark.dispatch.broker import Broker
+from pulsark.security.authorization import AuthorizationProvider
+from pulsark.security.decisions import Decision, Rule, Target, owner_of
+from pulsark.security.operations import (
+    GeneralOperation,
+    Kind,
+    NamespaceOperation,
+    Operation,
+    PolicyOperation,
+    TenantOperation,
+    TopicOperation,
+)
+from pulsark.security.principal import Principal
+from pulsark.security.refusals import refusal
+from pulsark.wire.topic_name import PERSISTENT, TopicName
+
+Path = Mapping[str, str]
+Asked = tuple[Operation, Target]
+READ, WRITE = False, True
+ALLOWED = Decision(True, Rule.OPEN)
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+class Rights:
+    """What the client of one request may do."""
+
+    def __init__(self, provider: AuthorizationProvider | None, principal: Principal | None) -> None:
+        self._provider = provider
+        self._principal = principal
+
+    @property
+    def owner(self) -> str | None:
+        """Whom what it makes belongs to; nobody without authorization."""
+        if self._provider is None or self._principal is None:
+            return None
+        return owner_of(self._principal)
+
+    async def check(self, operation: Operation, target: Target) -> None:
+        """401, 403 or 404 unless it may do this."""
+        decision = await self._decision(operation, target)
+        if not decision.granted:
+            raise fail(*refusal(self._principal, operation, target, decision.rule))
+
+    async def check_topics(
+        self, operation: Operation, topics: Iterable[str], subscription: str | None = None
+    ) -> None:
+        """The same for many."""
+        if self._provider is not None:
+            for topic in topics:
+                await self.check_topic(operation, TopicName.parse(topic), subscription)
+
+    async def owns(self, owner: str | None) -> bool:
+        """Whether it made something, or is a super user."""
+        if self._provider is None or (owner is not None and owner == self.owner):
+            return True
+        return (await self._decision(GeneralOperation.SUPER_USER, Target())).granted
+
+    async def _decision(self, operation: Operation, target: Target) -> Decision:
+        if self._provider is None:
+            return ALLOWED
+        decided = self._provider.decided(self._principal, operation, target)
+        if decided is None:
+            return await self._provider.decision(self._principal, operation, target)
+        return decided
+
+    async def check_topic(
+        self, operation: Operation, topic: TopicName, subscription: str | None = None
+    ) -> None:
+        """The same for a topic, or a subscription of it."""
+        await self.check(operation, Target.of_topic(topic, subscription))
+
+
+async def _rights(request: Request) -> Rights:
+    broker: Broker = request.app.state.broker
+    return Rights(broker.authorization, getattr(request.state, "principal", None))
+
+
+RightsOf = Annotated[Rights, Depends(_rights)]
+
+
+class Need:
+    """What a route needs: a dependency that runs before all others."""
+
+    def __init__(self, asked: Callable[[str, Path], list[Asked]]) -> None:
+        """``asked``: from method and path to operations and what they are on."""
+        self.asked = asked
+
+    async def __call__(self, request: Request, rights: RightsOf) -> None:
+        """Ask for it."""
+        for operation, target in self.asked(request.method, request.path_params):
+            await rights.check(operation, target)
+
+
+class InBody(Need):
+    """The route itself asks for each name in the body; everybody has to have logged in."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(lambda method, path: [(GeneralOperation.LOGIN, Target())])
+        self.operation = operation
+
+
+class Guarded(APIRouter):
+    """A router whose routes all say what they need."""
+
+    def get(self, path: str, *, needs: Need, **options: Any) -> Callable[[Endpoint], Endpoint]:  # type: ignore[override]
+        """Of GET, and HEAD with it."""
+        return super().get(path, dependencies=[Depends(needs)], **options)
+
+    def put(self, path: str, *, needs: Need, **options: Any) -> Callable[[Endpoint], Endpoint]:  # type: ignore[override]
+        """Of PUT."""
+        return super().put(path, dependencies=[Depends(needs)], **options)
+
+    def post(self, path: str, *, needs: Need, **options: Any) -> Callable[[Endpoint], Endpoint]:  # type: ignore[override]
+        """Of POST."""
+        return super().post(path, dependencies=[Depends(needs)], **options)
+
+    def delete(  # type: ignore[override]
+        self, path: str, *, needs: Need, **options: Any
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Of DELETE."""
+        return super().delete(path, dependencies=[Depends(needs)], **options)
+
+    def answer(
+        self, path: str, endpoint: Callable[..., Any], *, needs: Need, methods: list[str]
+    ) -> None:
+        """A route without a function of its own."""
+        self.add_api_route(path, endpoint, methods=methods, dependencies=[Depends(needs)])
+
+
+# -- what routes need --------------------------------------------------------------------------
+
+
+def _general(operation: GeneralOperation) -> Need:
+    return Need(lambda method, path: [(operation, Target())])
+
+
+open_to_all = _general(GeneralOperation.OPEN)
+login = _general(GeneralOperation.LOGIN)
+superuser = _general(GeneralOperation.SUPER_USER)
+tenant_admin = Need(lambda method, path: [(GeneralOperation.ADMINISTER_TENANT, of_path(path))])
+in_body = InBody
+
+
+def tenant(operation: TenantOperation) -> Need:
+    """An operation on the tenant in the path."""
+    return Need(
+        lambda method, path: (
+            [(operation, Target(name_part("tenant", path["tenant"])))]
+            if "tenant" in path
+            else [(operation, Target())]
+        )
+    )
+
+
+def namespace(operation: NamespaceOperation, *, of_subscription: bool = False) -> Need:
+    """An operation on the namespace in the path, or its subscriptions of the name in the path."""
+
+    def asked(method: str, path: Path) -> list[Asked]:
+        name = unquoted(path["subscription"]) if of_subscription else None
+        return [(operation, Target.of_namespace(_namespace(path), name))]
+
+    return Need(asked)
+
+
+def topic(operation: TopicOperation, *, of_subscription: bool = False) -> Need:
+    """An operation on the topic in the path, or on its subscription in the path."""
+
+    def asked(method: str, path: Path) -> list[Asked]:
+        name = subscription_name(path["subscription"]) if of_subscription else None
+        return [(operation, Target.of_topic(_topic(path), name))]
+
+    return Need(asked)
+
+
+def namespace_policy(policy: str, writes: bool) -> Need:
+    """To read or write a policy of the namespace in the path."""
+    operation = PolicyOperation(policy, writes)
+    return Need(lambda method, path: [(operation, Target.of_namespace(_namespace(path)))])
+
+
+def topic_policy(policy: str, writes: bool) -> Need:
+    """To read or write a policy of the topic in the path."""
+    operation = PolicyOperation(policy, writes, Kind.TOPIC_POLICY)
+    return Need(lambda method, path: [(operation, Target.of_topic(_topic(path)))])
+
+
+def both(first: Need, second: Need) -> Need:
+    """Two things."""
+    return Need(lambda method, path: first.asked(method, path) + second.asked(method, path))
+
+
+def of_path(path: Path) -> Target:
+    """The topic, or else the namespace, that a path names."""
+    if "topic" in path:
+        return Target.of_topic(_topic(path))
+    return Target.of_namespace(_namespace(path))
+
+
+def _namespace(path: Path) -> str:
+    return namespace_name(path["tenant"], path["namespace"])
+
+
+def _topic(path: Path) -> TopicName:
+    domain = path.get("domain", PERSISTENT)
+    return topic_name(domain, path["tenant"], path["namespace"], path["topic"])
