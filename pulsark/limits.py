@@ -334,8 +334,8 @@ GREETING_SECONDS = 1.0
 READER_GRACE_SECONDS = 60.0
 """A reader that was told to reconnect loses its subscription after this time."""
 
-ARRIVAL_MARKS_MAX = 1024
-"""Marks of when a topic's entries were stored (24 bytes each); older ones are thinned out."""
+ARRIVAL_SAMPLES_MAX = 1024
+"""Samples of when a topic's entries were stored (24 bytes each); older ones are thinned out."""
 
 CHUNKED_MESSAGES_MAX = 10_000
 """Most chunked messages of a Shared subscription on their way to one consumer."""

@@ -1,4 +1,4 @@
-"""Consumers that take turns."""
+"""Consumers in rotation."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ ENOUGH = 500
 
 
 class Rota:
-    """Consumers in the order of their turns; those without room sit out until they are woken.
+    """Consumers in rotation; those without room sit out until they are woken.
 
-    A consumer is looked at when it is in front, and again only after it was woken or had its
-    turn: what an entry costs does not grow with the number of consumers. Whatever gives a
+    A consumer is looked at when it is in front, and again only after it was woken or has
+    received: what an entry costs does not grow with the number of consumers. Whatever gives a
     consumer room has to wake it.
     """
 
-    __slots__ = ("_resting", "_turns")
+    __slots__ = ("_order", "_resting")
 
     def __init__(self) -> None:
-        self._turns: deque[Consumer] = deque()
+        self._order: deque[Consumer] = deque()
         self._resting: set[Consumer] = set()
 
     def __len__(self) -> int:
-        return len(self._turns) + len(self._resting)
+        return len(self._order) + len(self._resting)
 
     def add(self, consumer: Consumer) -> None:
         """A newcomer is last."""
-        self._turns.append(consumer)
+        self._order.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         """Forget a member."""
         if consumer in self._resting:
             self._resting.remove(consumer)
         else:
-            self._turns.remove(consumer)
+            self._order.remove(consumer)
 
     def wake(self, consumer: Consumer) -> bool:
         """A member may have room again; whether it sat out."""
         if consumer not in self._resting:
             return False
         self._resting.remove(consumer)
-        self._turns.append(consumer)
+        self._order.append(consumer)
         return True
 
     def front(self) -> Consumer | None:
-        """The first one with room; ``None`` if nobody has any."""
-        turns = self._turns
-        while turns:
-            if turns[0].can_receive():
-                return turns[0]
-            self._resting.add(turns.popleft())
+        """The first one with room; ``None`` if none has."""
+        order = self._order
+        while order:
+            if order[0].can_receive():
+                return order[0]
+            self._resting.add(order.popleft())
         return None
 
     def next(self) -> Consumer | None:
-        """The first one with room, who is last from now on."""
-        turns = self._turns
-        while turns:
-            consumer = turns[0]
+        """The first one with room, which is last from now on."""
+        order = self._order
+        while order:
+            consumer = order[0]
             if consumer.can_receive():
-                turns.rotate(-1)
+                order.rotate(-1)
                 return consumer
-            self._resting.add(turns.popleft())
+            self._resting.add(order.popleft())
         return None
 
     def room(self) -> int:
@@ -74,7 +74,7 @@ class Rota:
         if consumer is None:
             return 0
         permits = consumer.permits
-        for other in self._turns:
+        for other in self._order:
             if permits >= ENOUGH:
                 break
             if other is not consumer and other.can_receive():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Shared:
     """Lower levels receive only while no consumer of a better level can.
 
-    A consumer takes up to ``turn_entries`` entries in a row, so that its socket is not written
+    A consumer takes up to ``entries_in_a_row`` entries in a row, so that its socket is not written
     for each, and is then last of its level. All chunks of a message go to one consumer, which
     gets them whether it has permits or not, as if they were a batch.
     """
@@ -29,17 +29,17 @@ class Shared:
     active = None
     unwanted = None
 
-    def __init__(self, turn_entries: int = 1) -> None:
-        self._turn_entries = turn_entries
+    def __init__(self, entries_in_a_row: int = 1) -> None:
+        self._in_a_row = entries_in_a_row
         self._consumers: dict[Consumer, None] = {}
         """In order of arrival."""
         self._levels: dict[int, Rota] = {}
         """By priority, best first."""
         self._replay = PositionSet()
         self._chunked: dict[str, Consumer] = {}
-        """Who gets the rest of the large messages that are delivered in part."""
-        self._turn: Consumer | None = None
-        self._turn_left = 0
+        """Consumers that get the rest of large messages, by the messages' ids."""
+        self._current: Consumer | None = None
+        self._left = 0
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -59,7 +59,7 @@ class Shared:
             self._levels = dict(sorted([*self._levels.items(), (level, Rota())]))
         self._levels[level].add(consumer)
         self._consumers[consumer] = None
-        self._turn = None
+        self._current = None
 
     def remove(self, consumer: Consumer) -> None:
         if consumer not in self._consumers:
@@ -70,27 +70,27 @@ class Shared:
         if not level:
             del self._levels[consumer.priority]
         self._chunked = {uuid: c for uuid, c in self._chunked.items() if c is not consumer}
-        self._turn = None
+        self._current = None
 
     def wake(self, consumer: Consumer) -> None:
         if self._levels[consumer.priority].wake(consumer):
-            self._turn = None  # it may be of a better level than the one whose turn it is
+            self._current = None  # it may be of a better level than the current one
 
     def room(self) -> int:
-        self._turn = None
+        self._current = None
         permits = 0
         for level in self._levels.values():
             permits += level.room()
         return permits
 
     def choose(self, entry: Entry) -> Consumer | None:
-        consumer = self._turn
+        consumer = self._current
         if entry.is_chunk and (chunk := chunk_of(entry.data)) is not None:
             consumer = self._receiver_of(chunk)
-        elif consumer is not None and self._turn_left and consumer.can_receive():
-            self._turn_left -= 1  # as in _take_turn, without a call for each entry
+        elif consumer is not None and self._left and consumer.can_receive():
+            self._left -= 1  # as in _same_or_next, without a call for each entry
         else:
-            consumer = self._next_turn()
+            consumer = self._next()
         if self._replay.ledgers and consumer is not None:
             self._replay.discard(entry.position)
         return consumer
@@ -99,7 +99,7 @@ class Shared:
         begun = self._chunked
         consumer = begun.get(chunk.uuid)
         if consumer is None:
-            consumer = self._take_turn()
+            consumer = self._same_or_next()
         elif not consumer.can_continue():
             return None
         if consumer is None or chunk.is_last:
@@ -110,21 +110,21 @@ class Shared:
             del begun[next(iter(begun))]
         return consumer
 
-    def _take_turn(self) -> Consumer | None:
-        consumer = self._turn
-        if consumer is None or not self._turn_left or not consumer.can_receive():
-            return self._next_turn()
-        self._turn_left -= 1
+    def _same_or_next(self) -> Consumer | None:
+        consumer = self._current
+        if consumer is None or not self._left or not consumer.can_receive():
+            return self._next()
+        self._left -= 1
         return consumer
 
-    def _next_turn(self) -> Consumer | None:
-        """The next one's turn begins, with this entry."""
+    def _next(self) -> Consumer | None:
+        """The next consumer, which gets this entry and perhaps more in a row."""
         for level in self._levels.values():
             consumer = level.next()
             if consumer is not None:
-                self._turn, self._turn_left = consumer, self._turn_entries - 1
+                self._current, self._left = consumer, self._in_a_row - 1
                 return consumer
-        self._turn = None
+        self._current = None
         return None
 
     # -- entries that wait ---

@@ -114,8 +114,8 @@ def test_failover_hands_over_when_the_active_consumer_leaves() -> None:
     assert take(policy, 1) == ["b"]
 
 
-def test_shared_takes_turns_of_several_entries_and_a_pump_begins_a_new_turn() -> None:
-    policy = Shared(turn_entries=2)
+def test_shared_gives_several_entries_in_a_row_and_a_pump_begins_with_the_next_consumer() -> None:
+    policy = Shared(entries_in_a_row=2)
     for name in "ab":
         policy.add(FakeConsumer(name, permits=9))
     assert take(policy, 5) == ["a", "a", "b", "b", "a"]
@@ -123,8 +123,8 @@ def test_shared_takes_turns_of_several_entries_and_a_pump_begins_a_new_turn() ->
     assert take(policy, 2) == ["b", "b"]
 
 
-def test_shared_gives_a_better_level_its_due_in_the_middle_of_a_turn() -> None:
-    policy = Shared(turn_entries=9)
+def test_shared_gives_a_better_level_its_due_in_the_middle_of_a_row() -> None:
+    policy = Shared(entries_in_a_row=9)
     best = FakeConsumer("best", permits=0)
     policy.add(best)
     policy.add(FakeConsumer("low", priority=1, permits=9))

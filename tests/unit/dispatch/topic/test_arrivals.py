@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pulsark.dispatch.topic.arrivals import COARSENESS, NOTHING, Arrivals
-from pulsark.limits import ARRIVAL_MARKS_MAX
+from pulsark.limits import ARRIVAL_SAMPLES_MAX
 from pulsark.runtime import SureClock
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
 from pulsark.wire.position import Position
@@ -103,7 +103,7 @@ def test_marks_of_a_year_are_few_and_all_of_them_hold() -> None:
     for entry_id in range(0, 365 * 24 * 3600, 600):  # entry n came n seconds after the first
         arrivals.stored(5, entry_id)
         clock.seconds = began + entry_id + 600
-        assert len(arrivals) <= ARRIVAL_MARKS_MAX
+        assert len(arrivals) <= ARRIVAL_SAMPLES_MAX
     for seconds in (HOUR, 24 * HOUR, 200 * 24 * HOUR):
         age = clock.seconds - began - arrivals.older_than(seconds).entry_id
         assert seconds <= age <= seconds * (1 + 2 / COARSENESS) + 1200
