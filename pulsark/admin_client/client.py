@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
+from pulsark.admin_client.credentials import Credentials
 from pulsark.errors import PulsarkError
 
 if TYPE_CHECKING:
@@ -57,8 +59,16 @@ class AdminClient:
     advice: ClassVar[str] = "is the broker running?"
     """What the text of ``unavailable`` ends with."""
 
-    def __init__(self, url: str, patience_s: float = 0.0, *, known: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        patience_s: float = 0.0,
+        *,
+        known: bool = False,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.url = url
+        self._credentials = credentials or Credentials()
         self.patience_s = patience_s
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -94,6 +104,11 @@ class AdminClient:
             try:
                 answer = self._request(method, path, body)
                 problem = ""
+            except ssl.SSLCertVerificationError as error:
+                raise self.unavailable(
+                    f"{self.url}: the broker's certificate is not trusted "
+                    f"({error.verify_message}); tlsTrustCertsFilePath names the file with its CA"
+                ) from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problem = str(error) or type(error).__name__
             else:
@@ -139,12 +154,14 @@ class AdminClient:
         return answer
 
     def _connect(self) -> http.client.HTTPConnection:
-        """A connection, not yet open. An ``ssl`` context belongs here."""
+        """A connection, not yet open."""
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS)
+            context = self._credentials.ssl_context()
+            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=context)
         return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
 
     def _headers(self, *, has_body: bool) -> dict[str, str]:
-        """What each request carries. Credentials belong here."""
-        return {"Content-Type": "application/json"} if has_body else {}
+        """What each request carries."""
+        headers = self._credentials.headers()
+        return {**headers, "Content-Type": "application/json"} if has_body else headers

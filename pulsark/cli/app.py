@@ -18,6 +18,7 @@ from pulsark.cli.arguments import (
     named,
 )
 from pulsark.cli.schema_commands import schemas
+from pulsark.cli.terminal.login import LOGIN, Login
 from pulsark.cli.token_commands import tokens
 
 app = typer.Typer(
@@ -47,6 +48,30 @@ tables = typer.Typer(help="Make the table of a topic whole again.", no_args_is_h
 app.add_typer(tables, name="tables")
 doctor = typer.Typer(help="Find out what is missing or damaged, and what to do.")
 app.add_typer(doctor, name="doctor")
+
+
+@app.callback()
+def before_the_command(
+    auth_plugin: Annotated[
+        str | None,
+        typer.Option(envvar="PULSARK_AUTH_PLUGIN", help="How to log in: token, basic or tls."),
+    ] = None,
+    auth_params: Annotated[
+        str,
+        typer.Option(
+            envvar="PULSARK_AUTH_PARAMS",
+            help="For example file:///PATH of a token. Others see what stands here: use files.",
+        ),
+    ] = "",
+    tls_trust_cert_path: Annotated[
+        str,
+        typer.Option(
+            envvar="PULSARK_TLS_TRUST_CERTS", metavar="FILE", help="CAs of the broker, in PEM."
+        ),
+    ] = "",
+) -> None:
+    """Publish-subscribe messaging whose topics are Delta tables."""
+    LOGIN.set(Login(auth_plugin, auth_params, tls_trust_cert_path))
 
 
 @app.command("standalone")

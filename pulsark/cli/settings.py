@@ -134,7 +134,10 @@ The quorums of a standalone follow from `--bookies` unless a source sets them: 1
 ensemble, write and ack quorum 1/1/1, 2 give 2/2/2, 3 or more give 3/3/2.
 
 Addresses for the command line's own calls are `--service-url` and `--admin-url`, or the
-environment's `PULSARK_SERVICE_URL` and `PULSARK_ADMIN_URL`.
+environment's `PULSARK_SERVICE_URL` and `PULSARK_ADMIN_URL`. How they log in stands before the
+command: `pulsark --auth-plugin token --auth-params file:///PATH topics list`, or in
+`PULSARK_AUTH_PLUGIN` and `PULSARK_AUTH_PARAMS`; `PULSARK_TOKEN_FILE` alone names the file of a
+token. `--tls-trust-cert-path` or `PULSARK_TLS_TRUST_CERTS` names the CAs of a broker over TLS.
 
 | Key | Default | Unit | Meaning |
 |---|---|---|---|

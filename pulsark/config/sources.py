@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "PULSARK_"
 
-_CLIENT_VARIABLES = frozenset({"PULSARK_ADMIN_URL", "PULSARK_SERVICE_URL"})
+_CLIENT_VARIABLES = frozenset(
+    {
+        "PULSARK_ADMIN_URL",
+        "PULSARK_SERVICE_URL",
+        "PULSARK_AUTH_PLUGIN",
+        "PULSARK_AUTH_PARAMS",
+        "PULSARK_TOKEN_FILE",
+        "PULSARK_TLS_TRUST_CERTS",
+    }
+)
 """Variables of the command line's own calls; they are no settings."""
 
 _MUST_NOT_BE_IGNORED = frozenset({"authenticationEnabled"})

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import ssl
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +104,26 @@ def test_a_client_that_does_not_trust_the_certificate_leaves(
     with pytest.raises(pulsar.PulsarException):
         client.create_producer("tls")
     client.close()
+
+
+def test_the_command_line(secured: Standalone, certificates: Certificates) -> None:
+    trust = ["--tls-trust-cert-path", str(certificates.trust)]
+    admin = ["--admin-url", secured.info["webServiceUrlTls"]]
+    service = ["--service-url", secured.info["brokerServiceUrlTls"]]
+    topic = "by-command"
+    assert run_pulsark(*trust, "topics", "create", topic, *admin).returncode == 0
+    assert run_pulsark(*trust, "produce", topic, "-m", "hello", *service).returncode == 0
+    words = ["consume", topic, "-s", "s", "-n", "1", "--position", "earliest", *service]
+    assert "hello" in run_pulsark(*trust, *words).stdout
+    refused = run_pulsark("topics", "list", *admin)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert "the broker's certificate is not trusted" in refused.stderr
+
+
+def run_pulsark(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pulsark", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_lookup_tells_both_addresses(secured: Standalone, certificates: Certificates) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 from urllib.parse import urlencode
 
-from pulsark.admin_client.client import AdminClient
+from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json, print_table
 from pulsark.storage.table.root_identity import storage_root_of
@@ -18,7 +18,7 @@ _WORST = ("missing", "damaged", "ok")
 
 def check_ledgers(admin_url: str, topic: str | None, *, all_ledgers: bool, as_json: bool) -> None:
     """Print the ledgers that lack copies, or all; ``CommandError`` if there are such ledgers."""
-    client = AdminClient(admin_url)
+    client = admin_client(admin_url)
     roots: dict[str, str] = {}
     lost: set[str] = set()
     rows: list[dict[str, Any]] = []

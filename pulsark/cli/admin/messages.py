@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from pulsark.cli.admin.access import credentials
 from pulsark.cli.terminal.client_log import ClientLog
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json_line
@@ -104,6 +105,7 @@ def _client(service_url: str, log: ClientLog) -> Iterator[tuple[Any, Any]]:
             service_url,
             operation_timeout_seconds=_CONNECT_TIMEOUT_SECONDS,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, log.path),
+            **credentials().for_client(pulsar),
         )
     except (pulsar.PulsarException, ValueError) as error:
         raise CommandError(f"{service_url}: {error}") from error

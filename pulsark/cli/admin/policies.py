@@ -6,8 +6,8 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.paths import topic_path
+from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json
 from pulsark.wire.topic_name import TopicName, parse_namespace
@@ -19,7 +19,7 @@ _PUT_AT_TOPICS = ("schemaCompatibilityStrategy",)
 
 def list_namespaces(admin_url: str, tenant: str, *, as_json: bool) -> None:
     """Print the namespaces of a tenant."""
-    found = AdminClient(admin_url).get(f"/namespaces/{quote(tenant, safe='')}")
+    found = admin_client(admin_url).get(f"/namespaces/{quote(tenant, safe='')}")
     if as_json:
         print_json(found)
     else:
@@ -29,14 +29,14 @@ def list_namespaces(admin_url: str, tenant: str, *, as_json: bool) -> None:
 def create_namespace(admin_url: str, namespace: str) -> None:
     """Create a namespace without policies."""
     name = "/".join(parse_namespace(namespace))
-    AdminClient(admin_url).call("PUT", f"/namespaces/{name}")
+    admin_client(admin_url).call("PUT", f"/namespaces/{name}")
     print(f"Created {name}")
 
 
 def delete_namespace(admin_url: str, namespace: str, *, force: bool) -> None:
     """Delete a namespace; with ``force`` with its topics."""
     name = "/".join(parse_namespace(namespace))
-    AdminClient(admin_url).call("DELETE", f"/namespaces/{name}{'?force=true' if force else ''}")
+    admin_client(admin_url).call("DELETE", f"/namespaces/{name}{'?force=true' if force else ''}")
     print(f"Deleted {name}")
 
 
@@ -46,11 +46,11 @@ def get_policies(admin_url: str, where: str, name: str | None, *, applied: bool)
     if name is None:
         if is_topic:
             raise CommandError("which policy of the topic? docs/policies.md lists their names")
-        print_json(AdminClient(admin_url).get(path))
+        print_json(admin_client(admin_url).get(path))
         return
     if name == "backlogQuota":
         name = "backlogQuotaMap"
-    found = AdminClient(admin_url).get(f"{path}/{name}{'?applied=true' if applied else ''}")
+    found = admin_client(admin_url).get(f"{path}/{name}{'?applied=true' if applied else ''}")
     print_json(found)
 
 
@@ -64,7 +64,7 @@ def set_policy(admin_url: str, where: str, name: str, value: str, kind: str | No
         query, body = f"?messageTTL={quote(value, safe='')}", None
     elif kind is not None:
         query = f"?backlogQuotaType={quote(kind, safe='')}"
-    AdminClient(admin_url).call(method, f"{path}/{name}{query}", body)
+    admin_client(admin_url).call(method, f"{path}/{name}{query}", body)
     print(f"Set {name} of {where}")
 
 
@@ -72,7 +72,7 @@ def remove_policy(admin_url: str, where: str, name: str, kind: str | None) -> No
     """Remove a policy: what holds above it holds again."""
     path, _ = _place(where)
     query = "" if kind is None else f"?backlogQuotaType={quote(kind, safe='')}"
-    AdminClient(admin_url).call("DELETE", f"{path}/{name}{query}")
+    admin_client(admin_url).call("DELETE", f"{path}/{name}{query}")
     print(f"Removed {name} of {where}")
 
 

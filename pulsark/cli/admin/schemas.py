@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.paths import schemas_path
+from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json
 from pulsark.wire.topic_name import TopicName
@@ -42,7 +42,7 @@ def read_payload(file: str, schema_type: str, properties: Mapping[str, str]) -> 
 def get_schema(admin_url: str, topic: str, version: int | None, *, as_json: bool) -> None:
     """Print a version of a topic's schema, or the newest."""
     path = f"{_path(topic)}/schema" + ("" if version is None else f"/{version}")
-    found = AdminClient(admin_url).get(path)
+    found = admin_client(admin_url).get(path)
     if as_json:
         print_json(found)
         return
@@ -58,7 +58,7 @@ def get_schema(admin_url: str, topic: str, version: int | None, *, as_json: bool
 
 def upload_schema(admin_url: str, topic: str, payload: Mapping[str, Any], *, as_json: bool) -> None:
     """Register a schema, unless the topic's strategy refuses it."""
-    answer = AdminClient(admin_url).call("POST", f"{_path(topic)}/schema", payload)
+    answer = admin_client(admin_url).call("POST", f"{_path(topic)}/schema", payload)
     if as_json:
         print_json(answer)
     else:
@@ -68,7 +68,7 @@ def upload_schema(admin_url: str, topic: str, payload: Mapping[str, Any], *, as_
 def delete_schema(admin_url: str, topic: str, *, force: bool, as_json: bool) -> None:
     """Delete a topic's schema; with ``force`` its versions too."""
     path = f"{_path(topic)}/schema" + ("?force=true" if force else "")
-    answer = AdminClient(admin_url).call("DELETE", path)
+    answer = admin_client(admin_url).call("DELETE", path)
     if as_json:
         print_json(answer)
     else:
@@ -77,7 +77,7 @@ def delete_schema(admin_url: str, topic: str, *, force: bool, as_json: bool) -> 
 
 def check_schema(admin_url: str, topic: str, payload: Mapping[str, Any], *, as_json: bool) -> bool:
     """Print whether a schema could be registered, and return it."""
-    answer = AdminClient(admin_url).call("POST", f"{_path(topic)}/compatibility", payload)
+    answer = admin_client(admin_url).call("POST", f"{_path(topic)}/compatibility", payload)
     compatible: bool = answer["compatibility"]
     if as_json:
         print_json(answer)

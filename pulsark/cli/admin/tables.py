@@ -10,6 +10,7 @@ from typing import Any
 
 from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.paths import topic_path
+from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json, print_table
 from pulsark.wire.topic_name import TopicName
@@ -25,7 +26,7 @@ FIRST_SHOWN = 20
 def repair_table(admin_url: str, topic: str, *, give_up: bool, as_json: bool) -> None:
     """Repair a table, wait for it, and say what was done; ``CommandError`` if files are lost."""
     name = TopicName.parse(topic)
-    client = AdminClient(admin_url)
+    client = admin_client(admin_url)
     path = f"{topic_path(name)}/table/work/{secrets.token_hex(8)}"
     work = client.call("PUT", path, {"do": "repair", "giveUp": give_up})
     done = _waited_for(client, path, work)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.paths import topic_path
+from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import human_rate, human_size, print_json, print_table
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName, parse_namespace
@@ -19,7 +20,7 @@ POLL_SECONDS = 0.2
 def list_topics(admin_url: str, namespace: str, *, as_json: bool) -> None:
     """Print the topics of a namespace with their numbers of partitions."""
     tenant, local = parse_namespace(namespace)
-    client = AdminClient(admin_url)
+    client = admin_client(admin_url)
     partitions: Counter[str] = Counter()
     for domain in (PERSISTENT, NON_PERSISTENT):
         path = f"/{domain}/{tenant}/{local}"
@@ -40,7 +41,7 @@ def list_topics(admin_url: str, namespace: str, *, as_json: bool) -> None:
 def create_topic(admin_url: str, topic: str, partitions: int, *, as_json: bool) -> None:
     """Create a topic with or without partitions."""
     name = TopicName.parse(topic)
-    client = AdminClient(admin_url)
+    client = admin_client(admin_url)
     if partitions:
         client.call("PUT", f"{topic_path(name)}/partitions", partitions)
     else:
@@ -54,7 +55,7 @@ def create_topic(admin_url: str, topic: str, partitions: int, *, as_json: bool) 
 def compact_topic(admin_url: str, topic: str, *, wait: bool, as_json: bool) -> None:
     """Compact a topic or all its partitions, and say how that went."""
     name = TopicName.parse(topic)
-    client = AdminClient(admin_url)
+    client = admin_client(admin_url)
     client.call("PUT", f"{topic_path(name)}/compaction")
     partitions = client.get(f"{topic_path(name)}/partitions")["partitions"]
     leaves = [name.with_partition(i) for i in range(partitions)] or [name]
@@ -79,13 +80,13 @@ def _compaction_status(client: AdminClient, name: TopicName, *, wait: bool) -> d
 
 def seal_topic(admin_url: str, topic: str, *, as_json: bool) -> None:
     """Seal everything that is published by now, and say where it is."""
-    AdminClient(admin_url).call("POST", f"{topic_path(TopicName.parse(topic))}/seal")
+    admin_client(admin_url).call("POST", f"{topic_path(TopicName.parse(topic))}/seal")
     topic_table(admin_url, topic, as_json=as_json)
 
 
 def topic_table(admin_url: str, topic: str, *, as_json: bool) -> None:
     """Print where a topic's table is: its address alone, for other programs to read."""
-    found = AdminClient(admin_url).get(f"{topic_path(TopicName.parse(topic))}/table")
+    found = admin_client(admin_url).get(f"{topic_path(TopicName.parse(topic))}/table")
     if as_json:
         print_json(found)
     else:
@@ -95,7 +96,7 @@ def topic_table(admin_url: str, topic: str, *, as_json: bool) -> None:
 def topic_stats(admin_url: str, topic: str, *, as_json: bool) -> None:
     """Print what the broker knows of a topic."""
     name = TopicName.parse(topic)
-    client = AdminClient(admin_url)
+    client = admin_client(admin_url)
     path = topic_path(name)
     metadata = client.get(f"{path}/partitions")
     if not isinstance(metadata, dict):

@@ -314,14 +314,15 @@ def sockets() -> Finding:
 
 def broker(admin_url: str, service_url: str) -> Finding:
     """Whether a broker answers on the ports that a read needs."""
-    from pulsark.admin_client.client import AdminClient, AdminError
+    from pulsark.admin_client.client import AdminError
+    from pulsark.cli.admin.access import admin_client
 
     todo = "start one with `pulsark standalone`, or give --admin-url and --service-url"
     address = urlsplit(service_url)
     if not reachable(address.hostname or "", address.port or 6650):
         return Finding("broker", WARNING, f"nothing listens at {service_url}", todo)
     try:
-        answer = AdminClient(admin_url).get("/clusters")
+        answer = admin_client(admin_url).get("/clusters")
     except AdminError as error:
         return Finding("broker", WARNING, f"{admin_url}: {error}", todo)
     return Finding("broker", OK, f"cluster {', '.join(answer)} at {service_url} and {admin_url}")

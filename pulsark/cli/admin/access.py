@@ -1,0 +1,24 @@
+"""How commands reach the broker: with the login that stands before the command."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.credentials import Credentials
+from pulsark.cli.terminal.login import LOGIN, Login
+
+
+def credentials() -> Credentials:
+    """What stands before the command, or in the environment."""
+    login = LOGIN.get(Login())
+    if login.plugin is not None:
+        return Credentials.of(login.plugin, login.params, login.trust_path)
+    found = Credentials.from_environment(os.environ)
+    return replace(found, trust_path=login.trust_path or found.trust_path)
+
+
+def admin_client(url: str) -> AdminClient:
+    """A client of the admin API that logs in."""
+    return AdminClient(url, credentials=credentials())

@@ -1,0 +1,18 @@
+"""How the user of the command line logs in."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import NamedTuple
+
+
+class Login(NamedTuple):
+    """What stands before a command. ``plugin`` is ``None`` where nothing says how to log in."""
+
+    plugin: str | None = None
+    params: str = ""
+    trust_path: str = ""
+
+
+LOGIN: ContextVar[Login] = ContextVar("LOGIN")
+"""That of the command that runs."""
