@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.model.entry import Entry, stored_entry
-from pulsark.dispatch.topic.compactor import CompactedView
+from pulsark.dispatch.topic.compacted_view import CompactedView
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import PulsarkError
 from pulsark.metadata.paths import managed_ledger_path
@@ -162,7 +162,7 @@ class Life:
         await self.check_ledgers()
 
     async def read(self, topic: Topic, *, compacted: bool) -> dict[Position, bytes]:
-        view, position = CompactedView(topic), EARLIEST
+        view, position = CompactedView(topic.entries), EARLIEST
         found: dict[Position, bytes] = {}
         while position <= topic.ledger.last_confirmed:
             read = view.stored if compacted else topic.ledger.read

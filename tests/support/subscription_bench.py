@@ -75,7 +75,7 @@ class FakeLedger:
 class FakeTopic:
     """Its entries are in a cache, and for whoever awaits them in a dictionary."""
 
-    compacted_view = None
+    compacted = None
 
     def __init__(self, name: str = "persistent://public/default/t", **changed: Any) -> None:
         self.name = TopicName.parse(name)
@@ -89,6 +89,7 @@ class FakeTopic:
         self.delayed = DelayedDelivery(self)
         self.broker_unacked = BrokerUnacked(0, 0)
         self.stored: dict[Position, tuple[bytes, int, bool]] = {}
+        self.entries = self.registry = self.termination = self
 
     def publish(self, messages: int = 1, marker: bool = False, key: str | None = None) -> Entry:
         """Store an entry and put it into the cache."""
@@ -128,7 +129,7 @@ class FakeTopic:
 
     def acknowledged(self, subscription: Subscription) -> None: ...
 
-    def subscription_idle(self, subscription: Subscription) -> None: ...
+    def idle(self, subscription: Subscription) -> None: ...
 
 
 class Bench:

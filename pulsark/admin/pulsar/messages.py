@@ -139,7 +139,7 @@ async def analyze_backlog(
     entries = messages = 0
     first = last = None
     while entries < ANALYZED_ENTRIES_MAX:
-        found = await loaded.read(
+        found = await loaded.entries.read(
             start, min(_READ_ENTRIES, ANALYZED_ENTRIES_MAX - entries), _READ_BYTES
         )
         if not found:
@@ -188,7 +188,7 @@ async def _subscription(broker: Broker, topic: TopicName, name: str) -> tuple[To
 
 
 async def _message(broker: Broker, topic: Topic, wanted: Position) -> Response:
-    found = await topic.read(wanted, 1, 1)
+    found = await topic.entries.read(wanted, 1, 1)
     if not found or found[0].position != wanted:
         raise fail(404, "Message not found")
     headers, body = message_response(wanted, found[0].data, iso_time, SHOWN_PAYLOAD_BYTES_MAX)

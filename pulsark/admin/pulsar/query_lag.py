@@ -105,7 +105,9 @@ async def _oldest(topic: Topic, query: Query) -> int | None:
         if query.subscription is not None:
             oldest = await topic.backlog.oldest_of(topic.subscriptions[query.subscription])
             return None if oldest is None else oldest.published_ms
-        entries = await topic.read(topic.ledger.next_position(query.read[str(topic.name)]), 1, 1)
+        entries = await topic.entries.read(
+            topic.ledger.next_position(query.read[str(topic.name)]), 1, 1
+        )
         return parse_entry(entries[0].data).publish_time if entries else None
     except (ProtocolError, StorageError):
         return None

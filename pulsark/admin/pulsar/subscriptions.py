@@ -85,7 +85,7 @@ async def create_subscription(
         raise fail(409, "Subscription already exists for topic")
     for target in targets:
         if name not in target.subscriptions:
-            await target.create_subscription(
+            await target.registry.create(
                 name, start, properties, durable=True, replicated=flag(request, "replicated")
             )
     return done()
@@ -156,7 +156,7 @@ async def reset_by_id(
         target = Position(last.ledger_id, last.entry_id + 1)
     elif batch_index >= 0:
         passed = batch_index + excluded
-        ack_set = await _batch_from(subscription.topic, target, passed)
+        ack_set = await _batch_from(subscription.topic.entries, target, passed)
         if not ack_set and passed:
             target = ledger.next_position(target)
     elif excluded:
@@ -213,7 +213,7 @@ async def acknowledge(
     if subscription.consumers:
         raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
     if isinstance(body, list):
-        acks = [await _ack_of(subscription.topic, found) for found in _few(body)]
+        acks = [await _ack_of(subscription.topic.entries, found) for found in _few(body)]
         durable, resolve = new_done()
         subscription.acknowledge(acks, resolve)
         await durable
@@ -240,7 +240,7 @@ async def restore(
     if not found:
         raise fail(404, f"Subscription {name} did not exist at that time")
     for loaded, past in found:
-        subscription = await loaded.create_subscription(
+        subscription = await loaded.registry.create(
             name, EARLIEST, dict(past.properties), durable=True
         )
         await subscription.restore(past.state)
@@ -348,9 +348,9 @@ def _after_unacked(subscription: Subscription, count: int) -> Position | None:
     return target
 
 
-async def _batch_from(topic: EntrySource, place: Position, index: int) -> list[int]:
+async def _batch_from(entries: EntrySource, place: Position, index: int) -> list[int]:
     """The ack set of a batch from a message on; empty if that is all of it, or nothing."""
-    found = await topic.read(place, 1, 1)
+    found = await entries.read(place, 1, 1)
     if not index or not found or found[0].position != place or index >= found[0].messages:
         return []
     return words_of_mask(full_mask(found[0].messages) >> index << index)
@@ -362,13 +362,13 @@ def _few(found: list[Any]) -> list[Any]:
     return found
 
 
-async def _ack_of(topic: EntrySource, found: Any) -> Ack:
+async def _ack_of(source: EntrySource, found: Any) -> Ack:
     """A message id as an acknowledgement: the entry, or with ``batchIndex`` a part of it."""
     place = position(found)
     index = integer(found.get("batchIndex"), "batchIndex", -1)
     if index < 0:
         return place, None, None
-    entries = await topic.read(place, 1, 1)
+    entries = await source.read(place, 1, 1)
     if not entries or entries[0].position != place or index >= entries[0].messages:
         raise fail(404, f"There is no message {place} with batch index {index}")
     size = entries[0].messages

@@ -134,7 +134,7 @@ async def message_id_by_time(
     """The id of the first message published at or after a time; ``compacted=true``: that stayed."""
     await refuse_base(broker, topic)
     loaded = await broker.topics.load(topic)
-    view = loaded.compacted_view if flag(request, "compacted") else None
+    view = loaded.entries.compacted if flag(request, "compacted") else None
     position = await (view or loaded.ledger).find_by_publish_time(number(timestamp))
     return value(_message_id(MessageId(*position), topic))
 
@@ -159,7 +159,7 @@ async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
 async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     """Delete all closed ledgers, acknowledged or not, whatever retention says."""
     for leaf in await leaves(broker, topic):
-        await (await broker.topics.load(leaf, create=True)).truncate()
+        await (await broker.topics.load(leaf, create=True)).retention.truncate()
     return done()
 
 
@@ -169,7 +169,7 @@ async def terminate_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     _refuse_to_terminate(topic)
     await refuse_base(broker, topic)
     loaded = await broker.topics.load(topic)
-    return value(_message_id(MessageId(*await loaded.terminate()), topic))
+    return value(_message_id(MessageId(*await loaded.termination.terminate()), topic))
 
 
 @router.post("/{topic}/terminate/partitions", needs=topic(T.TERMINATE))
@@ -183,7 +183,9 @@ async def terminate_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     ended: dict[str, Any] = {}
     for part in parts_of(topic, await existing(broker, topic)):
         loaded = await broker.topics.load(part, create=True)
-        ended[str(part.partition)] = _message_id(MessageId(*await loaded.terminate()), part)
+        ended[str(part.partition)] = _message_id(
+            MessageId(*await loaded.termination.terminate()), part
+        )
     return value(ended)
 
 

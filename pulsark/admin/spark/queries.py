@@ -154,7 +154,7 @@ async def create_subscriptions(
     await _check(rights, query.topics, name)
 
     async def create(topic: Topic, first: Position) -> bool:
-        await topic.create_subscription(name, first, {}, durable=True)
+        await topic.registry.create(name, first, {}, durable=True)
         return True
 
     return await _each(broker, query, request, create)

@@ -278,7 +278,7 @@ def _cursor_name(subscription: Subscription) -> Row:
 
 async def _published(topic: Topic, position: Position) -> int | None:
     """When an entry was published, as its producer says; ``None`` if it cannot tell."""
-    entries = await topic.read(position, 1, 1)
+    entries = await topic.entries.read(position, 1, 1)
     if not entries:
         return None
     return parse_entry(entries[0].data).metadata.publish_time or None

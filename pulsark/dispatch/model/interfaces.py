@@ -140,7 +140,27 @@ class AnyTopic(Protocol):
     def check_writable(self) -> None:
         """Raise the error with which a new producer is refused, if it must be."""
 
-    async def create_subscription(
+    @property
+    def registry(self) -> SubscriptionRegistry:
+        """Creates subscriptions."""
+
+    def reader_start(self, asked: Position, otherwise: Position) -> Position:
+        """Where a reader begins that asks for a position, if there is something yet."""
+
+    async def last_message(self, *, compacted: bool = False) -> MessageId:
+        """The last message that can be delivered, or ``ClientError`` if nothing is kept.
+
+        ``compacted``: among those that compaction left.
+        """
+
+    async def close(self) -> None:
+        """Unload: producers and consumers connect anew."""
+
+
+class SubscriptionRegistry(Protocol):
+    """The subscriptions of such a topic."""
+
+    async def create(
         self,
         name: str,
         position: Position,
@@ -154,18 +174,6 @@ class AnyTopic(Protocol):
 
         ``compacted``: it reads what compaction left.
         """
-
-    def reader_start(self, asked: Position, otherwise: Position) -> Position:
-        """Where a reader begins that asks for a position, if there is something yet."""
-
-    async def last_message(self, *, compacted: bool = False) -> MessageId:
-        """The last message that can be delivered, or ``ClientError`` if nothing is kept.
-
-        ``compacted``: among those that compaction left.
-        """
-
-    async def close(self) -> None:
-        """Unload: producers and consumers connect anew."""
 
 
 class AnySubscription(Protocol):

@@ -84,6 +84,13 @@ def _is_small(entry: Entry) -> bool:
     return entry.messages <= DEDUPLICATION_BATCH_MESSAGES_MAX
 
 
+class Entries(Protocol):
+    """What a topic has stored."""
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Entries from ``position`` on."""
+
+
 class DeduplicatedTopic(Protocol):
     """The topic, as its deduplication sees it."""
 
@@ -94,8 +101,9 @@ class DeduplicatedTopic(Protocol):
     ledger: ManagedLedger
     producers: dict[str, Producer]
 
-    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        """Entries from ``position`` on."""
+    @property
+    def entries(self) -> Entries:
+        """What it has stored."""
 
 
 class Deduplication:
@@ -148,7 +156,7 @@ class Deduplication:
             if await ledger.is_attached(position.ledger_id):
                 after = Position(position.ledger_id, _LAST)  # see BULK_PREFIX
                 continue
-            entries = await self._topic.read(position, _REPLAY_ENTRIES, _REPLAY_BYTES)
+            entries = await self._topic.entries.read(position, _REPLAY_ENTRIES, _REPLAY_BYTES)
             if not entries:
                 return
             self._take_in(entries)
@@ -305,7 +313,9 @@ class Deduplication:
     async def _settle(self, first: Position, count: int, doubtful: set[ProducerSequences]) -> None:
         while count:
             try:
-                entries = await self._topic.read(first, min(count, _REPLAY_ENTRIES), _REPLAY_BYTES)
+                entries = await self._topic.entries.read(
+                    first, min(count, _REPLAY_ENTRIES), _REPLAY_BYTES
+                )
             except PulsarkError as error:
                 log.warning(
                     "%s: recovered entries cannot be read for deduplication: %s",
@@ -383,7 +393,7 @@ class Deduplication:
         if position is None:
             return
         try:
-            entries = await self._topic.read(position, 1, 1)
+            entries = await self._topic.entries.read(position, 1, 1)
             last = NONE
             if entries and entries[0].position == position and _is_small(entries[0]):
                 ids = sequence_ids(entries[0].data, DEDUPLICATION_BATCH_BYTES_MAX)

@@ -19,6 +19,11 @@ log = logging.getLogger(__name__)
 class DurableCursors(Protocol):
     """Those of a topic."""
 
+    creating: asyncio.Lock
+
+    async def create(self, name: str, mark_delete: Position, properties: dict[str, str]) -> Cursor:
+        """Make one, durably. The caller holds ``creating``."""
+
     async def delete(self, name: str) -> None:
         """Delete one, durably."""
 
@@ -30,10 +35,8 @@ class SwitchedTopic(DeduplicatedTopic, Protocol):
     deduplication: Deduplication | None
     """Set while it is on."""
 
-    async def create_cursor(
-        self, name: str, mark_delete: Position, properties: dict[str, str]
-    ) -> Cursor:
-        """A durable cursor that is no subscription."""
+    def check_open(self) -> None:
+        """Raise ``ClientError`` if the topic goes away from here."""
 
     @property
     def cursors(self) -> DurableCursors:
@@ -96,7 +99,10 @@ class DeduplicationSwitch:
         """From now on. What was published before is not known, as in Pulsar."""
         topic = self._topic
         if self.cursor is None:
-            self.cursor = await topic.create_cursor(CURSOR_NAME, topic.ledger.last_confirmed, {})
+            async with topic.cursors.creating:
+                topic.check_open()
+                reached = topic.ledger.last_confirmed
+                self.cursor = await topic.cursors.create(CURSOR_NAME, reached, {})
         topic.deduplication = await Deduplication.open(topic, self.cursor)
 
     async def _switch_off(self) -> None:

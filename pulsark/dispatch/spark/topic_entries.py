@@ -31,7 +31,7 @@ class TopicEntries:
         """Entries of a topic in ``[first, last]``, at most about ``max_bytes`` of them."""
         loaded = await self._used(topic)
         count = _count(first, last)
-        cached = loaded.read_cached(first, count, max_bytes)
+        cached = loaded.entries.read_cached(first, count, max_bytes)
         if cached is not None:
             return [(e.position, e.data) for e in cached if e.position <= last]
         stored = await loaded.ledger.read(first, count, max_bytes)

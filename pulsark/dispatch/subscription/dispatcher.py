@@ -178,13 +178,15 @@ class Dispatcher:
     def _compacted_view(self) -> CompactedSource | None:
         """What the active consumer reads, if it reads what compaction left."""
         active = self._subscription.type.active
-        return self._topic.compacted_view if active is not None and active.read_compacted else None
+        return (
+            self._topic.entries.compacted if active is not None and active.read_compacted else None
+        )
 
     @property
     def _source(self) -> EntrySource:
-        if self._topic.compacted_view is None:
-            return self._topic
-        return self._compacted_view or self._topic
+        if self._topic.entries.compacted is None:
+            return self._topic.entries
+        return self._compacted_view or self._topic.entries
 
     def forget_content(self) -> None:
         """What was read is read again: it may be different now."""
@@ -321,7 +323,7 @@ class Dispatcher:
             if state.is_acked(position):
                 self.forget(position)
                 continue
-            entry = self._aside.get(position) or self._topic.cached_entry(position)
+            entry = self._aside.get(position) or self._topic.entries.cached_entry(position)
             if entry is None:
                 self._read(self._fill_aside(position))
                 return False
@@ -440,7 +442,7 @@ class Dispatcher:
         """Fetch a waiting entry, and those behind it that wait as well."""
         try:
             room = self._budget.read_bytes(READ_BYTES)
-            entries = await self._topic.read(position, READ_ENTRIES, room)
+            entries = await self._topic.entries.read(position, READ_ENTRIES, room)
         except Exception as error:  # noqa: BLE001 - logged; the read is tried again
             self._read_failed(error)
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.dispatch.model.interfaces import AnyTopic
+from pulsark.dispatch.model.interfaces import AnyTopic, SubscriptionRegistry
 from pulsark.dispatch.subscription.subscription_base import Subscribers
 from pulsark.wire.position import EARLIEST, Position
 
@@ -28,6 +28,13 @@ _POSITION = Position(0, 0)
 """Where every message is, for clients."""
 
 
+class UnstoredRegistry(SubscriptionRegistry, Protocol):
+    """The subscriptions of the topic."""
+
+    def drop(self, subscription: NonPersistentSubscription) -> None:
+        """One lost its last consumer, or was deleted."""
+
+
 class UnstoredTopic(AnyTopic, Protocol):
     """The topic, as its subscriptions see it."""
 
@@ -37,8 +44,9 @@ class UnstoredTopic(AnyTopic, Protocol):
     def dispatching_ms(self) -> int:
         """The time of what is being delivered."""
 
-    def forget_subscription(self, subscription: NonPersistentSubscription) -> None:
-        """A subscription lost its last consumer, or was deleted."""
+    @property
+    def registry(self) -> UnstoredRegistry:
+        """Where subscriptions are created."""
 
 
 class NonPersistentSubscription(Subscribers):
@@ -109,7 +117,7 @@ class NonPersistentSubscription(Subscribers):
         """It is not there any more; its consumers connect anew."""
         self.closed = True
         self.close_consumers()
-        self.topic.forget_subscription(self)
+        self.topic.registry.drop(self)
 
     # -- messages ---
 

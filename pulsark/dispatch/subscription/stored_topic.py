@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.dispatch.model.interfaces import AnyTopic
+from pulsark.dispatch.model.interfaces import AnyTopic, SubscriptionRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +42,37 @@ class CompactedSource(EntrySource, Protocol):
         """The last entry that the compacted part accounts for."""
 
 
+class StoredEntries(EntrySource, Protocol):
+    """All that a topic stores, and what its cache holds of it."""
+
+    @property
+    def compacted(self) -> CompactedSource | None:
+        """How consumers with ``read_compacted`` see the topic, once it was compacted."""
+
+    def cached_entry(self, position: Position) -> Entry | None:
+        """The entry at exactly this position, if the cache holds it."""
+
+    def mark_delete_before(self, position: Position) -> Position:
+        """The mark-delete position that makes ``position`` the next one delivered."""
+
+
+class Registry(SubscriptionRegistry, Protocol):
+    """The subscriptions of the topic."""
+
+    def idle(self, subscription: Subscription) -> None:
+        """The last consumer of one left."""
+
+    async def delete(self, subscription: Subscription) -> None:
+        """Delete one, durably. The caller holds its ``changing``."""
+
+
+class Termination(Protocol):
+    """Tells consumers when they have acknowledged all of a terminated topic."""
+
+    def acknowledged(self, subscription: Subscription) -> None:
+        """A cursor moved."""
+
+
 class ReadBudget(Protocol):
     """The memory for what all subscriptions read for consumers that are behind."""
 
@@ -55,7 +86,7 @@ class ReadBudget(Protocol):
         """How much of that may be read at once."""
 
 
-class StoredTopic(AnyTopic, EntrySource, Protocol):
+class StoredTopic(AnyTopic, Protocol):
     """A topic with ledgers and cursors."""
 
     settings: Settings
@@ -82,20 +113,13 @@ class StoredTopic(AnyTopic, EntrySource, Protocol):
         """Which entries are not due."""
 
     @property
-    def compacted_view(self) -> CompactedSource | None:
-        """How consumers with ``read_compacted`` see it, once it was compacted."""
+    def entries(self) -> StoredEntries:
+        """Where subscriptions read."""
 
-    def cached_entry(self, position: Position) -> Entry | None:
-        """The entry at exactly this position, if the cache holds it."""
+    @property
+    def registry(self) -> Registry:
+        """Where they are created and deleted."""
 
-    def mark_delete_before(self, position: Position) -> Position:
-        """The mark-delete position that makes ``position`` the next one delivered."""
-
-    def acknowledged(self, subscription: Subscription) -> None:
-        """A cursor moved."""
-
-    def subscription_idle(self, subscription: Subscription) -> None:
-        """Its last consumer left."""
-
-    async def delete_subscription(self, subscription: Subscription) -> None:
-        """Delete it, durably. The caller holds its ``changing``."""
+    @property
+    def termination(self) -> Termination:
+        """The end of the topic."""

@@ -104,7 +104,7 @@ class Subscription(Subscribers):
         of none takes it that there is nothing to read.
         """
         found = self.cursor.mark_delete
-        return found if found.ledger_id >= 0 else self.topic.mark_delete_before(found)
+        return found if found.ledger_id >= 0 else self.topic.entries.mark_delete_before(found)
 
     def idle_seconds(self) -> float:
         """For how long nobody has used it, as far as is known since it was loaded."""
@@ -192,7 +192,7 @@ class Subscription(Subscribers):
         if not anybody:
             self.dispatcher.rewind()
             self.dispatcher.forget_redeliveries()
-            self.topic.subscription_idle(self)
+            self.topic.registry.idle(self)
         self.pump()
 
     def _change_active(self, before: Consumer | None) -> None:
@@ -240,7 +240,7 @@ class Subscription(Subscribers):
         self.messages_acked += acked
         consumer.messages_acked += acked
         consumer.last_acked_ms = self.last_acked_ms = now_ms
-        self.topic.acknowledged(self)
+        self.topic.termination.acknowledged(self)
 
     def ack_cumulative(
         self,
@@ -271,11 +271,11 @@ class Subscription(Subscribers):
         self.messages_acked += 1
         consumer.messages_acked += 1
         consumer.last_acked_ms = self.last_acked_ms = now_ms
-        self.topic.acknowledged(self)
+        self.topic.termination.acknowledged(self)
 
     def _messages_of(self, position: Position) -> int | None:
         """How many messages an entry has, if that is at hand."""
-        entry = self.topic.cached_entry(position)
+        entry = self.topic.entries.cached_entry(position)
         if entry is not None:
             return entry.messages
         mask = self.cursor.state.masks.get(position)
@@ -362,7 +362,7 @@ class Subscription(Subscribers):
     def acknowledge(self, acks: Sequence[Ack], done: Done) -> None:
         """Acknowledge for nobody in particular; no consumer must be connected."""
         self.cursor.ack(acks, done)
-        self.topic.acknowledged(self)
+        self.topic.termination.acknowledged(self)
 
     async def restore(self, acked: AckedSet) -> None:
         """Give the cursor a state that it had at another time, as ``seek`` gives it a position.
@@ -415,7 +415,7 @@ class Subscription(Subscribers):
     def drop_if_abandoned(self) -> None:
         """Without consumers, what a reader left behind goes away."""
         if not self.type.consumer_count:
-            self.topic.subscription_idle(self)
+            self.topic.registry.idle(self)
 
     async def rollback(self, published_ms: int) -> None:
         """Move the cursor to a time under connected consumers."""
@@ -429,14 +429,14 @@ class Subscription(Subscribers):
             if not force:
                 self.check_unused()
             if not self.closed:
-                await self.topic.delete_subscription(self)
+                await self.topic.registry.delete(self)
 
     async def delete_if(self, is_due: Callable[[Subscription], bool]) -> bool:
         """Delete it, durably, if that is right when nobody else changes it; whether it was."""
         async with self.changing:
             if self.closed or not is_due(self):
                 return False
-            await self.topic.delete_subscription(self)
+            await self.topic.registry.delete(self)
             return True
 
     def trimmed(self, through: Position) -> None:
@@ -461,7 +461,7 @@ class Subscription(Subscribers):
         for consumer in self.consumers:
             done: list[Ack] = [(p, None, None) for p in consumer.pending if p <= through]
             self._settle(consumer, done, [0] * len(done))
-        self.topic.acknowledged(self)
+        self.topic.termination.acknowledged(self)
         self.schedule_pump()
 
     # -- deliveries ---

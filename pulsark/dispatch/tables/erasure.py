@@ -115,7 +115,7 @@ class Erasure:
         """
         base = topics[0].name.base
         for topic in topics:
-            topic.forget_content()
+            _forget_content(topic)
         await self._sealing.tables.forget_content()
         segments, bookies_away = await self._ledgers.recycle()
         hours = self._settings.tableVacuumRetentionHours if vacuum_hours is None else vacuum_hours
@@ -195,7 +195,9 @@ class _Rewriting:
             table = await tables.open(base, table_id)
             await table.rewrite(sealed, part, partial(self._entries, wanted, acks), target)
             self.files += len(part)
-            topic.erased(acks)
+            _forget_content(topic)
+            for subscription in topic.subscriptions.values():
+                subscription.erased(acks)
 
     def _topic_of(self, ledger_id: int) -> Topic | None:
         for topic in self._topics:
@@ -224,3 +226,10 @@ def _erase(
             acks.append(ack_of(stored_entry(Position(ledger_id, entry_id), entry)))
         left.append((entry_id, entry))
     return left
+
+
+def _forget_content(topic: Topic) -> None:
+    """Keep none of a topic's messages in memory."""
+    topic.entries.forget()
+    for subscription in topic.subscriptions.values():
+        subscription.dispatcher.forget_content()

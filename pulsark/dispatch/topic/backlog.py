@@ -108,14 +108,14 @@ class Backlog:
             return None
         if self._published is not None and self._published[0] == position:
             return Oldest(subscription, *self._published)
-        entries = await self._topic.read(position, 1, 1)
+        entries = await self._topic.entries.read(position, 1, 1)
         if not entries:
             return None
         first = entries[0]
         try:
             published_ms = parse_entry(first.data).publish_time
         except ProtocolError:
-            return None  # nobody knows how old it is
+            return None  # its age is unknown
         self._published = (first.position, published_ms)
         return Oldest(subscription, first.position, published_ms)
 

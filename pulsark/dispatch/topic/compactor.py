@@ -1,4 +1,4 @@
-"""The broker's own compaction pass over one topic, and the view of those who read the result.
+"""The broker's own compaction pass over one topic; ``compacted_view`` reads the result.
 
 A subscription named ``__compaction`` keeps what was not compacted yet: before it, messages may be
 trimmed, because the compacted ledger has what remains of them.
@@ -13,17 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.model.entry import Entry, stored_entry
 from pulsark.dispatch.model.interfaces import COMPACTION_SUBSCRIPTION, CompactionStats
-from pulsark.errors import ProtocolError, StorageError, trace_of
-from pulsark.limits import DECOMPRESSED_BYTES_MAX
+from pulsark.dispatch.topic.compacted_view import CompactedView, Stored
+from pulsark.errors import StorageError, trace_of
 from pulsark.runtime import Runtime, run_in_worker
 from pulsark.storage.managed_ledger.compacted_ledger import CompactedTo
 from pulsark.storage.managed_ledger.compaction import Compaction
 from pulsark.storage.managed_ledger.erasure import ErasedIds, without
-from pulsark.wire.batch import read_messages
 from pulsark.wire.entry import parse_entry
-from pulsark.wire.message_id import MessageId
 from pulsark.wire.position import EARLIEST, Position
 
 if TYPE_CHECKING:
@@ -35,8 +32,6 @@ log = logging.getLogger(__name__)
 
 READ_ENTRIES = 1000
 READ_BYTES = 4 << 20
-
-Stored = list[tuple[Position, bytes]]
 
 
 class Compactor:
@@ -99,7 +94,7 @@ class Compactor:
     async def _compact(self, any_number: bool) -> int:
         """One run; the number of messages that it removed."""
         topic, ledger = self._topic, self._topic.ledger
-        subscription = await topic.create_subscription(
+        subscription = await topic.registry.create(
             COMPACTION_SUBSCRIPTION, EARLIEST, {}, durable=True
         )
         horizon = ledger.last_confirmed
@@ -125,7 +120,7 @@ class Compactor:
                 await ledger.compacted.set(CompactedTo(writer.ledger_id, horizon))
         finally:
             worker.close()
-        topic.show_compacted()
+        topic.entries.show_compacted()
         subscription.cursor.ack_cumulative(horizon, None, None)
         return compaction.removed
 
@@ -170,7 +165,7 @@ class Compactor:
             await writer.close()
             compacted_to = CompactedTo(writer.ledger_id, compacted_to.horizon)
             await ledger.compacted.set(compacted_to, at_once=True)
-        self._topic.show_compacted()
+        self._topic.entries.show_compacted()
         return changed
 
     def start_if_due(self) -> None:
@@ -188,7 +183,7 @@ class Compactor:
 
     async def _entries(self, horizon: Position) -> AsyncIterator[Stored]:
         """What a reader of the compacted topic gets, up to the horizon."""
-        view = CompactedView(self._topic)
+        view = CompactedView(self._topic.entries)
         position = Position(-1, 0)
         while position <= horizon:
             stored = await view.stored(position, READ_ENTRIES, READ_BYTES)
@@ -212,77 +207,3 @@ def _note(compaction: Compaction, stored: Stored) -> None:
 def _remains(compaction: Compaction, stored: Stored) -> Stored:
     kept = ((position, compaction.remains(position, data)) for position, data in stored)
     return [(position, data) for position, data in kept if data is not None]
-
-
-class CompactedView:
-    """Reads a topic: up to the horizon what compaction left, behind it what was published."""
-
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
-        self._ledger = topic.ledger.compacted.open()
-
-    @property
-    def horizon(self) -> Position:
-        """The last entry that the compacted part accounts for."""
-        compacted_to = self._topic.ledger.compacted.to
-        return EARLIEST if compacted_to is None else compacted_to.horizon
-
-    def valid_position_at_or_after(self, position: Position) -> Position:
-        """As the ledger's, but positions in the compacted part need not exist elsewhere."""
-        if self._ledger is not None and position <= self.horizon:
-            return position
-        return self._topic.ledger.valid_position_at_or_after(position)
-
-    def read_cached(
-        self, position: Position, max_entries: int, max_bytes: int
-    ) -> list[Entry] | None:
-        """As the topic's."""
-        if self._ledger is not None and position <= self.horizon:
-            return None
-        return self._topic.read_cached(position, max_entries, max_bytes)
-
-    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        """As the topic's."""
-        cached = self.read_cached(position, max_entries, max_bytes)
-        if cached is not None:
-            return cached
-        stored = await self.stored(position, max_entries, max_bytes)
-        return [stored_entry(place, data) for place, data in stored]
-
-    async def stored(self, position: Position, max_entries: int, max_bytes: int) -> Stored:
-        """Positions and entries, from the first at or after a position."""
-        if self._ledger is not None and position <= self.horizon:
-            found = await self._ledger.read(position, max_entries, max_bytes)
-            if found:
-                return found
-            position = Position(self.horizon.ledger_id, self.horizon.entry_id + 1)
-        ledger = self._topic.ledger
-        position = ledger.valid_position_at_or_after(position)
-        return await ledger.read(position, max_entries, max_bytes)
-
-    async def find_by_publish_time(self, ms: int) -> Position:
-        """As the ledger's, of what a reader of this view gets."""
-        found = None if self._ledger is None else await self._ledger.find_by_publish_time(ms)
-        if found is not None:
-            return found
-        behind = Position(self.horizon.ledger_id, self.horizon.entry_id + 1)
-        return max(behind, await self._topic.ledger.find_by_publish_time(ms))
-
-    async def last_message(self) -> MessageId:
-        """The last message of the compacted part."""
-        found = None if self._ledger is None else await self._ledger.last()
-        if found is None:
-            return MessageId(*EARLIEST)
-        position, data = found
-        entry = stored_entry(position, data)
-        index = _last_index(data, entry.messages) if entry.batched else -1
-        return MessageId(*position, batch_index=index)
-
-
-def _last_index(batch: bytes, messages: int) -> int:
-    """Index of the last message of a batch that compaction did not remove."""
-    try:
-        members = enumerate(read_messages(batch, DECOMPRESSED_BYTES_MAX))
-        return max(i for i, (single, _) in members if single and not single.compacted_out)
-    except (ProtocolError, ValueError):
-        return messages - 1

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 NOTHING = MessageId(*EARLIEST)
 
 
-class ReadTopic(Protocol):
-    """The topic, as far as it is needed here."""
+class Entries(Protocol):
+    """The entries of a topic."""
 
     ledger: ManagedLedger
 
@@ -34,8 +34,8 @@ class ReadTopic(Protocol):
 class LastMessageFinder:
     """That of one topic."""
 
-    def __init__(self, topic: ReadTopic) -> None:
-        self._topic = topic
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
         self._known: tuple[Position, MessageId] | None = None
         """Of all entries up to a position, the last that can be delivered."""
         self._forgotten = 0
@@ -49,7 +49,7 @@ class LastMessageFinder:
     async def find(self) -> MessageId:
         """What there is now; ``NOTHING`` if there is none."""
         async with self._looking:
-            ledger, pace = self._topic.ledger, Pace(ENTRIES_PER_TURN_MAX)
+            ledger, pace = self._entries.ledger, Pace(ENTRIES_PER_TURN_MAX)
             end = position = ledger.last_confirmed
             before, forgotten = self._known, self._forgotten
             found = NOTHING
@@ -57,7 +57,7 @@ class LastMessageFinder:
                 if before is not None and position <= before[0]:
                     found = before[1]
                     break
-                entries = await self._topic.read(position, 1, 1)
+                entries = await self._entries.read(position, 1, 1)
                 if not entries or entries[0].position != position:
                     break  # trimmed
                 if not is_gone(entries[0]):

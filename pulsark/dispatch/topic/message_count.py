@@ -80,7 +80,7 @@ async def _sizes(
         first = max(place.entry_id, 0)
         packed = await compacted.stored(first, first + _CHUNK_ENTRIES - 1, _CHUNK_BYTES)
         return [(position, _messages(unpack(data)[1])) for position, data in packed]
-    cached = topic.read_cached(place, _CHUNK_ENTRIES, _CHUNK_BYTES)
+    cached = topic.entries.read_cached(place, _CHUNK_ENTRIES, _CHUNK_BYTES)
     if cached is not None:
         return [(entry.position, 0 if is_gone(entry) else entry.messages) for entry in cached]
     stored = await topic.ledger.read(place, _CHUNK_ENTRIES, _CHUNK_BYTES)

@@ -56,7 +56,8 @@ class NonPersistentTopic:
         self.compaction = CompactionStats()
         self._admission = TopicProducers(self)
         self.producers = self._admission.by_name
-        self.subscriptions: dict[str, NonPersistentSubscription] = {}
+        self.registry = NonPersistentSubscriptions(self)
+        self.subscriptions = self.registry.by_name
         self.closed = False
         self.is_leaving = False
         self.dispatching_ms = 0
@@ -150,30 +151,6 @@ class NonPersistentTopic:
 
     # -- subscriptions ---
 
-    async def create_subscription(
-        self,
-        name: str,
-        position: Position,
-        properties: dict[str, str],
-        *,
-        durable: bool,
-        compacted: bool = False,
-        replicated: bool = False,
-    ) -> NonPersistentSubscription:
-        """The subscription of that name, or a new one. It gets what is published from now on."""
-        self.check_open()
-        subscription = self.subscriptions.get(name)
-        if subscription is None:
-            subscription = NonPersistentSubscription(self, name, properties, durable=durable)
-            self.subscriptions[name] = subscription
-        return subscription
-
-    def forget_subscription(self, subscription: NonPersistentSubscription) -> None:
-        """A subscription lost its last consumer, or was deleted."""
-        if self.subscriptions.get(subscription.name) is subscription:
-            del self.subscriptions[subscription.name]
-        self.last_used = self.clock.monotonic()
-
     def reader_start(self, asked: Position, otherwise: Position) -> Position:
         """Readers begin with the next message."""
         return otherwise
@@ -197,3 +174,35 @@ class NonPersistentTopic:
         self._admission.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.close()
+
+
+class NonPersistentSubscriptions:
+    """The subscriptions of such a topic: they get what is published from now on."""
+
+    def __init__(self, topic: NonPersistentTopic) -> None:
+        self.by_name: dict[str, NonPersistentSubscription] = {}
+        self._topic = topic
+
+    async def create(
+        self,
+        name: str,
+        position: Position,
+        properties: dict[str, str],
+        *,
+        durable: bool,
+        compacted: bool = False,
+        replicated: bool = False,
+    ) -> NonPersistentSubscription:
+        """The subscription of that name, or a new one."""
+        self._topic.check_open()
+        subscription = self.by_name.get(name)
+        if subscription is None:
+            subscription = NonPersistentSubscription(self._topic, name, properties, durable=durable)
+            self.by_name[name] = subscription
+        return subscription
+
+    def drop(self, subscription: NonPersistentSubscription) -> None:
+        """A subscription lost its last consumer, or was deleted."""
+        if self.by_name.get(subscription.name) is subscription:
+            del self.by_name[subscription.name]
+        self._topic.last_used = self._topic.clock.monotonic()

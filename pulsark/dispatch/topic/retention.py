@@ -10,12 +10,13 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import PulsarkError
 from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.storage.managed_ledger.retention import trim_points
+from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pulsark.dispatch.topic.topic import Topic
-    from pulsark.wire.position import Position
+    from pulsark.storage.cursor.cursor import Cursor
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,33 @@ class TopicRetention:
         if point is None:
             return
         await self._topic.ledger.trim(point)
-        self._topic.trimmed()
+        self.trimmed()
+
+    def trimmed(self) -> None:
+        """Ledgers are gone, and their entries for every reader."""
+        topic = self._topic
+        topic.entries.trimmed()
+        topic.delayed.trimmed()
+        for subscription in topic.subscriptions.values():
+            subscription.trimmed(topic.ledger.record.trimmed)
+
+    async def truncate(self) -> None:
+        """Acknowledge everything for all subscriptions, and delete all ledgers but an open one."""
+        topic = self._topic
+        last = topic.ledger.last_confirmed
+        for subscription in topic.subscriptions.values():
+            subscription.pass_over(last)
+        if topic.deduplication is not None:
+            topic.deduplication.save(last)
+        await topic.cursors.sync()  # before anything is deleted
+        await topic.ledger.trim(Position(last.ledger_id, last.entry_id + 1))
+        self.trimmed()
+
+    def durable_cursors(self) -> list[Cursor]:
+        """All that hold back trimming: those of subscriptions, and the broker's own."""
+        cursors = [s.cursor for s in self._topic.subscriptions.values() if s.durable]
+        own = self._topic.deduplication_switch.cursor
+        return cursors if own is None else [*cursors, own]
 
     async def point(self) -> Position | None:
         """The position before which ledgers may go now; ``None`` if none may."""
@@ -89,6 +116,6 @@ class TopicRetention:
     def _consumed(self) -> Position:
         """Entries up to here are acknowledged by all, durably. Readers do not count."""
         return min(
-            (cursor.trim_position for cursor in self._topic.durable_cursors()),
+            (cursor.trim_position for cursor in self.durable_cursors()),
             default=self._topic.ledger.last_confirmed,
         )

@@ -6,46 +6,42 @@ A topic ties a managed ledger (what is stored) to producers (who may append) and
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.model.entry import Entry, stored_entry
-from pulsark.dispatch.model.interfaces import CompactionStats, check_open, is_system_subscription
+from pulsark.dispatch.model.interfaces import CompactionStats, check_open
 from pulsark.dispatch.policies.policies import TopicPolicies, effective
 from pulsark.dispatch.producer.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.producer.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.producer.topic_producers import TopicProducers
 from pulsark.dispatch.subscription.delayed_delivery import DelayedDelivery, load_buckets
-from pulsark.dispatch.subscription.subscription import Subscription
-from pulsark.dispatch.subscription.subscription_properties import cursor_properties
 from pulsark.dispatch.topic.arrivals import Arrivals
 from pulsark.dispatch.topic.backlog import Backlog
-from pulsark.dispatch.topic.cache import CacheBudget, TopicCache
-from pulsark.dispatch.topic.compactor import CompactedView, Compactor
+from pulsark.dispatch.topic.compactor import Compactor
 from pulsark.dispatch.topic.cursors import TopicCursors
-from pulsark.dispatch.topic.last_message import LastMessageFinder
+from pulsark.dispatch.topic.entries import TopicEntries
 from pulsark.dispatch.topic.ledger_reports import LedgerReports
 from pulsark.dispatch.topic.retention import TopicRetention
+from pulsark.dispatch.topic.subscriptions import TopicSubscriptions
+from pulsark.dispatch.topic.termination import Termination
 from pulsark.errors import ClientError, ServerError, StorageFullError
-from pulsark.storage.cursor.cursor import Ack, Cursor
-from pulsark.wire.position import EARLIEST, Position
+from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.run_queue import RunQueue
+    from pulsark.dispatch.model.entry import Entry
     from pulsark.dispatch.model.producer import Producer
     from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
+    from pulsark.dispatch.topic.cache import CacheBudget
     from pulsark.runtime import Runtime
     from pulsark.storage.cursor.log import CursorLog
     from pulsark.storage.delayed.delayed_buckets import DelayedBuckets, StoredBucket
     from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
     from pulsark.wire.message_id import MessageId
     from pulsark.wire.topic_name import TopicName
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ class Topic:
         buckets: DelayedBuckets,
         delayed: Iterable[StoredBucket],
     ) -> None:
-        """Whatever has to be waited for is done; from now on the ledger tells this topic."""
+        """All that has to be waited for is done; from now on the ledger tells this topic."""
         settings, clock = context.settings, context.runtime.clock
         self.name = name
         self.run_queue = context.run_queue
@@ -82,13 +78,14 @@ class Topic:
         self.sure_clock = context.runtime.sure_clock
         self.created_ms = clock.now_ms()
         self.last_used = clock.monotonic()
-        """When a client left, or somebody read; while one is connected this says nothing."""
+        """When a client left, or entries were read; without meaning while one is connected."""
         self._admission = TopicProducers(self)
         self.producers = self._admission.by_name
-        self.subscriptions: dict[str, Subscription] = {}
+        self.registry = TopicSubscriptions(self)
+        self.subscriptions = self.registry.by_name
         self.closed = False
         self.is_leaving = False
-        """Nobody new is admitted: it is about to be deleted, if nobody uses it."""
+        """Clients are refused: it is about to be deleted, unless it is in use."""
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
@@ -96,22 +93,19 @@ class Topic:
         self.cursors = cursors
         self.arrivals = Arrivals(clock, self.sure_clock, ledger)
         self.cache_budget = context.cache_budget
-        self._cache = TopicCache(context.cache_budget)
-        self._last = LastMessageFinder(self)
+        self.entries = TopicEntries(ledger, context.cache_budget)
+        self.termination = Termination(ledger, self.producers, self.subscriptions)
         self.backlog = Backlog(self)
         self.retention = TopicRetention(self)
         self.delayed = DelayedDelivery(self, buckets, delayed)
         self.deduplication: Deduplication | None = None
         """Set while it is on, by ``deduplication_switch``."""
         self.compactor = Compactor(self, context.runtime)
-        self.compacted_view: CompactedView | None = None
-        """How consumers with ``read_compacted`` see the topic, once it was compacted."""
-        self.show_compacted()
         found = cursors.found()
         self.deduplication_switch = DeduplicationSwitch(self, found.pop(CURSOR_NAME, None))
-        for subscription, cursor in found.items():
-            self._add(Subscription(self, subscription, cursor))
-        ledger.tell(LedgerReports(self, self._cache))
+        for cursor in found.values():
+            self.registry.add(cursor)
+        ledger.tell(LedgerReports(self, self.entries.cache))
 
     @classmethod
     async def open(
@@ -122,7 +116,7 @@ class Topic:
         cursors: CursorLog,
         buckets: DelayedBuckets,
     ) -> Topic:
-        """A topic on a ledger that was opened for it, and that nobody has appended to."""
+        """A topic on a ledger that was opened for it, and that has had no append yet."""
         delayed = await load_buckets(str(name), buckets)
         return cls(name, context, ledger, TopicCursors(cursors, ledger), buckets, delayed)
 
@@ -152,15 +146,6 @@ class Topic:
         """Let the ledger have what was published, without waiting for the end of this turn."""
         self.ledger.flush()
 
-    def trimmed(self) -> None:
-        """Ledgers are gone: nobody gets their entries any more."""
-        through = self.ledger.record.trimmed
-        self._cache.trim(through.ledger_id)
-        self._last.forget()
-        self.delayed.trimmed()
-        for subscription in self.subscriptions.values():
-            subscription.trimmed(through)
-
     # -- producers ---
 
     async def add_producer(self, producer: Producer) -> bool:
@@ -174,7 +159,7 @@ class Topic:
         self.touch()
 
     def touch(self) -> None:
-        """Somebody uses the topic."""
+        """The topic is in use."""
         self.last_used = self.clock.monotonic()
 
     async def producer_joined(self, producer: Producer) -> None:
@@ -229,70 +214,7 @@ class Topic:
                 f"No room to store messages: {full}",
             )
 
-    # -- subscriptions ---
-
-    async def create_subscription(
-        self,
-        name: str,
-        position: Position,
-        properties: dict[str, str],
-        *,
-        durable: bool,
-        compacted: bool = False,
-        replicated: bool = False,
-    ) -> Subscription:
-        """The subscription of that name, or a new one whose first message is ``position``.
-
-        A durable one exists once this returns, over any restart. ``compacted``: it reads what
-        compaction left, which may begin before the oldest ledger.
-        """
-        async with self.cursors.creating:
-            self.check_open()
-            subscription = self.subscriptions.get(name)
-            if subscription is not None:
-                return subscription
-            view = self.compacted_view
-            if compacted and view is not None and position <= view.horizon:
-                mark_delete = max(EARLIEST, Position(position.ledger_id, position.entry_id - 1))
-            else:
-                mark_delete = self.mark_delete_before(position)
-            self._check_room(name)
-            if durable:
-                kept = cursor_properties(properties, replicated=replicated)
-                cursor = await self.cursors.create(name, mark_delete, kept)
-            else:
-                cursor = Cursor.non_durable(name, mark_delete, self.ledger, self.clock)
-            return self._add(Subscription(self, name, cursor))
-
-    def _add(self, subscription: Subscription) -> Subscription:
-        self.subscriptions[subscription.name] = subscription
-        subscription.idle_since = self.clock.monotonic()
-        return subscription
-
-    async def create_cursor(
-        self, name: str, mark_delete: Position, properties: dict[str, str]
-    ) -> Cursor:
-        """A durable cursor that is no subscription: the broker's own."""
-        async with self.cursors.creating:
-            self.check_open()
-            return await self.cursors.create(name, mark_delete, properties)
-
-    def durable_cursors(self) -> list[Cursor]:
-        """All that hold back trimming: those of subscriptions, and the broker's own."""
-        cursors = [s.cursor for s in self.subscriptions.values() if s.durable]
-        if self.deduplication_switch.cursor is not None:
-            cursors.append(self.deduplication_switch.cursor)
-        return cursors
-
-    def _check_room(self, name: str) -> None:
-        """Refuse a subscription that would be one too many."""
-        most = self.policies.max_subscriptions
-        there = sum(not is_system_subscription(one) for one in self.subscriptions)
-        if not is_system_subscription(name) and 0 < most <= there:
-            raise ClientError(
-                ServerError.NotAllowedError,
-                f"Exceed the maximum number of subscriptions of the topic: {self.name}",
-            )
+    # -- reading ---
 
     def reader_start(self, asked: Position, otherwise: Position) -> Position:
         """Where a reader begins that asks for a position, if it is not beyond the end.
@@ -302,120 +224,20 @@ class Topic:
         before = Position(asked.ledger_id, asked.entry_id - 1)
         return asked if before <= self.ledger.last_confirmed else otherwise
 
-    def mark_delete_before(self, position: Position) -> Position:
-        """The mark-delete position that makes ``position`` the next one delivered."""
-        place = self.ledger.valid_position_at_or_after(position)
-        return Position(place.ledger_id, place.entry_id - 1)
-
-    async def delete_subscription(self, subscription: Subscription) -> None:
-        """Delete a subscription, durably. The caller holds its ``changing``."""
-        self.touch()
-        if self.subscriptions.get(subscription.name) is subscription:
-            del self.subscriptions[subscription.name]
-        subscription.close()
-        subscription.close_consumers()
-        if subscription.cursor.durable:
-            await self.cursors.delete(subscription.name)
-
-    def subscription_idle(self, subscription: Subscription) -> None:
-        """The last consumer left: what a reader leaves behind goes away."""
-        self.touch()
-        subscription.idle_since = self.last_used
-        if not subscription.cursor.durable and not subscription.changing.locked():
-            if self.subscriptions.get(subscription.name) is subscription:
-                del self.subscriptions[subscription.name]
-            subscription.close()
-
-    def acknowledged(self, subscription: Subscription) -> None:
-        """A cursor moved."""
-        if self.ledger.is_terminated:
-            self.announce_end(subscription)
-
-    def announce_end(self, subscription: Subscription) -> None:
-        """Tell consumers that nothing more will come, once they have acknowledged everything."""
-        if subscription.cursor.backlog() == 0:
-            for consumer in subscription.consumers:
-                if consumer.greeted:  # else it hears it with the greeting
-                    consumer.connection.send_end_of_topic(consumer)
-
-    # -- reading ---
-
-    def valid_position_at_or_after(self, position: Position) -> Position:
-        """The place of the first entry from ``position`` on, or where the next will be."""
-        return self.ledger.valid_position_at_or_after(position)
-
-    def read_cached(
-        self, position: Position, max_entries: int, max_bytes: int
-    ) -> list[Entry] | None:
-        """Entries from ``position`` on; ``None`` if they have to be read from storage."""
-        if position > self.ledger.last_confirmed:
-            return []
-        return self._cache.read(position, max_entries, max_bytes)
-
-    def cached_entry(self, position: Position) -> Entry | None:
-        """The entry at exactly this position, if the cache holds it."""
-        found = self._cache.read(position, 1, 1)
-        return found[0] if found and found[0].position == position else None
-
-    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        """Entries from ``position`` on, from the cache or from storage."""
-        cached = self.read_cached(position, max_entries, max_bytes)
-        if cached is not None:
-            return cached
-        stored = await self.ledger.read(position, max_entries, max_bytes)
-        return [stored_entry(place, data) for place, data in stored]
-
     async def last_message(self, *, compacted: bool = False) -> MessageId:
         """The last message that can be delivered: no marker, and if ``compacted``, what stayed."""
-        found = await self._last.find()
-        view = self.compacted_view if compacted else None
+        found = await self.entries.last.find()
+        view = self.entries.compacted if compacted else None
         if view is not None and found.position <= view.horizon:
             return await view.last_message()
         return found
-
-    def forget_content(self) -> None:
-        """Keep no messages in memory."""
-        self._cache.clear()
-        self._last.forget()
-        for subscription in self.subscriptions.values():
-            subscription.dispatcher.forget_content()
-
-    def erased(self, acks: Sequence[Ack]) -> None:
-        """Messages are gone for good: for cursors they count as acknowledged."""
-        self.forget_content()
-        for subscription in self.subscriptions.values():
-            subscription.erased(acks)
 
     @property
     def compaction(self) -> CompactionStats:
         """How compactions went."""
         return self.compactor.stats
 
-    def show_compacted(self) -> None:
-        """What was compacted is what the ledger's record says now."""
-        self.compacted_view = CompactedView(self) if self.ledger.compacted.to else None
-
     # -- the end ---
-
-    async def terminate(self) -> Position:
-        """No more messages: returns the position of the last one."""
-        last = await self.ledger.terminate()
-        for producer in list(self.producers.values()):
-            producer.connection.close_producer(producer)
-        for subscription in self.subscriptions.values():
-            self.announce_end(subscription)
-        return last
-
-    async def truncate(self) -> None:
-        """Acknowledge everything for everybody, and delete all ledgers but an open one."""
-        last = self.ledger.last_confirmed
-        for subscription in self.subscriptions.values():
-            subscription.pass_over(last)
-        if self.deduplication is not None:
-            self.deduplication.save(last)
-        await self.cursors.sync()  # before anything is deleted
-        await self.ledger.trim(Position(last.ledger_id, last.entry_id + 1))
-        self.trimmed()
 
     @property
     def is_lost(self) -> bool:
@@ -456,10 +278,10 @@ class Topic:
         await self.ledger.close()
         self.deduplication_switch.close()
         await self.cursors.unload()
-        self._cache.clear()
+        self.entries.forget()
 
     async def begin_deletion(self) -> None:
-        """From now on it exists for nobody, durably. Whoever meets it goes on with ``delete``."""
+        """The topic does not exist any more, durably; ``delete`` may follow at any time."""
         self.disconnect()
         await self.compactor.close()
         self.deduplication_switch.close()
@@ -471,4 +293,4 @@ class Topic:
         self.subscriptions.clear()
         await self.cursors.delete_all()
         await self.ledger.delete()
-        self._cache.clear()
+        self.entries.forget()

@@ -63,7 +63,7 @@ class Subscribing:
                 raise ClientError(
                     ServerError.NotAllowedError, f"Subscription {name} may not be created"
                 )
-            await topic.create_subscription(name, EARLIEST, {}, durable=True)
+            await topic.registry.create(name, EARLIEST, {}, durable=True)
 
     async def subscribe(self, client: Client, request: pb.CommandSubscribe) -> Consumer:
         """Admit a consumer. The subscription exists durably when this returns."""
@@ -168,7 +168,7 @@ class Subscribing:
         position = EARLIEST if earliest else LATEST
         if not request.durable and request.HasField("start_message_id"):
             position = topic.reader_start(position_of(request.start_message_id), position)
-        return await topic.create_subscription(
+        return await topic.registry.create(
             request.subscription,
             position,
             {p.key: p.value for p in request.subscription_properties},

@@ -183,7 +183,7 @@ class TopicCreation:
                 topic = await self._topics.load(name.with_partition(index), create=True)
                 for one in kept:
                     if one.name != COMPACTION_SUBSCRIPTION:
-                        await topic.create_subscription(
+                        await topic.registry.create(
                             one.name,
                             LATEST,
                             dict(one.properties),

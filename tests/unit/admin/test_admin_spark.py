@@ -98,7 +98,7 @@ def test_messages_are_counted_across_ledgers_and_batches(api: AdminApi, cached: 
     api.publish("t", bytes(99), batch=5)
     first, second = ledgers(api)[:2]
     if not cached:
-        api.topic("t")._cache.clear()
+        api.topic("t").entries.cache.clear()
     end = f"{second}:0"
     assert count(api, "-1:-1", end) == (9, (second, 0, -1))
     assert count(api, f"{first}:0", end) == (6, (second, 0, -1))

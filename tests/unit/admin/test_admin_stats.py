@@ -356,7 +356,7 @@ def test_clients_of_several_partitions_keep_their_names_and_the_average_of_their
 def test_what_a_reader_has_not_read_is_no_backlog(api: AdminApi) -> None:
     api.publish("t", *[b"x"] * 5)
     topic = api.topic("t")
-    api.run(topic.create_subscription("r", EARLIEST, {}, durable=False))
+    api.run(topic.registry.create("r", EARLIEST, {}, durable=False))
     stats = api.get(f"{NAMESPACE}/t/stats").json
     assert stats["subscriptions"]["r"]["backlogSize"] > 0
     assert stats["backlogSize"] == 0

@@ -133,7 +133,7 @@ async def test_the_end_of_a_terminated_topic_is_told_when_all_is_acknowledged(br
     (position,) = await client.produce(TOPIC, 1)
     assert await client.subscribe(TOPIC) == 0
     await client.received(1)
-    await broker.broker.topics.get_loaded(TopicName.parse(TOPIC)).terminate()
+    await broker.broker.topics.get_loaded(TopicName.parse(TOPIC)).termination.terminate()
     assert not client.has(Command.REACHED_END_OF_TOPIC)
     client.send(client.ack_command(position))
     told = await client.take(Command.REACHED_END_OF_TOPIC)

@@ -607,7 +607,7 @@ async def test_a_read_that_fails_is_tried_again_and_said_once(
     if again:  # what waits to be delivered again is read by itself
         assert await client.subscribe(TOPIC, kind=SHARED) == 0
         await client.received(1)
-    topic._cache.clear()
+    topic.entries.cache.clear()
     read, failures = topic.ledger.read, [error] * 3
     said: list[str] = []
     dispatch_log = logging.getLogger("pulsark.dispatch.subscription.dispatcher")
@@ -634,7 +634,7 @@ async def test_a_read_that_fails_is_tried_again_and_said_once(
 async def test_idle_ledgers_are_still_rolled_over_beside_a_terminated_topic(broker) -> None:
     client = Client(broker)
     await client.produce(TOPIC, 1)
-    await broker.broker.topics.get_loaded(NAME).terminate()
+    await broker.broker.topics.get_loaded(NAME).termination.terminate()
     await asyncio.sleep(130)
     assert broker.broker.chores.running
 

@@ -209,7 +209,7 @@ async def check_delivery(broker: BrokerInMemory) -> None:
                 if not state.is_acked(Position(info.ledger_id, entry_id))
             ]
             assert subscription.cursor.backlog() == len(unacked)
-            entries = [(await topic.read(place, 1, 1))[0] for place in unacked]
+            entries = [(await topic.entries.read(place, 1, 1))[0] for place in unacked]
             wanted = [tuple(entry.position) for entry in entries if not entry.marker]
             client = Client(broker)
             assert await client.subscribe(text, name, kind=pb.CommandSubscribe.Shared) == 0

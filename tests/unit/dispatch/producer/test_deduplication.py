@@ -313,7 +313,7 @@ def test_of_a_batch_that_cannot_be_looked_into_the_id_in_its_send_is_told(how, m
         assert await outcome(client) != DUPLICATE
         assert decompressed == []
         if how == "trimmed":
-            monkeypatch.setattr(loaded(broker), "read", AsyncMock(return_value=[]))
+            monkeypatch.setattr(loaded(broker).entries, "read", AsyncMock(return_value=[]))
         client.hang_up()
         assert await last_of(broker) == 10
         assert decompressed == ([b"?" * 100] if how == "damaged" else [])
@@ -552,12 +552,12 @@ async def test_no_snapshot_leaves_recovered_entries_out(broker) -> None:
     await asyncio.sleep(2)  # its snapshot is taken
     topic = loaded(broker)
     deduplication = topic.deduplication
-    read = topic.read
+    read = topic.entries.read
 
     async def unreadable(*args: Any) -> Any:
         raise StorageError("no bookie answers")
 
-    topic.read = unreadable
+    topic.entries.read = unreadable
     broker.bookie.held = True
     client.send_bytes(message(client, 2))
     await asyncio.sleep(0.01)
@@ -577,7 +577,7 @@ async def test_no_snapshot_leaves_recovered_entries_out(broker) -> None:
     deduplication.look_after()
     await asyncio.sleep(2)
     assert deduplication.cursor.mark_delete == before
-    topic.read = read
+    topic.entries.read = read
     await asyncio.sleep(3)
     await send(other, 5)
     assert deduplication.cursor.mark_delete == topic.ledger.last_confirmed
@@ -727,7 +727,7 @@ async def test_the_cursor_is_no_subscription_and_does_not_stop_trimming_for_ever
     await send(client, 0)
     topic = loaded(broker)
     assert not topic.subscriptions
-    (cursor,) = topic.durable_cursors()
+    (cursor,) = topic.retention.durable_cursors()
     assert cursor.name == CURSOR_NAME
     assert cursor.trim_position < topic.ledger.last_confirmed
     await asyncio.sleep(300)
@@ -759,7 +759,7 @@ async def test_it_is_switched_on_and_off_under_producers(broker) -> None:
     await set_policy(broker, False)
     assert loaded(broker).deduplication_status == "Disabled"
     assert await send(client, 0) != DUPLICATE
-    assert not loaded(broker).durable_cursors()
+    assert not loaded(broker).retention.durable_cursors()
     await set_policy(broker, True)
     assert await send(client, 0) != DUPLICATE  # what it knew was dropped with the cursor
     assert await send(client, 0) == DUPLICATE

@@ -187,7 +187,7 @@ async def test_waiting_producers_of_a_terminated_topic_are_told(broker) -> None:
     holder, client = Client(broker), Client(broker)
     await holder.open_producer(TOPIC, "h", producer_access_mode=EXCLUSIVE)
     await client.open_producer(TOPIC, "w", producer_access_mode=WAIT)
-    await loaded(broker).terminate()
+    await loaded(broker).termination.terminate()
     assert await client.outcome() == ServerError.TopicTerminatedError
 
 

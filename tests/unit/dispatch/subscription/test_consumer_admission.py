@@ -294,10 +294,10 @@ async def test_of_two_who_come_at_once_to_the_last_place_one_leaves_nothing_behi
 async def test_a_place_is_free_again_when_the_subscription_cannot_be_made(broker) -> None:
     client, other = Client(broker), Client(broker)
     await client.produce(TOPIC, 1)
-    create = topic(broker).create_subscription
-    topic(broker).create_subscription = AsyncMock(side_effect=StorageError("no disk"))
+    create = topic(broker).registry.create
+    topic(broker).registry.create = AsyncMock(side_effect=StorageError("no disk"))
     assert await client.subscribe(TOPIC, "s1") != 0
-    topic(broker).create_subscription = create
+    topic(broker).registry.create = create
     assert await other.subscribe(TOPIC, "s2") == 0
 
 

@@ -390,7 +390,7 @@ def test_what_was_trimmed_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         topic.subscriptions["s"].expire(Position(*last))
         await asyncio.sleep(0.1)
         await topic.ledger.trim(Position(last[0] + 1, 0))
-        topic.trimmed()
+        topic.retention.trimmed()
         await asyncio.sleep(2)
         assert {p.ledger_id for p in topic.delayed.tracker.positions} == {places[-1][0]}
         assert shown(broker)["msgDelayed"] == 5

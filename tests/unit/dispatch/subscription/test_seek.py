@@ -123,7 +123,7 @@ async def test_a_seek_on_a_topic_whose_start_was_trimmed(broker) -> None:
     await client.received(6)
     topic = broker.broker.topics.get_loaded(NAME)
     await topic.ledger.trim(ids[2])
-    topic.trimmed()
+    topic.retention.trimmed()
     for place in (EARLIEST_ID, ids[0], ids[1], ids[2]):
         assert await seek(client, client.seek_command(tuple(place))) == 0
         assert await after_seek(client) == [b"2", b"3", b"4", b"5"], place
@@ -187,7 +187,7 @@ async def test_a_last_message_that_cannot_be_read(broker) -> None:
     await ledgers_of_two(broker, client, 1)
     assert await client.subscribe(TOPIC) == 0
     await client.received(2)
-    broker.broker.topics.get_loaded(NAME)._cache.clear()
+    broker.broker.topics.get_loaded(NAME).entries.cache.clear()
     broker.bookie.down = True
     client.send(last_id_command())
     answer = await client.take(Command.ERROR, seconds=60)
@@ -247,7 +247,7 @@ async def test_the_end_comes_once_everything_is_acknowledged(
     assert await client.subscribe(TOPIC, kind=kind) == 0
     await client.received(2)
     topic = broker.broker.topics.get_loaded(NAME)
-    assert await topic.terminate() == ids[1]
+    assert await topic.termination.terminate() == ids[1]
     await client.take(Command.CLOSE_PRODUCER)
     client.send(client.ack_command(tuple(ids[1])))
     await asyncio.sleep(0.01)
@@ -269,7 +269,7 @@ async def test_who_comes_after_the_end_is_told_at_once(broker) -> None:
     await ledgers_of_two(broker, client, 1)
     assert await client.subscribe(TOPIC, "s") == 0
     topic = broker.broker.topics.get_loaded(NAME)
-    await topic.terminate()
+    await topic.termination.terminate()
     client.send(client.producer_command(TOPIC, "late", 5))
     answer = await client.take(Command.ERROR)
     assert answer.error.error == ServerError.TopicTerminatedError
@@ -299,7 +299,7 @@ async def test_clients_that_do_not_know_of_the_end_are_not_told(broker) -> None:
     assert await client.subscribe(TOPIC, "s") == 0
     await client.received(1)
     topic = broker.broker.topics.get_loaded(NAME)
-    await topic.terminate()
+    await topic.termination.terminate()
     client.send(client.ack_command(position))
     await asyncio.sleep(0.01)
     assert topic.subscriptions["s"].at_end

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.producer.deduplication import BULK_PREFIX
 from pulsark.dispatch.tables.bulk_publishing import Staging
 from pulsark.dispatch.tables.tidying import STAGED_MS
-from pulsark.dispatch.topic.topic import stored_entry
 from pulsark.errors import ClientError
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
@@ -171,7 +171,7 @@ async def test_what_cannot_be_published_is_refused_and_leaves_nothing(
     topic = await broker.broker.topics.load(NAME)
     assert topic.ledger.entries == 1
     await append(broker, 1)
-    await topic.terminate()
+    await topic.termination.terminate()
     with pytest.raises(ClientError, match="terminated"):
         await publishing.publish(NAME, staging.topic_id, 0, "q", 0, good)
     with pytest.raises(ClientError, match="terminated"):

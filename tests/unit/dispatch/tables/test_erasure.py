@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pulsark.dispatch.topic.topic import Topic, stored_entry
+from pulsark.dispatch.model.entry import stored_entry
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import StorageError
 from pulsark.storage.managed_ledger.erasure import erased_ids
 from pulsark.storage.table.log.delta_log import DeltaLog
@@ -191,7 +192,7 @@ async def test_the_compacted_topic_loses_them_too(broker: BrokerInMemory) -> Non
     topic.compactor.start()
     await asyncio.sleep(1)
     await broker.broker.erasure.erase([topic], ids((at[0], -1), (at[1], 2)))
-    view = topic.compacted_view
+    view = topic.entries.compacted
     assert view is not None
     left = await view.stored(Position(-1, 0), 100, 1 << 20)
     assert [position for position, _ in left] == [at[1], at[2]]
@@ -212,7 +213,7 @@ async def test_messages_that_only_the_compacted_topic_has(broker: BrokerInMemory
     assert topic.ledger.first_position() == at[5]
     done = await broker.broker.erasure.erase([topic], ids((at[1], -1), (at[3], -1), (at[6], -1)))
     assert (done.ids, done.missing) == (3, 0)
-    view = topic.compacted_view
+    view = topic.entries.compacted
     assert view is not None
     left = await view.stored(Position(-1, 0), 100, 1 << 20)
     assert [position for position, _ in left] == [at[0], at[2], at[4], at[5]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.tables.sealing_due import (
     CHECK_SECONDS,
     DEFERRED_SECONDS_MAX,
@@ -16,7 +17,6 @@ from pulsark.dispatch.tables.sealing_due import (
 )
 from pulsark.dispatch.tables.table_waits import READ_SECONDS
 from pulsark.dispatch.tables.tidying import STAGED_MS
-from pulsark.dispatch.topic.topic import stored_entry
 from pulsark.dispatch.upkeep.unloaded_sealing import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
 from pulsark.errors import StorageError, UnsealableError
 from pulsark.metadata.paths import table_path

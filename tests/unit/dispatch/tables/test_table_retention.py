@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pulsark.config.settings import Settings
+from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.policies.policies import TABLE_RETENTION, applied, effective
 from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
 from pulsark.dispatch.tables.table_retention import RetentionReport
-from pulsark.dispatch.topic.topic import Topic, stored_entry
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics.inactivity import is_due
 from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName

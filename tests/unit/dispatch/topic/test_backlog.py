@@ -388,7 +388,7 @@ async def test_the_brokers_own_subscriptions_keep_messages_and_count_for_nothing
     client = Publisher(broker)
     await client.open()
     topic = broker.broker.topics.get_loaded(NAME)
-    own = await topic.create_subscription("__compaction", EARLIEST, {}, durable=True)
+    own = await topic.registry.create("__compaction", EARLIEST, {}, durable=True)
     ids = await client.put(7, size=100)
     await asyncio.sleep(TTL_CHECK)
     assert (own.backlog, topic.ledger.entries) == (7, 7)

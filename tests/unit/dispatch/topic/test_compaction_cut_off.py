@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pulsark.dispatch.topic.compactor import CompactedView
+from pulsark.dispatch.topic.compacted_view import CompactedView
 from pulsark.errors import LedgerFencedError, MetadataError
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.storage.managed_ledger.compacted_ledger import CompactedTo
@@ -41,7 +41,7 @@ async def trimmed(broker: BrokerInMemory, client: Client) -> None:
 async def there(broker: BrokerInMemory) -> list[tuple[int, int]]:
     """What a reader of the compacted topic gets."""
     topic = await broker.broker.topics.load(NAME)
-    view, position = CompactedView(topic), Position(-1, 0)
+    view, position = CompactedView(topic.entries), Position(-1, 0)
     found: list[tuple[int, int]] = []
     while position <= topic.ledger.last_confirmed:
         stored = await view.stored(position, 100, 1 << 20)

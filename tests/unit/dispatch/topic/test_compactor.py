@@ -168,7 +168,7 @@ async def test_a_time_is_found_in_what_was_compacted(broker) -> None:
     client.send_bytes(publish(1, 9, b"x", partition_key="a", publish_time=9))
     receipt = (await client.take(Command.SEND_RECEIPT)).send_receipt.message_id
     tail = (receipt.ledgerId, receipt.entryId)
-    view = (await broker.broker.topics.load(NAME)).compacted_view
+    view = (await broker.broker.topics.load(NAME)).entries.compacted
     found = [await view.find_by_publish_time(ms) for ms in (1, 3, 4, 5, 6, 9, 10)]
     behind = (tail[0], tail[1] + 1)
     assert found == [ids[2], ids[2], ids[3], ids[4], tail, tail, behind]

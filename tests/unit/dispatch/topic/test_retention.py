@@ -241,7 +241,7 @@ async def test_a_terminated_topic_is_trimmed_too(broker) -> None:
     consumer = Client(broker)
     await consumer.subscribe(TOPIC)
     ids = await client.produce(TOPIC, 7)
-    await broker.broker.topics.get_loaded(NAME).terminate()
+    await broker.broker.topics.get_loaded(NAME).termination.terminate()
     await acknowledge(consumer, ids[5])
     await asyncio.sleep(CHECK)
     assert len(stored(broker)) == 1

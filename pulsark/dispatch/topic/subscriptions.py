@@ -1,0 +1,94 @@
+"""The subscriptions of one topic: created, deleted, and dropped when they have no consumers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.model.interfaces import is_system_subscription
+from pulsark.dispatch.subscription.subscription import Subscription
+from pulsark.dispatch.subscription.subscription_properties import cursor_properties
+from pulsark.errors import ClientError, ServerError
+from pulsark.storage.cursor.cursor import Cursor
+from pulsark.wire.position import EARLIEST, Position
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.topic.topic import Topic
+
+
+class TopicSubscriptions:
+    """Keeps ``by_name`` and the topic's durable cursors in step."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.by_name: dict[str, Subscription] = {}
+        self._topic = topic
+
+    async def create(
+        self,
+        name: str,
+        position: Position,
+        properties: dict[str, str],
+        *,
+        durable: bool,
+        compacted: bool = False,
+        replicated: bool = False,
+    ) -> Subscription:
+        """The subscription of that name, or a new one whose first message is ``position``.
+
+        A durable one exists once this returns, over any restart. ``compacted``: it reads what
+        compaction left, which may begin before the oldest ledger.
+        """
+        topic = self._topic
+        async with topic.cursors.creating:
+            topic.check_open()
+            known = self.by_name.get(name)
+            if known is not None:
+                return known
+            view = topic.entries.compacted
+            if compacted and view is not None and position <= view.horizon:
+                mark_delete = max(EARLIEST, Position(position.ledger_id, position.entry_id - 1))
+            else:
+                mark_delete = topic.entries.mark_delete_before(position)
+            self._check_room(name)
+            if durable:
+                kept = cursor_properties(properties, replicated=replicated)
+                cursor = await topic.cursors.create(name, mark_delete, kept)
+            else:
+                cursor = Cursor.non_durable(name, mark_delete, topic.ledger, topic.clock)
+            return self.add(cursor)
+
+    def add(self, cursor: Cursor) -> Subscription:
+        """A cursor is a subscription's from now on."""
+        subscription = Subscription(self._topic, cursor.name, cursor)
+        self.by_name[cursor.name] = subscription
+        subscription.idle_since = self._topic.clock.monotonic()
+        return subscription
+
+    async def delete(self, subscription: Subscription) -> None:
+        """Delete a subscription, durably. The caller holds its ``changing``."""
+        self._topic.touch()
+        self._drop(subscription)
+        subscription.close_consumers()
+        if subscription.cursor.durable:
+            await self._topic.cursors.delete(subscription.name)
+
+    def idle(self, subscription: Subscription) -> None:
+        """The last consumer left: what a reader leaves behind goes away."""
+        self._topic.touch()
+        subscription.idle_since = self._topic.last_used
+        if not subscription.cursor.durable and not subscription.changing.locked():
+            self._drop(subscription)
+
+    def _drop(self, subscription: Subscription) -> None:
+        if self.by_name.get(subscription.name) is subscription:
+            del self.by_name[subscription.name]
+        subscription.close()
+
+    def _check_room(self, name: str) -> None:
+        """Refuse a subscription that would be one too many."""
+        most = self._topic.policies.max_subscriptions
+        there = sum(not is_system_subscription(one) for one in self.by_name)
+        if not is_system_subscription(name) and 0 < most <= there:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"Exceed the maximum number of subscriptions of the topic: {self._topic.name}",
+            )
