@@ -69,7 +69,7 @@ def what_it_knows(index: BookieIndex) -> dict[int, Any]:
             state.last_confirmed,
             state.confirmed_bytes,
             state.last_entry,
-            [(n, s.segment_id) for s in state.stretches() for n in range(s.first, s.last + 1)],
+            [(n, s.segment_id) for s in state.extents() for n in range(s.first, s.last + 1)],
         )
         for ledger_id, state in index.ledgers.items()
     }
@@ -113,7 +113,7 @@ def test_a_start_with_a_checkpoint_knows_what_one_without_it_knows() -> None:
 
 
 def counts_of_the_replay_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """The checkpoint's stretches are counted before the journal is applied, not after it."""
+    """The checkpoint's extents are counted before the journal is applied, not after it."""
     load, count = journal_recovery.load_checkpoint, BookieIndex.recount
 
     def planted(*args: Any) -> Checkpoint | str:

@@ -193,8 +193,8 @@ async def check(bookie: EmbeddedBookie, promises: Promises) -> None:
 
 def check_counts(index: BookieIndex) -> None:
     """What the collector goes by is what the index holds."""
-    pointed = Counter(s.segment_id for state in index.ledgers.values() for s in state.stretches())
-    assert {n: s.stretches for n, s in index.segments.items()} == {
+    pointed = Counter(s.segment_id for state in index.ledgers.values() for s in state.extents())
+    assert {n: s.extents for n, s in index.segments.items()} == {
         n: pointed[n] for n in index.segments
     }
 

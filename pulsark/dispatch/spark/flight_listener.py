@@ -4,7 +4,7 @@ Importing ``pyarrow.flight`` costs tens of megabytes and a few hundred milliseco
 idle broker shall not spend. So a thread waits at the public port; when the first client
 speaks HTTP/2, it imports and starts the Flight server on a private Unix socket, and from then on
 threads copy bytes between the two (``flight_relay``; decision 016 says why they stay). They look
-only at a client's first bytes. The event loop takes no part: it only answers ``EntrySource``
+only at a client's first bytes. The event loop takes no part: it only answers ``FlightSource``
 calls, one bounded chunk at a time.
 """
 
@@ -43,7 +43,7 @@ class TopicRange(NamedTuple):
     last: Position
 
 
-class EntrySource(Protocol):
+class FlightSource(Protocol):
     """What Flight needs of a broker. Called on the broker's event loop."""
 
     async def topic_range(self, topic: str) -> TopicRange:
@@ -72,7 +72,7 @@ class FlightListener:
 
     def __init__(
         self,
-        source: EntrySource,
+        source: FlightSource,
         *,
         most: int = 256,
         most_of_host: int = 0,

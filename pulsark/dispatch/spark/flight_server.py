@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from concurrent.futures import Future
 
-    from pulsark.dispatch.spark.flight_listener import EntrySource
+    from pulsark.dispatch.spark.flight_listener import FlightSource
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
     that is being sent, so a slow client holds two chunks and no more.
     """
 
-    def __init__(self, source: EntrySource, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, source: FlightSource, loop: asyncio.AbstractEventLoop) -> None:
         directory = tempfile.mkdtemp(prefix="pulsark-flight-")
         self.address = os.path.join(directory, "socket")
         try:

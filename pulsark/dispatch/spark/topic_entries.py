@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TopicEntries:
-    """``EntrySource`` of a broker's topics. Reading a topic counts as use."""
+    """``FlightSource`` of a broker's topics. Reading a topic counts as use."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics

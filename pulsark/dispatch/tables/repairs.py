@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.topic_tables import TopicTables
     from pulsark.metadata.resources import Resources
     from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
-    from pulsark.storage.table.entry_source import EntrySource
+    from pulsark.storage.table.range_reader import RangeReader
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
@@ -40,7 +40,7 @@ class TableRepairs:
         catalog: TopicCatalog,
         tables: Tables,
         topic_tables: TopicTables,
-        source: EntrySource,
+        source: RangeReader,
         progress: SealingProgress,
         rejoining: Rejoining,
         repaired: Callable[[TopicName], None],

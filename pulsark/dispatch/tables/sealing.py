@@ -25,7 +25,7 @@ from pulsark.dispatch.tables.sealing_jobs import SealingJobs
 from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, ReadTables, TidyQueue
 from pulsark.dispatch.tables.tidying import Tidying
 from pulsark.errors import CrowdedTableError, OlderMetadataError, PulsarkError, StorageError
-from pulsark.storage.table.entry_source import EntrySource
+from pulsark.storage.table.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +88,7 @@ class Sealing:
         self._tidy_queue = TidyQueue(clock)
         self._crowded = CrowdedTables(clock, self._tidy_queue)
         self._release = JournalRelease(ledgers, clock)
-        self.source = EntrySource(ledgers)
+        self.source = RangeReader(ledgers)
         self.leases = Leases(clock)
         self.reads = ReadTables(settings, clock)
         self._progress = SealingProgress(tables, self._release, self.reads, self._tidy_queue)

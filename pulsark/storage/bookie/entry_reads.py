@@ -22,7 +22,7 @@ from pulsark.storage.bookie.segment_reader import EntryRead, read_entries
 from pulsark.storage.bookie.segment_window import SegmentFiles
 
 if TYPE_CHECKING:
-    from pulsark.storage.bookie.index import BookieIndex, Stretch
+    from pulsark.storage.bookie.index import BookieIndex, Extent
 
 
 class EntryReads:
@@ -55,9 +55,9 @@ class EntryReads:
         if self.is_closed:
             raise StorageError(f"bookie {self._bookie_id} is closed")
         for attempt in range(2):
-            stretches = self._look_up(ledger_id, first_entry_id, last_entry_id, max_bytes)
-            epochs = self._index.epochs(stretches)
-            job = partial(read_entries, self._files, epochs, ledger_id, stretches, max_bytes)
+            extents = self._look_up(ledger_id, first_entry_id, last_entry_id, max_bytes)
+            epochs = self._index.epochs(extents)
+            job = partial(read_entries, self._files, epochs, ledger_id, extents, max_bytes)
             try:
                 result = await run_in_worker(self.worker, job)
             except FileNotFoundError:
@@ -77,19 +77,19 @@ class EntryReads:
             found = self._look_up(ledger_id, first, last, EXCERPT_BYTES)
         except StorageError:
             return None
-        run: list[Stretch] = []
-        for stretch in found:
-            if stretch.first != first:
+        run: list[Extent] = []
+        for extent in found:
+            if extent.first != first:
                 break
-            run.append(stretch)
-            first = stretch.last + 1
+            run.append(extent)
+            first = extent.last + 1
         if not run:
             return None
         directory = os.path.abspath(self._journal_dir)
         return JournalExcerpt(directory, ledger_id, self._index.epochs(run), run)
 
-    def _look_up(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Stretch]:
-        """The stretches to read, or the reason why there are none."""
+    def _look_up(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Extent]:
+        """The extents to read, or the reason why there are none."""
         state = self._index.ledgers.get(ledger_id)
         if state is None:
             if ledger_id not in self._index.tombstones:
@@ -99,23 +99,23 @@ class EntryReads:
             raise EntrySealedError(
                 f"entry {ledger_id}:{first} was released; so were all to {state.released}"
             )
-        stretches: list[Stretch] = []
+        extents: list[Extent] = []
         size, expected = 0, first
         in_doubt = self._index.in_doubt(ledger_id)
-        for stretch in self._index.locate(ledger_id, first, last):
-            if in_doubt and stretch.first != expected:
+        for extent in self._index.locate(ledger_id, first, last):
+            if in_doubt and extent.first != expected:
                 break  # what is missing in between may have been lost
-            stretches.append(stretch)
-            expected = stretch.last + 1
-            size += stretch.size
-            if size >= max_bytes + stretch.size:
+            extents.append(extent)
+            expected = extent.last + 1
+            size += extent.size
+            if size >= max_bytes + extent.size:
                 break
-        if not stretches:
+        if not extents:
             self._check_doubt(ledger_id, first)
             raise NoSuchEntryError(
                 f"ledger {ledger_id} has no entries in [{first}, {last}] on {self._bookie_id}"
             )
-        return stretches
+        return extents
 
     def _check_doubt(self, ledger_id: int, entry_id: int) -> None:
         if self._index.in_doubt(ledger_id):

@@ -1,7 +1,7 @@
 """What a bookie knows of its ledgers, in memory: state, and where the entries are.
 
-Entries are indexed in *stretches*: consecutive entries of a ledger that lie in one piece of a
-segment of at most ``STRETCH_BYTES`` (or in one record, if that is larger). A stretch costs 32
+Entries are indexed in *extents*: consecutive entries of a ledger that lie in one piece of a
+segment of at most ``EXTENT_BYTES`` (or in one record, if that is larger). An extent costs 32
 bytes and is found by binary search; within it the records lead from one to the next, so the
 index is small even where every entry came in a record of its own.
 
@@ -21,7 +21,7 @@ from pulsark.storage.bookie.journal_format import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-STRETCH_BYTES = 32 * 1024
+EXTENT_BYTES = 32 * 1024
 
 MARK_LEDGER = -2
 """A ledger without entries whose release watermark is the mark of the metadata store
@@ -32,10 +32,10 @@ _WORDS = 4
 _LOW = 0xFFFFFFFF
 
 
-class Stretch(NamedTuple):
-    """Entries ``first .. last`` lie in ``extent`` bytes at ``offset`` of a segment.
+class Extent(NamedTuple):
+    """Entries ``first .. last`` lie in ``length`` bytes at ``offset`` of a segment.
 
-    The extent may hold records of other ledgers, and other entries of this one. ``size`` is
+    Those bytes may hold records of other ledgers, and other entries of this one. ``size`` is
     what the entries themselves take, as an estimate for the collector of garbage.
     """
 
@@ -43,13 +43,13 @@ class Stretch(NamedTuple):
     last: int
     segment_id: int
     offset: int
-    extent: int
+    length: int
     size: int
 
 
 class LedgerState:
-    """One ledger. ``words`` packs the stretches, four 64-bit words each, ascending, disjoint:
-    first entry; entries << 32 | size; segment; offset << 32 | extent.
+    """One ledger. ``words`` packs the extents, four 64-bit words each, ascending, disjoint:
+    first entry; entries << 32 | size; segment; offset << 32 | length.
     """
 
     __slots__ = (
@@ -71,8 +71,8 @@ class LedgerState:
         self.last_entry = -1
         self.words: array[int] | None = None
 
-    def stretches(self, start: int = 0) -> Iterator[Stretch]:
-        """Stretches from the given index on."""
+    def extents(self, start: int = 0) -> Iterator[Extent]:
+        """Extents from the given index on."""
         words = self.words
         if words is None:
             return
@@ -80,7 +80,7 @@ class LedgerState:
             yield _unpack(words, i)
 
     def find(self, entry_id: int) -> int:
-        """Place of the first stretch that ends at or after ``entry_id``."""
+        """Place of the first extent that ends at or after ``entry_id``."""
         words = self.words
         if words is None:
             return 0
@@ -95,19 +95,19 @@ class LedgerState:
         return low
 
 
-def _unpack(words: array[int], i: int) -> Stretch:
+def _unpack(words: array[int], i: int) -> Extent:
     first, counts, segment_id, span = words[i : i + _WORDS]
-    return Stretch(
+    return Extent(
         first, first + (counts >> 32) - 1, segment_id, span >> 32, span & _LOW, counts & _LOW
     )
 
 
-def _pack(stretch: Stretch) -> tuple[int, int, int, int]:
+def _pack(extent: Extent) -> tuple[int, int, int, int]:
     return (
-        stretch.first,
-        (stretch.last - stretch.first + 1) << 32 | stretch.size,
-        stretch.segment_id,
-        stretch.offset << 32 | stretch.extent,
+        extent.first,
+        (extent.last - extent.first + 1) << 32 | extent.size,
+        extent.segment_id,
+        extent.offset << 32 | extent.length,
     )
 
 
@@ -119,8 +119,8 @@ class SegmentState:
     epoch: int
     size: int
     """Bytes of whole groups, from the start of the file."""
-    stretches: int = 0
-    """Stretches in the index that point here. Exact once the journal has been recovered: at 0
+    extents: int = 0
+    """Extents in the index that point here. Exact once the journal has been recovered: at 0
     nothing here is needed."""
     live: int = 0
     """Bytes that those take, as an estimate."""
@@ -192,12 +192,12 @@ class BookieIndex:
             words = state.words = array("Q")
         elif words and words[-2] == segment_id:
             counts, span = words[-3], words[-1]
-            extent = offset + size - (span >> 32)
-            if words[-4] + (counts >> 32) == first and 0 < extent <= STRETCH_BYTES:
+            length = offset + size - (span >> 32)
+            if words[-4] + (counts >> 32) == first and 0 < length <= EXTENT_BYTES:
                 words[-3] = counts + (count << 32) + size
-                words[-1] = span & ~_LOW | max(extent, span & _LOW)
+                words[-1] = span & ~_LOW | max(length, span & _LOW)
                 return
-        segment.stretches += 1
+        segment.extents += 1
         words.extend((first, count << 32 | size, segment_id, offset << 32 | size))
 
     def _add_again(
@@ -211,47 +211,47 @@ class BookieIndex:
         after = self._cut(state, first, last)
         self._push(state, first, last - first + 1, segment_id, offset, size)
         assert state.words is not None
-        for stretch in after:
-            state.words.extend(_pack(stretch))
+        for extent in after:
+            state.words.extend(_pack(extent))
         state.last_entry = max(state.last_entry, last)
 
-    def _cut(self, state: LedgerState, first: int, last: int) -> list[Stretch]:
+    def _cut(self, state: LedgerState, first: int, last: int) -> list[Extent]:
         """Take ``[first, last]`` and all above it out of the index; return what was above."""
         index = state.find(first)
-        touched = list(state.stretches(index))
+        touched = list(state.extents(index))
         if state.words is not None:
             del state.words[index * _WORDS :]
         above = []
-        for stretch in touched:
-            self._account(stretch, -1)
-            if stretch.first < first:
-                below = _part(stretch, stretch.first, first - 1)
+        for extent in touched:
+            self._account(extent, -1)
+            if extent.first < first:
+                below = _part(extent, extent.first, first - 1)
                 self._account(below, 1)
                 assert state.words is not None
                 state.words.extend(_pack(below))
-            if stretch.last > last:
-                rest = _part(stretch, max(stretch.first, last + 1), stretch.last)
+            if extent.last > last:
+                rest = _part(extent, max(extent.first, last + 1), extent.last)
                 self._account(rest, 1)
                 above.append(rest)
         return above
 
-    def _account(self, stretch: Stretch, sign: int) -> None:
-        segment = self.segments.get(stretch.segment_id)
+    def _account(self, extent: Extent, sign: int) -> None:
+        segment = self.segments.get(extent.segment_id)
         if segment is not None:
-            segment.stretches += sign
-            segment.live += sign * stretch.size
+            segment.extents += sign
+            segment.live += sign * extent.size
 
     def recount(self) -> None:
-        """Count all stretches in their segments anew.
+        """Count all extents in their segments anew.
 
         What the counts were while a checkpoint was loaded and the journal was applied again
         means nothing: the checkpoint's ledgers may be newer than its list of segments.
         """
         for segment in self.segments.values():
-            segment.stretches = segment.live = 0
+            segment.extents = segment.live = 0
         for state in self.ledgers.values():
-            for stretch in state.stretches():
-                self._account(stretch, 1)
+            for extent in state.extents():
+                self._account(extent, 1)
 
     def fence(self, ledger_id: int) -> None:
         """A fence is durable."""
@@ -278,17 +278,17 @@ class BookieIndex:
             return
         above = self._cut(state, entry_id, entry_id)
         assert state.words is not None
-        for stretch in above:
-            state.words.extend(_pack(stretch))
-        last = max((stretch.last for stretch in state.stretches()), default=-1)
+        for extent in above:
+            state.words.extend(_pack(extent))
+        last = max((extent.last for extent in state.extents()), default=-1)
         state.last_entry = max(last, state.released)
 
     def delete(self, ledger_id: int, segment_id: int) -> None:
         """A tombstone is durable, in the given segment."""
         state = self.ledgers.pop(ledger_id, None)
         if state is not None:
-            for stretch in state.stretches():
-                self._account(stretch, -1)
+            for extent in state.extents():
+                self._account(extent, -1)
         self.max_ledger_id = max(self.max_ledger_id, ledger_id)
         self.tombstones[ledger_id] = max(segment_id, self.tombstones.get(ledger_id, 0))
 
@@ -346,19 +346,19 @@ class BookieIndex:
             bytes([s.fenced for s in states]),
         )
 
-    def locate(self, ledger_id: int, first: int, last: int) -> Iterable[Stretch]:
-        """Stretches that hold entries of ``[first, last]``, ascending, cut to that range."""
+    def locate(self, ledger_id: int, first: int, last: int) -> Iterable[Extent]:
+        """Extents that hold entries of ``[first, last]``, ascending, cut to that range."""
         state = self.ledgers.get(ledger_id)
         if state is None:
             return
-        for stretch in state.stretches(state.find(first)):
-            if stretch.first > last:
+        for extent in state.extents(state.find(first)):
+            if extent.first > last:
                 return
-            yield stretch._replace(first=max(first, stretch.first), last=min(last, stretch.last))
+            yield extent._replace(first=max(first, extent.first), last=min(last, extent.last))
 
-    def epochs(self, stretches: Iterable[Stretch]) -> dict[int, int]:
-        """Epochs of the segments that the stretches lie in."""
-        numbers = {stretch.segment_id for stretch in stretches}
+    def epochs(self, extents: Iterable[Extent]) -> dict[int, int]:
+        """Epochs of the segments that the extents lie in."""
+        numbers = {extent.segment_id for extent in extents}
         return {n: self.segments[n].epoch for n in numbers if n in self.segments}
 
     @property
@@ -374,7 +374,7 @@ class BookieIndex:
         )
 
 
-def _part(stretch: Stretch, first: int, last: int) -> Stretch:
-    """The stretch cut to some of its entries, with its share of the size."""
-    share = stretch.size * (last - first + 1) // (stretch.last - stretch.first + 1)
-    return stretch._replace(first=first, last=last, size=share)
+def _part(extent: Extent, first: int, last: int) -> Extent:
+    """The extent cut to some of its entries, with its share of the size."""
+    share = extent.size * (last - first + 1) // (extent.last - extent.first + 1)
+    return extent._replace(first=first, last=last, size=share)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.errors import UnreadableExcerptError
-from pulsark.storage.bookie.index import Stretch
+from pulsark.storage.bookie.index import Extent
 from pulsark.storage.bookie.segment_reader import read_entries
 from pulsark.storage.bookie.segment_window import SegmentFiles
 
@@ -32,29 +32,29 @@ class JournalExcerpt:
     directory: str
     ledger_id: int
     epochs: dict[int, int]
-    stretches: Sequence[Stretch]
+    extents: Sequence[Extent]
 
     @property
     def last(self) -> int:
         """The last entry."""
-        return self.stretches[-1].last
+        return self.extents[-1].last
 
     @property
     def size(self) -> int:
         """Bytes of the entries, about."""
-        return sum([stretch.size for stretch in self.stretches])
+        return sum([extent.size for extent in self.extents])
 
     def entries(self, disk: Disk) -> Iterator[tuple[int, bytes]]:
         """Read them; ``UnreadableExcerptError`` at the first that cannot be."""
         files = SegmentFiles(disk, self.directory)
         try:
-            for stretch in self.stretches:
-                found = read_entries(files, self.epochs, self.ledger_id, [stretch], _NO_LIMIT)
+            for extent in self.extents:
+                found = read_entries(files, self.epochs, self.ledger_id, [extent], _NO_LIMIT)
                 yield from found.entries
                 if found.corrupt is not None:
                     raise UnreadableExcerptError(
                         f"entry {self.ledger_id}:{found.corrupt} is not where it was in "
-                        f"{files.path(stretch.segment_id)}"
+                        f"{files.path(extent.segment_id)}"
                     )
         except OSError as e:
             raise UnreadableExcerptError(f"{self.directory} cannot be read: {e}") from e
@@ -67,7 +67,7 @@ class JournalExcerpt:
             "directory": self.directory,
             "ledgerId": self.ledger_id,
             "epochs": list(self.epochs.items()),
-            "stretches": self.stretches,
+            "extents": self.extents,
         }
 
     @classmethod
@@ -77,5 +77,5 @@ class JournalExcerpt:
             document["directory"],
             document["ledgerId"],
             dict(document["epochs"]),
-            [Stretch(*values) for values in document["stretches"]],
+            [Extent(*values) for values in document["extents"]],
         )

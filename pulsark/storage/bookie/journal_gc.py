@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pulsark.errors import StorageError
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.storage.bookie.accepted_loss import SUFFIX
-from pulsark.storage.bookie.index import BookieIndex, LedgerState, SegmentState, Stretch
+from pulsark.storage.bookie.index import BookieIndex, Extent, LedgerState, SegmentState
 from pulsark.storage.bookie.journal_format import segment_name
 from pulsark.storage.bookie.segment_reader import read_entries
 from pulsark.storage.bookie.segment_window import SegmentFiles
@@ -66,10 +66,10 @@ class SegmentCollector:
             for s in self._index.segments.values()
             if s.segment_id != current and s.segment_id not in self._unreadable
         ]
-        for segment in sorted(closed, key=lambda s: s.stretches):
+        for segment in sorted(closed, key=lambda s: s.extents):
             if segment.damaged and self._damage_matters(segment):
                 continue
-            if segment.stretches == 0 or self._mostly_dead(segment):
+            if segment.extents == 0 or self._mostly_dead(segment):
                 return segment
         return None
 
@@ -89,7 +89,7 @@ class SegmentCollector:
 
     async def collect(self, segment: SegmentState, worker: Worker) -> None:
         """Empty and remove one segment. Raises ``StorageError`` when the journal fails."""
-        if segment.stretches and not await self._empty(segment, worker):
+        if segment.extents and not await self._empty(segment, worker):
             return
         segment_id = segment.segment_id
         await self._record_removal(segment_id)
@@ -118,17 +118,17 @@ class SegmentCollector:
                 continue
             if segment.segment_id not in state.words[2::4]:
                 continue
-            here = [s for s in state.stretches() if s.segment_id == segment.segment_id]
-            for stretch in here:
-                if not await self._copy(state, stretch, worker):
+            here = [s for s in state.extents() if s.segment_id == segment.segment_id]
+            for extent in here:
+                if not await self._copy(state, extent, worker):
                     self._unreadable.add(segment.segment_id)
                     return False
-        return segment.stretches == 0
+        return segment.extents == 0
 
-    async def _copy(self, state: LedgerState, stretch: Stretch, worker: Worker) -> bool:
-        first = stretch.first
-        while first <= stretch.last:
-            rest = [stretch._replace(first=first)]
+    async def _copy(self, state: LedgerState, extent: Extent, worker: Worker) -> bool:
+        first = extent.first
+        while first <= extent.last:
+            rest = [extent._replace(first=first)]
             job = partial(
                 read_entries,
                 self._files,
@@ -140,14 +140,14 @@ class SegmentCollector:
             try:
                 read = await run_in_worker(worker, job)
             except OSError as e:
-                log.error("segment %s: %s", segment_name(stretch.segment_id), e)
+                log.error("segment %s: %s", segment_name(extent.segment_id), e)
                 return False
             if not read.entries:
                 log.error(
                     "entry %d:%d in %s is corrupt; the segment is kept",
                     state.ledger_id,
                     first,
-                    segment_name(stretch.segment_id),
+                    segment_name(extent.segment_id),
                 )
                 return False
             if not await self._copy_entries(state, first, [p for _, p in read.entries]):

@@ -23,7 +23,7 @@ from pulsark.storage.bookie.segment_window import WINDOW_BYTES, SegmentFiles, Wi
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pulsark.storage.bookie.index import Stretch
+    from pulsark.storage.bookie.index import Extent
 
 MAX_READ_AHEAD = 1 << 20
 _PEEK = max(GROUP_HEAD_SIZE, RECORD_OVERHEAD)
@@ -60,10 +60,10 @@ def read_entries(
     files: SegmentFiles,
     epochs: Mapping[int, int],
     ledger_id: int,
-    stretches: Sequence[Stretch],
+    extents: Sequence[Extent],
     max_bytes: int,
 ) -> EntryRead:
-    """The entries of these stretches. Adjacent stretches share one ``pread``.
+    """The entries of these extents. Adjacent extents share one ``pread``.
 
     ``epochs`` has the epoch of each segment: a payload cannot pass for a group.
 
@@ -72,33 +72,33 @@ def read_entries(
     """
     result = EntryRead(max_bytes)
     window, its_segment = None, -1
-    for i, stretch in enumerate(stretches):
-        if window is None or stretch.segment_id != its_segment:
-            ahead = _ahead(stretches, i, max_bytes)
-            window = Window(files.file(stretch.segment_id), ahead)
-            its_segment = stretch.segment_id
-        epoch = epochs.get(stretch.segment_id)
-        wanted = _read_stretch(window, epoch, ledger_id, stretch, result)
-        if result.corrupt is None and not result.full and wanted <= stretch.last:
+    for i, extent in enumerate(extents):
+        if window is None or extent.segment_id != its_segment:
+            ahead = _ahead(extents, i, max_bytes)
+            window = Window(files.file(extent.segment_id), ahead)
+            its_segment = extent.segment_id
+        epoch = epochs.get(extent.segment_id)
+        wanted = _read_extent(window, epoch, ledger_id, extent, result)
+        if result.corrupt is None and not result.full and wanted <= extent.last:
             result.corrupt = wanted
         if result.full or result.corrupt is not None:
             break
     return result
 
 
-def _ahead(stretches: Sequence[Stretch], start: int, max_bytes: int) -> int:
+def _ahead(extents: Sequence[Extent], start: int, max_bytes: int) -> int:
     """How much to read at once: what is wanted from this segment, within bounds."""
-    wanted = sum(s.size for s in stretches[start : start + 64])
+    wanted = sum(s.size for s in extents[start : start + 64])
     return max(WINDOW_BYTES, min(wanted, max_bytes, MAX_READ_AHEAD))
 
 
-def _read_stretch(
-    window: Window, epoch: int | None, ledger_id: int, stretch: Stretch, result: EntryRead
+def _read_extent(
+    window: Window, epoch: int | None, ledger_id: int, extent: Extent, result: EntryRead
 ) -> int:
-    """Read one stretch; the first entry that was not found there or no longer wanted."""
-    wanted = stretch.first
-    position, end = stretch.offset, stretch.offset + stretch.extent
-    while position < end and wanted <= stretch.last:
+    """Read one extent; the first entry that was not found there or no longer wanted."""
+    wanted = extent.first
+    position, end = extent.offset, extent.offset + extent.length
+    while position < end and wanted <= extent.last:
         data = window.read(position, _PEEK)
         if decode_group_head(data, 0, epoch, position) is not None:
             position += GROUP_HEAD_SIZE
@@ -106,11 +106,11 @@ def _read_stretch(
         try:
             head = decode_record_head(data, 0)
             if position + head.size > end:
-                raise BadRecordError("record leaves the stretch")
+                raise BadRecordError("record leaves the extent")
             if head.ledger_id == ledger_id and head.kind == Kind.ENTRIES:
                 last = head.first + head.entries - 1
                 if head.first <= wanted <= last:
-                    wanted = _read_record(window, position, head, wanted, stretch.last, result)
+                    wanted = _read_record(window, position, head, wanted, extent.last, result)
                     if result.full or result.corrupt is not None:
                         break
             position += head.size

@@ -21,7 +21,7 @@ from pulsark.dispatch.upkeep.unloaded_sealing import FIRST_SWEEP_SECONDS, SWEEP_
 from pulsark.errors import StorageError, UnsealableError
 from pulsark.metadata.paths import table_path
 from pulsark.metadata.records import InUseError, InvalidResourceError
-from pulsark.storage.bookie.index import Stretch
+from pulsark.storage.bookie.index import Extent
 from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
 from pulsark.storage.managed_ledger import ledger_runs
 from pulsark.storage.table.files.record import DataFile
@@ -260,8 +260,8 @@ async def test_what_cannot_be_read_where_the_journal_has_it_comes_from_the_booki
 
     def nowhere(ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
         asked.append(first)
-        stretch = Stretch(first, first + 1, 1, 64, 500, 500)
-        return JournalExcerpt("/gone", ledger_id, {1: 2}, [stretch]) if first < 4 else None
+        extent = Extent(first, first + 1, 1, 64, 500, 500)
+        return JournalExcerpt("/gone", ledger_id, {1: 2}, [extent]) if first < 4 else None
 
     bookie.excerpt = nowhere
     originals = await appended(broker, 9)

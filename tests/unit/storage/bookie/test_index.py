@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsark.storage.bookie.index import STRETCH_BYTES, BookieIndex, SegmentState
+from pulsark.storage.bookie.index import EXTENT_BYTES, BookieIndex, SegmentState
 from pulsark.storage.bookie.index_checkpoint import (
     Checkpoint,
     CheckpointDraft,
@@ -65,11 +65,11 @@ def test_every_entry_is_found_where_it_was_last_written(
 ) -> None:
     index, model = play(script)
     found: list[int] = []
-    for stretch in index.locate(7, 0, 1000):
-        for entry_id in range(stretch.first, stretch.last + 1):
+    for extent in index.locate(7, 0, 1000):
+        for entry_id in range(extent.first, extent.last + 1):
             segment_id, offset = model.entries[entry_id]
-            assert stretch.segment_id == segment_id
-            assert stretch.offset <= offset < stretch.offset + stretch.extent
+            assert extent.segment_id == segment_id
+            assert extent.offset <= offset < extent.offset + extent.length
             found.append(entry_id)
     assert found == sorted(model.entries)
     state = index.ledgers.get(7)
@@ -87,15 +87,15 @@ def test_locate_cuts_to_the_range(
 
 
 @given(operations)
-def test_segments_count_their_stretches(script: list[tuple[str, int, int, int]]) -> None:
+def test_segments_count_their_extents(script: list[tuple[str, int, int, int]]) -> None:
     index, _ = play(script)
-    stretches = [s for state in index.ledgers.values() for s in state.stretches()]
+    extents = [s for state in index.ledgers.values() for s in state.extents()]
     for segment in index.segments.values():
-        here = [s for s in stretches if s.segment_id == segment.segment_id]
-        assert segment.stretches == len(here)
+        here = [s for s in extents if s.segment_id == segment.segment_id]
+        assert segment.extents == len(here)
         assert segment.live == sum(s.size for s in here)
     index.delete(7, 99)
-    assert all(s.stretches == 0 and s.live == 0 for s in index.segments.values())
+    assert all(s.extents == 0 and s.live == 0 for s in index.segments.values())
 
 
 @given(operations, st.integers(0, 40))
@@ -111,29 +111,29 @@ def test_applying_a_part_again_changes_nothing(
             offset += size
         elif what == "roll":
             segment_id, offset = segment_id + 1, 100
-    for stretch in index.locate(7, 0, 1000):
-        for entry_id in range(stretch.first, stretch.last + 1):
-            assert stretch.offset <= model.entries[entry_id][1] < stretch.offset + stretch.extent
-            assert stretch.segment_id == model.entries[entry_id][0]
+    for extent in index.locate(7, 0, 1000):
+        for entry_id in range(extent.first, extent.last + 1):
+            assert extent.offset <= model.entries[entry_id][1] < extent.offset + extent.length
+            assert extent.segment_id == model.entries[entry_id][0]
 
 
-def test_neighbours_share_a_stretch() -> None:
+def test_neighbours_share_an_extent() -> None:
     index = BookieIndex()
     index.segments[1] = SegmentState(1, 0, 0)
     for n in range(10_000):
         index.add(1, n, 1, n - 1, 1, n * 200, 150)
     state = index.ledgers[1]
     assert state.words is not None
-    assert len(state.words) // 4 <= 10_000 * 200 // STRETCH_BYTES + 1
+    assert len(state.words) // 4 <= 10_000 * 200 // EXTENT_BYTES + 1
     assert index.segments[1].live == 10_000 * 150
 
 
-def test_a_large_record_is_a_stretch_of_its_own() -> None:
+def test_a_large_record_is_an_extent_of_its_own() -> None:
     index = BookieIndex()
     index.segments[1] = SegmentState(1, 0, 0)
     index.add(1, 0, 1000, -1, 1, 0, 5 << 20)
     index.add(1, 1000, 1, 999, 1, 5 << 20, 100)
-    assert [(s.first, s.last, s.extent) for s in index.ledgers[1].stretches()] == [
+    assert [(s.first, s.last, s.length) for s in index.ledgers[1].extents()] == [
         (0, 999, 5 << 20),
         (1000, 1000, 100),
     ]
@@ -162,7 +162,7 @@ def test_checkpoint_round_trip(script: list[tuple[str, int, int, int]]) -> None:
     assert again.ledgers.keys() == index.ledgers.keys()
     for ledger_id, state in index.ledgers.items():
         other = again.ledgers[ledger_id]
-        assert list(other.stretches()) == list(state.stretches())
+        assert list(other.extents()) == list(state.extents())
         for name in ("fenced", "released", "last_confirmed", "confirmed_bytes", "last_entry"):
             assert getattr(other, name) == getattr(state, name)
 

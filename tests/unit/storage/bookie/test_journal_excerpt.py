@@ -80,10 +80,10 @@ def test_an_excerpt_that_is_no_longer_true_gives_nothing_wrong() -> None:
                 list(before.entries(disk))
             after = found(bookie, 7, 0, 5)
             assert list(after.entries(disk)) == list(enumerate(entries(0, 6)))
-            segment_id = after.stretches[0].segment_id
-            stretch = after.stretches[0]
+            segment_id = after.extents[0].segment_id
+            extent = after.extents[0]
             elsewhere = JournalExcerpt(
-                after.directory, 8, after.epochs, [stretch._replace(offset=stretch.offset + 1)]
+                after.directory, 8, after.epochs, [extent._replace(offset=extent.offset + 1)]
             )
             with pytest.raises(UnreadableExcerptError, match="entry 8:0 is not where it was"):
                 list(elsewhere.entries(disk))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsark.schemas.value_schemas import ValueSchemas
-from pulsark.storage.bookie.index import Stretch
+from pulsark.storage.bookie.index import Extent
 from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
 from pulsark.storage.table.files import seal as seal_module
 from pulsark.storage.table.files.record import DataFile, SealedLedger
@@ -63,7 +63,7 @@ def test_errors_are_replies_and_the_rest_of_the_request_is_passed_over() -> None
     assert worker.answer(SEAL, stream)[0]["error"] == "CorruptEntryError"
     assert stream.read() == b""
     assert worker.answer(SEAL, sent([numbered(2)], end=False))[0]["error"] == "StorageError"
-    nowhere = JournalExcerpt("/journal", 5, {1: 2}, [Stretch(0, 3, 1, 64, 500, 500)])
+    nowhere = JournalExcerpt("/journal", 5, {1: 2}, [Extent(0, 3, 1, 64, 500, 500)])
     stream = sent([nowhere, nowhere, numbered(5)])
     assert worker.answer(SEAL, stream)[0]["error"] == "UnreadableExcerptError"
     assert stream.read() == b""

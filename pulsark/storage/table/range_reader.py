@@ -25,7 +25,7 @@ UNHURRIED_BYTES = 32 << 20
 """A range with more is what was left behind, and goes without rests."""
 
 
-class EntrySource:
+class RangeReader:
     """Reads ranges of ledgers, a piece at a time."""
 
     def __init__(self, ledgers: LedgerManager) -> None:
