@@ -136,6 +136,12 @@ class CommandTurns:
                             break
                     if self._closed:
                         return False
+            # At the deadline, too, or the loop would read on, up to 32 times in a row.
+            if is_left or now() >= deadline:
+                is_left = True
+                self._intake.leave_rest()
+            if self._sends.published_to:
+                self._sends.store()
         except ProtocolError as error:
             log.info("%s: protocol error, closing: %s", connection.address, error)
             connection.close()
@@ -143,10 +149,4 @@ class CommandTurns:
         except Exception as error:  # noqa: BLE001 - a defect, which ``give_up`` reports
             connection.give_up(error)
             return False
-        # At the deadline, too, or the loop would read on, up to 32 times in a row.
-        if is_left or now() >= deadline:
-            is_left = True
-            self._intake.leave_rest()
-        if self._sends.published_to:
-            self._sends.store()
         return is_left

@@ -144,7 +144,8 @@ class Changes:
         try:
             yield
         except UnknownEventError as e:
-            self._last.stop(Event.BUG, StorageError(f"{self._path} stopped: {e}"))
+            if e.life is self._last.life:
+                self._last.stop(Event.BUG, StorageError(f"{self._path} stopped: {e}"))
             raise
 
 

@@ -128,9 +128,10 @@ class LastLedger:
 
     def stop(self, event: Event, error: PulsarkError) -> None:
         """Refuse everything from now on."""
-        newest, written = self.newest, self.writes
+        newest, written, before = self.newest, self.writes, self.life.state
         self.life.on(event)
-        self.refusal = error
+        if self.life.state is not before:  # else the first reason is the one
+            self.refusal = error
         self.writer = None
         if written and newest is not None:
             newest.abandon()
@@ -263,6 +264,8 @@ class LastLedger:
         Returns the record that says so, not yet saved.
         """
         await self.recover()
+        if self.refusal is not None:
+            raise self.refusal  # another owner fenced the ledger that took appends until now
         record = self._stored.now if self.writer is None else await self._close()
         self.life.on(Event.RESERVED)
         return record

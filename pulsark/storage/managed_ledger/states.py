@@ -191,6 +191,11 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 class UnknownEventError(Exception):
     """A bug: something happened in a state that does not know it. Tells how it came to that."""
 
+    def __init__(self, life: Life, story: str) -> None:
+        super().__init__(story)
+        self.life = life
+        """Of the managed ledger with the bug; it may be found while others are changed, too."""
+
 
 class Life:
     """The state of one managed ledger, and how it came to it."""
@@ -204,7 +209,8 @@ class Life:
         """Go on to the next state; ``UnknownEventError`` if there is none for this event."""
         after = TRANSITIONS[self.state].get(event)
         if after is None:
-            error = UnknownEventError(f"{self._name}: {event} while {self.state}; {self.story()}")
+            story = f"{self._name}: {event} while {self.state}; {self.story()}"
+            error = UnknownEventError(self, story)
             log.error("%s", error)
             raise error
         self._story.append((self.state, event))

@@ -7,6 +7,7 @@ import gc
 import logging
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -799,3 +800,16 @@ async def test_a_client_that_closes_a_producer_is_not_told_to_open_it_again(brok
     await unloading
     assert await client.outcome() == 0
     assert not client.has(Command.CLOSE_PRODUCER)
+
+
+@scenario()
+async def test_a_defect_at_the_end_of_a_turn_costs_one_client_its_connection(broker) -> None:
+    """Or else what is left of its commands would wait for ever."""
+    client, other = Client(broker), Client(broker)
+    await client.produce(TOPIC, 1)
+    topic = broker.broker.topics.get_loaded(NAME)
+    flush, topic.flush = topic.flush, Mock(side_effect=RuntimeError("a defect"))
+    client.send_bytes(publish(1, 1, b"x"))
+    topic.flush = flush
+    assert client.transport.closed
+    assert await other.subscribe(TOPIC) == 0

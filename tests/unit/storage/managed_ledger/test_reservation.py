@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pulsark.errors import StorageError
+from pulsark.errors import LedgerFencedError, StorageError
 from pulsark.storage.managed_ledger.reservation import NewLedger
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Appends, Cluster, settle, simulate, turns
@@ -83,5 +83,39 @@ def test_nothing_is_reserved_while_the_end_of_a_failed_ledger_is_unknown() -> No
         await asyncio.sleep(5)
         assert managed.is_settled
         assert appends.attached == []
+
+    simulate(main)
+
+
+def test_a_partition_that_moves_while_ledgers_are_reserved_stops_no_other() -> None:
+    """Its open ledger takes appends until then, and so it hears of the fence."""
+
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        moved = await cluster.open()
+        moved.append(b"0", 0)
+        await settle(moved)
+        other = await cluster.open(appends, path="/managed-ledgers/t/n/persistent/y")
+
+        async def publish() -> None:
+            async with other.reservation() as first, moved.reservation() as second:
+                for reservation in (first, second):
+                    await reservation.add([NewLedger(3, 30)])
+                await cluster.manager().recover(0)
+                moved.append(b"1", 1)
+                await turns()
+                assert moved.is_fenced
+                try:
+                    await asyncio.gather(first.close_ledger(), second.close_ledger())
+                finally:
+                    await asyncio.gather(first.decide(False), second.decide(False))
+
+        with pytest.raises(LedgerFencedError):
+            await publish()
+        with pytest.raises(LedgerFencedError):
+            await moved.delete()
+        other.append(b"1", 1)
+        await settle(other)
+        assert appends.contexts == [1]
 
     simulate(main)

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from pulsark.errors import PulsarkError, StorageError
+from pulsark.errors import LedgerFencedError, PulsarkError, StorageError
 from pulsark.storage.managed_ledger.config import ManagedLedgerConfig
 from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
 from pulsark.storage.managed_ledger.reservation import NewLedger
@@ -188,3 +188,31 @@ def test_whatever_happens_the_table_knows_it(seed: int, caplog: pytest.LogCaptur
 
     simulate(main, seed)
     assert not [r for r in caplog.records if "while" in r.message and "before that" in r.message]
+
+
+def test_a_bug_stops_only_the_managed_ledger_that_has_it() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        buggy = await cluster.open()
+        other = await cluster.open(appends, path="/managed-ledgers/t/n/persistent/y")
+        with pytest.raises(UnknownEventError):
+            async with other.reservation(), buggy.reservation():
+                buggy._last.life.on(Event.DECIDED)
+        assert buggy._last.life.state is State.STOPPED
+        other.append(b"0", 0)
+        await settle(other)
+        assert appends.contexts == [0]
+
+    simulate(main)
+
+
+def test_a_bug_after_the_end_changes_nothing_about_its_reason() -> None:
+    async def main(sim: Simulation) -> None:
+        managed = await Cluster(sim).open()
+        managed._last.lost(LedgerFencedError("moved"))
+        managed._last.stop(Event.BUG, StorageError("a bug"))
+        assert managed.is_fenced
+        with pytest.raises(LedgerFencedError, match="moved"):
+            await managed.begin_deletion()
+
+    simulate(main)
