@@ -83,8 +83,10 @@ class SealingProgress:
         return True
 
     def due(self, topic: Topic, now: float, *, everything: bool = False) -> list[SealRange]:
-        """What is due of a topic that was looked up."""
-        progress = self._of[topic]
+        """What is due of a topic that was looked up; nothing if it was forgotten since."""
+        progress = self._of.get(topic)
+        if progress is None:
+            return []
         last = topic.ledger.last_confirmed
         infos = topic.ledger.ledgers(progress.first)
         progress.pass_over(infos)
@@ -108,7 +110,8 @@ class SealingProgress:
 
     def waits_since(self, topic: Topic) -> float | None:
         """When entries were first seen that are not in the table."""
-        return self._of[topic].since
+        progress = self._of.get(topic)
+        return progress.since if progress is not None else None
 
     def _trimmed(self, topic: Topic, progress: Progress) -> None:
         """Rows of ledgers that are gone leave the table in time."""
@@ -119,11 +122,13 @@ class SealingProgress:
 
     async def look_up(self, topic: Topic) -> None:
         """What the table has of a topic's ledgers; the journal releases it."""
-        progress = self._of.setdefault(topic, Progress())
+        # It counts as looked up when it is known to its end; it may be forgotten on the way.
+        progress = self._of.get(topic) or Progress()
         progress.trimmed = topic.ledger.record.trimmed
         progress.first = max(progress.first, topic.ledger.unsettled_from)
         async for info in in_turns(topic.ledger.each_ledger(progress.first), READS_PER_TURN_MAX):
-            await self._release(topic, info.ledger_id)
+            await self._release(topic, progress, info.ledger_id)
+        self._of.setdefault(topic, progress)
         if progress.first or any(through >= 0 for through in progress.through.values()):
             self._tidy.later(topic.name.base)
 
@@ -131,17 +136,19 @@ class SealingProgress:
         self, topic: Topic, ledger_ids: Iterable[int], *, since: float | None
     ) -> None:
         """Files of these ledgers are in the table. What is not there yet waits since then."""
-        progress = self._of.setdefault(topic, Progress())
+        progress = self._of.get(topic)
+        if progress is None:
+            await self.look_up(topic)
+            progress = self._of.get(topic) or Progress()
         for ledger_id in ledger_ids:
-            await self._release(topic, ledger_id)
+            await self._release(topic, progress, ledger_id)
         progress.since = since
 
-    async def _release(self, topic: Topic, ledger_id: int) -> None:
+    async def _release(self, topic: Topic, progress: Progress, ledger_id: int) -> None:
         """Let the journal forget what is in the table, once after each start and each attach."""
         sealed = await self._tables.sealed(topic.name, ledger_id)
         through = sealed.through if sealed is not None else -1
-        known = self._of[topic].through
-        before = known.get(ledger_id, -1)
-        known[ledger_id] = through  # so it is, whether all bookies hear of it or not
+        before = progress.through.get(ledger_id, -1)
+        progress.through[ledger_id] = through  # so it is, whether all bookies hear of it or not
         if through > before:
             await self._journal.tell(ledger_id, through)

@@ -1,0 +1,81 @@
+"""How far topics are sealed, while they are unloaded and others look at them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pulsark.dispatch.model.entry import stored_entry
+from pulsark.dispatch.topic.topic import Topic
+from pulsark.wire.position import EARLIEST
+from pulsark.wire.topic_name import TopicName
+from tests.support.broker_clients import BrokerInMemory, scenario
+from tests.support.tables import entry
+
+if TYPE_CHECKING:
+    from pulsark.storage.table.files.record import SealedLedger
+    from pulsark.storage.table.tables import Tables
+
+NAME = TopicName.parse("persistent://public/default/t")
+
+
+class Meanwhile:
+    """Tables, where something happens before each answer."""
+
+    def __init__(self, tables: Tables, happens: Callable[[], None]) -> None:
+        self._tables = tables
+        self._happens = happens
+
+    async def sealed(self, name: TopicName, ledger_id: int) -> SealedLedger | None:
+        found = await self._tables.sealed(name, ledger_id)
+        self._happens()
+        return found
+
+
+async def with_entries(broker: BrokerInMemory) -> Topic:
+    topic = await broker.broker.topics.load(NAME, create=True)
+    data = entry(0)
+    topic.ledger.append(data, stored_entry(EARLIEST, data))
+    await asyncio.sleep(0.01)  # of virtual time
+    return topic
+
+
+def progress_of(broker: BrokerInMemory, happens: Callable[[], None]) -> Any:
+    progress = broker.broker.sealing._progress
+    progress._tables = Meanwhile(broker.broker.sealing.tables, happens)  # type: ignore[assignment]
+    return progress
+
+
+@scenario(sealEnabled=False)
+async def test_a_topic_may_be_forgotten_while_it_is_looked_up(broker: BrokerInMemory) -> None:
+    topic = await with_entries(broker)
+    progress = progress_of(broker, lambda: progress.keep_only([]))
+    await progress.look_up(topic)
+    await progress.attached(topic, [topic.ledger.ledgers()[0].ledger_id], since=None)
+    progress.keep_only([])
+    assert progress.due(topic, 0.0, everything=True) == []
+    assert progress.waits_since(topic) is None
+
+
+@scenario(sealEnabled=False)
+async def test_a_topic_that_is_being_looked_up_is_not_yet_known(broker: BrokerInMemory) -> None:
+    """Whoever took it for known would seal again what is in the table already."""
+    topic = await with_entries(broker)
+    seen: list[bool] = []
+    progress = progress_of(broker, lambda: seen.append(topic in progress))
+    await progress.look_up(topic)
+    assert seen == [False]
+    assert topic in progress
+    assert progress.due(topic, 0.0, everything=True)
+
+
+@scenario(sealEnabled=False)
+async def test_what_a_job_attached_first_is_not_all_that_is_known(broker: BrokerInMemory) -> None:
+    topic = await with_entries(broker)
+    await topic.ledger.close_ledger()
+    await with_entries(broker)
+    progress = progress_of(broker, lambda: None)
+    first, second = topic.ledger.ledgers()
+    await progress.attached(topic, [first.ledger_id], since=None)
+    assert progress._of[topic].through.keys() == {first.ledger_id, second.ledger_id}
