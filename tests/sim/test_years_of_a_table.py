@@ -183,7 +183,7 @@ class Years:
         topics: Any = self
         clock: Any = self.sure_clock
         self.tidying = Tidying(
-            self.settings, clock, self.metadata, topics, self.tables, self.entries
+            self.settings, self.clock, clock, self.metadata, topics, self.tables, self.entries
         )
 
     def new_process(self) -> TableProcess:

@@ -93,7 +93,7 @@ class Sealing:
         self.reads = ReadTables(settings, clock)
         self._progress = SealingProgress(tables, self._release, self.reads, self._tidy_queue)
         self._tidying = Tidying(
-            settings, runtime.sure_clock, metadata, topics, tables, self.source.entries
+            settings, clock, runtime.sure_clock, metadata, topics, tables, self.source.entries
         )
         self.rounds = SealingRounds(
             settings, clock, topics, self._progress, self.leases, self._crowded,
@@ -157,6 +157,7 @@ class Sealing:
     def _deleted(self, base: TopicName) -> None:
         for kept in (self._crowded, self._complaints, self._tidy_queue):
             kept.drop(base)
+        self._tidying.known.pop(base)
 
     def _repaired(self, base: TopicName) -> None:
         self._complaints.drop(base)

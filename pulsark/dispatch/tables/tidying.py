@@ -12,10 +12,12 @@ What fails of one ledger keeps no other one from its turn.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.tables.listed_ledgers import ListedLedgers
+from pulsark.dispatch.tables.tidy_tables import TidyTable, TidyTables
 from pulsark.errors import (
     ChangedTableError,
     MetadataError,
@@ -23,16 +25,18 @@ from pulsark.errors import (
     PulsarkError,
     StorageError,
 )
+from pulsark.metadata.paths import table_path
 from pulsark.storage.table.files.merging import due_merge
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.policies.policies import TopicPolicies
+    from pulsark.dispatch.tables.listed_ledgers import ById
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.metadata.store import MetadataStore
-    from pulsark.runtime import SureClock
+    from pulsark.runtime import Clock, SureClock
     from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
     from pulsark.storage.table.files.record import SealedLedger
     from pulsark.storage.table.process.table_processes import EntriesOf
@@ -69,34 +73,43 @@ class Tidying:
     """Does it for the tables of a broker, each of which its caller has to itself meanwhile."""
 
     settings: Settings
+    clock: Clock
     sure_clock: SureClock
     metadata: MetadataStore
     topics: Topics
     tables: Tables
     entries_of: EntriesOf
+    known: TidyTables = field(default_factory=TidyTables)
 
     async def tidy(self, base: TopicName, table_id: str, policies: TopicPolicies) -> Tidied:
-        """Go through all ledgers of a table.
+        """Go through the ledgers of a table: all, or those of which something may be due.
 
         ``OlderMetadataError``, ``ChangedTableError``: it may not be touched.
         """
-        run = _Run(self, base, table_id, policies.sealing.target_file_bytes)
-        found = False
-        async for sealed in self.tables.each_ledger(base, run.failed):
-            if not found:
-                found = True
-                await run.attempt(run.looked())
-            await run.attempt(run.ledger(sealed))
-        if found:
-            await run.attempt(run.folded())
-        await run.attempt(run.staged())
+        target, touched = policies.sealing.target_file_bytes, self.tables.touched
+        known, now = self.known.pop(base), self.clock.monotonic()
+        changed = touched.watch(table_path(base))
+        try:
+            if known is not None and changed is not None and known.is_current(now, target):
+                run = _Run(self, base, table_id, target, known)
+                await run.some(changed)
+            else:
+                run = _Run(self, base, table_id, target, TidyTable(now, target))
+                await run.all()
+            if run.is_known:
+                self.known.put(base, run.table)
+        finally:
+            if base not in self.known:
+                touched.forget(table_path(base))
         return run.tidied
 
 
 class _Run:
     """One time through a table."""
 
-    def __init__(self, tidying: Tidying, base: TopicName, table_id: str, target: int) -> None:
+    def __init__(
+        self, tidying: Tidying, base: TopicName, table_id: str, target: int, table: TidyTable
+    ) -> None:
         self._settings = tidying.settings
         self._sure_clock = tidying.sure_clock
         self._topics = tidying.topics
@@ -107,7 +120,49 @@ class _Run:
         self._target = target
         self._listed = ListedLedgers(tidying.metadata, tidying.topics, base)
         self._merges = self._failures = 0
+        self.table = table
+        """What is known of it by now."""
+        self.is_known = True
+        """Whether that is about all of it."""
         self.tidied = Tidied()
+
+    async def all(self) -> None:
+        """Look at the whole table."""
+        found = False
+        async for sealed in self._tables.each_ledger(self._base, self._unreadable):
+            if not found:
+                found = True
+                await self.attempt(self.looked())
+            self.table.unsettled.add(sealed.ledger_id)
+            await self.attempt(self.ledger(sealed))
+        if found:
+            await self.attempt(self.folded())
+        await self.attempt(self.staged(whole=True))
+
+    async def some(self, changed: Iterable[int]) -> None:
+        """Look at what is not settled, or has changed since, or is gone from its topic."""
+        unsettled = self.table.unsettled
+        unsettled.update(changed)
+        for partition in self.table.partitions():
+            if self._topics.get_loaded(self._listed.name(partition)) is not None:
+                infos = await self._listed.of(partition)
+                if infos is not None:
+                    self.table.trim(partition, partial(_is_gone, infos))
+        await self.attempt(self.looked())
+        ids = sorted(unsettled)
+        unreadable = self._failures
+        there = set()
+        async for sealed in self._tables.each_ledger(self._base, self.failed, ids):
+            there.add(sealed.ledger_id)
+            await self.attempt(self.ledger(sealed))
+        if self._failures == unreadable:
+            unsettled.intersection_update(there)  # nothing is left of the others
+        await self.attempt(self.folded())
+        await self.attempt(self.staged(whole=False))
+
+    def _unreadable(self, error: PulsarkError) -> None:
+        self.is_known = False
+        self.failed(error)
 
     async def attempt(self, work: Awaitable[None]) -> None:
         """Do something; if it fails, the rest is done all the same."""
@@ -127,10 +182,10 @@ class _Run:
         self.tidied.error = self.tidied.error or error
         log.debug("%s: not all of its table is tidied: %s", self._base, error)
 
-    async def staged(self) -> None:
+    async def staged(self, *, whole: bool) -> None:
         """Delete staged files that were not attached."""
         before_ms = self._sure_clock.now_ms() - STAGED_MS
-        if await self._tables.remove_staged(self._base, before_ms):
+        if await self._tables.remove_staged(self._base, before_ms, whole=whole):
             self.tidied.later = True
 
     async def looked(self) -> None:
@@ -169,13 +224,13 @@ class _Run:
         known = len(sealed.files) + len(sealed.left)
         if info is not None and info.open and known > tables.limits.files_of_ledger:
             await self._close(sealed)
+        if info is not None and self._is_settled(sealed, info):
+            self.table.add(sealed.partition, sealed.ledger_id)
 
     async def _merged(self, sealed: SealedLedger, info: LedgerInfo) -> SealedLedger:
         """The ledger after its files were merged, as far as it is worth while."""
-        complete = not info.open and sealed.through == info.entries - 1
         while True:
-            sizes = [file.size for file in sealed.files]
-            due = due_merge(sizes, self._target, self._tables.limits, complete=complete)
+            due = self._due(sealed, info)
             if due is None:
                 return sealed
             if self._merges >= MERGES_MAX:
@@ -187,8 +242,25 @@ class _Run:
             self.tidied.later = True
             sealed = await self._tables.sealed(self._base, sealed.ledger_id) or sealed
 
+    def _due(self, sealed: SealedLedger, info: LedgerInfo) -> range | None:
+        sizes = [file.size for file in sealed.files]
+        complete = _is_complete(sealed, info)
+        return due_merge(sizes, self._target, self._tables.limits, complete=complete)
+
+    def _is_settled(self, sealed: SealedLedger, info: LedgerInfo) -> bool:
+        complete = not sealed.left and _is_complete(sealed, info)
+        return complete and self._due(sealed, info) is None
+
     async def _close(self, sealed: SealedLedger) -> None:
         """An open ledger has as many files as its document should list: the next one goes on."""
         topic = self._topics.get_loaded(self._listed.name(sealed.partition))
         if topic is not None and not topic.ledger.is_fenced:
             await topic.ledger.close_ledger()
+
+
+def _is_gone(infos: ById, ledger_id: int) -> bool:
+    return infos(ledger_id) is None
+
+
+def _is_complete(sealed: SealedLedger, info: LedgerInfo) -> bool:
+    return not info.open and sealed.through == info.entries - 1

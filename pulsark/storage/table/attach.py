@@ -102,6 +102,7 @@ class TableOwner:
         limits: TableLimits = DEFAULT_LIMITS,
         repairs: Repairs | None = None,
         roll_forward: bool = True,
+        touched: Callable[[Iterable[int]], None] = lambda ledger_ids: None,
     ) -> TableOwner:
         """Own the table whose record is at ``path``, created on ``roots`` if there is none.
 
@@ -110,7 +111,8 @@ class TableOwner:
         that was deleted; the new table takes its place. ``where`` says where a directory of the
         record is now. ``OlderMetadataError``: the log on some root has what the record does not
         know of; nothing was changed. ``repairs`` makes commits of repairs. Without ``roll_forward``
-        the table is owned, and nothing else is done, not even asked: to be repaired.
+        the table is owned, and nothing else is done, not even asked: to be repaired. ``touched``
+        hears of ledgers whose documents are about to change.
         """
         for attempts_left in reversed(range(OPEN_ATTEMPTS)):
             found = await metadata.get(path)
@@ -119,7 +121,7 @@ class TableOwner:
                 record = TableRecord(table_id, runtime.clock.now_ms(), tuple(roots))
             version = found.version if found is not None else ABSENT
             table = OwnedTableRecord(
-                path, record.relocated(where), version, metadata, where, limits
+                path, record.relocated(where), version, metadata, where, limits, touched
             )
             logs = TableLogs(table.record, topic_at(TABLES, path), runtime.disk, worker, check_root)
             if roll_forward:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.errors import StorageError
@@ -48,7 +49,7 @@ class OpenTables:
             table = self._tables[path] = Table(name, owner, self._parts, self._lost)
             while len(self._tables) > TABLES_MAX:
                 self._tables.popitem(last=False)
-            self._parts.forget(path)
+            self._parts.forget_content(path)
         return table
 
     def get(self, name: TopicName) -> Table | None:
@@ -76,6 +77,7 @@ class OpenTables:
             limits=self._parts.limits,
             repairs=self._parts.processes.normal.repair,
             roll_forward=roll_forward,
+            touched=partial(self._parts.touched.add, table_path(name)),
         )
 
     async def _record_of_another(self, name: TopicName, table_id: str) -> TableRecord | None:

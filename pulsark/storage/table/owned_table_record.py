@@ -28,7 +28,7 @@ from pulsark.storage.table.files.record import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pulsark.storage.table.files.table_limits import TableLimits
 
@@ -53,13 +53,16 @@ class OwnedTableRecord:
         metadata: MetadataStore,
         where: Callable[[str], str],
         limits: TableLimits,
+        touched: Callable[[Iterable[int]], None],
     ) -> None:
+        """``touched`` hears of ledgers whose documents are about to change."""
         self.path = path
         self.record = record
         self._version = version
         self._metadata = metadata
         self._where = where
         self._limits = limits
+        self._touched = touched
         self._doubtful = False
         """Whether the outcome of a write of the record is unknown."""
 
@@ -200,6 +203,7 @@ class OwnedTableRecord:
         Each is written in its version that was read while the table was certainly this owner's:
         what another owner does to it comes later, and is not overwritten.
         """
+        self._touched(ledgers_of(intent))
         for ledger_id, partition in ledgers_of(intent).items():
             shown = False
             while not shown:

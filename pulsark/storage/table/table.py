@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from pulsark.storage.table.read_ahead import ReadAhead
     from pulsark.storage.table.roots import TableRoots
+    from pulsark.storage.table.touched_ledgers import TouchedLedgers
     from pulsark.wire.topic_name import TopicName
 
     SchemasOf = Callable[[TopicName], Awaitable[Sequence[tuple[bytes, SchemaData]]]]
@@ -53,11 +54,17 @@ class TableParts:
     roots: TableRoots
     processes: TableProcesses
     ledgers: KnownLedgers
+    touched: TouchedLedgers
     ahead: ReadAhead
     limits: TableLimits
     schemas_of: SchemasOf | None
 
     def forget(self, path: str) -> None:
+        """Anything of a table may have changed."""
+        self.forget_content(path)
+        self.touched.forget(path)
+
+    def forget_content(self, path: str) -> None:
         """What was read of a table may be untrue."""
         self.ahead.forget(path)
         self.ledgers.forget(path)
@@ -235,21 +242,22 @@ class Table:
             return False
         return not await process.forget_commits(roots, first, self._limits.commits_deleted)
 
-    async def remove_staged(self, before_ms: int) -> int:
+    async def remove_staged(self, before_ms: int, *, whole: bool) -> int:
         """Delete files that were staged before a time, and that were never attached.
 
-        Returns how many of those for bulk publishes are left. Refused if the metadata store is
-        older than the table.
+        Unless ``whole`` only those for bulk publishes, which are all in one place. Returns how
+        many of these are left. Refused if the metadata store is older than the table.
         """
         await self.look()
         left = 0
-        for root in self.record.roots:
+        for root in self.record.roots if whole else ():
             unnamed = UnnamedFiles(self._disk, root, self._parts.thread(), self._limits)
             try:
                 await unnamed.remove(self._names, before_ms)
             except (OSError, CorruptEntryError) as e:
                 log.warning("%s: unneeded files cannot be deleted yet: %s", root, e)
                 left += 1
+        for root in self.record.roots:
             try:
                 left += await self._run(partial(remove_old_staged, self._disk, root, before_ms))
             except OSError as e:

@@ -31,12 +31,14 @@ from pulsark.storage.table.table import TableParts
 from pulsark.storage.table.table_repair import Listed, Repair, TableRepair
 from pulsark.storage.table.tables_to_delete import TablesToDelete
 from pulsark.storage.table.taking_up import Join, all_listed, take_up
+from pulsark.storage.table.touched_ledgers import TouchedLedgers
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterator,
         Callable,
+        Iterable,
         Sequence,
     )
 
@@ -73,9 +75,10 @@ class Tables:
         self.roots = TableRoots(
             roots, runtime.disk, self._thread, copies=copies, copies_needed=copies_needed
         )
+        self.touched = TouchedLedgers()
         self._parts = TableParts(
-            runtime, self._thread, self.roots, self.processes, KnownLedgers(), ReadAhead(), limits,
-            schemas_of,
+            runtime, self._thread, self.roots, self.processes, KnownLedgers(), self.touched,
+            ReadAhead(), limits, schemas_of,
         )  # fmt: skip
         self.to_delete = TablesToDelete(metadata, self.roots, runtime.disk, self._thread)
         self._open = OpenTables(self._parts, metadata, self.to_delete)
@@ -142,12 +145,12 @@ class Tables:
         """The topics to whose tables another engine has written, as far as it was noticed."""
         return self._open.changed()
 
-    async def remove_staged(self, name: TopicName, before_ms: int) -> int:
+    async def remove_staged(self, name: TopicName, before_ms: int, *, whole: bool = True) -> int:
         """As ``Table.remove_staged``, of a topic that may have no table."""
         record = await self._open.record_if_any(table_path(name))
         if record is None:
             return 0
-        return await (await self.open(name, record.table_id)).remove_staged(before_ms)
+        return await (await self.open(name, record.table_id)).remove_staged(before_ms, whole=whole)
 
     async def has_log(self, name: TopicName, table_id: str) -> bool:
         """Whether some root has the log of a table, whatever the metadata store knows."""
@@ -206,17 +209,21 @@ class Tables:
         return [sealed async for sealed in self.each_ledger(name)]
 
     async def each_ledger(
-        self, name: TopicName, failed: Callable[[PulsarkError], None] | None = None
+        self,
+        name: TopicName,
+        failed: Callable[[PulsarkError], None] | None = None,
+        some: Iterable[int] | None = None,
     ) -> AsyncIterator[SealedLedger]:
         """As ``ledgers``, one after the other; the event loop does other work in between.
 
-        One that cannot be read is an error, or is told to ``failed``.
+        Or only ``some`` of them, as far as they are there. One that cannot be read is an error, or
+        is told to ``failed``.
         """
         path = table_path(name)
         room = self.limits.bytes_a_turn
-        for child in await self._metadata.children(path):
-            if not child.isdigit():
-                continue
+        if some is None:
+            some = [int(child) for child in await self._metadata.children(path) if child.isdigit()]
+        for child in some:
             try:
                 found = await self._metadata.get(f"{path}/{child}")
                 sealed = SealedLedger.decode(f"{path}/{child}", found.value) if found else None

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pulsark.dispatch.tables import tidy_tables
 from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
+from pulsark.dispatch.tables.tidy_tables import WHOLE_SECONDS
 from pulsark.dispatch.tables.tidying import Tidying
 from pulsark.errors import CrowdedTableError, StorageError
 from pulsark.metadata.paths import sealed_ledger_path, table_path
 from pulsark.storage.table.files.table_limits import TableLimits
 from pulsark.storage.table.table import Table
+from pulsark.storage.table.table_repair import Repair
 from pulsark.wire.position import Position
 from tests.support.broker_clients import NAME, BrokerInMemory, scenario
 from tests.support.client_view import client_view
@@ -249,3 +253,108 @@ async def test_the_loop_does_other_work_while_many_ledgers_are_looked_at(
     assert len(await tables.ledgers(NAME)) == 30
     assert turns >= 29
     task.cancel()
+
+
+SMALL_LEDGERS: dict[str, Any] = {**SEALED_AT_ONCE, "managedLedgerMaxEntriesPerLedger": 2}
+
+
+class Reads:
+    """How many lists of a ledger's files are read from the metadata store."""
+
+    def __init__(self, broker: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+        get, self.ledgers = broker.metadata.get, list[int]()
+
+        async def counted(path: str) -> Any:
+            if path.startswith(f"{table_path(NAME)}/") and path.rpartition("/")[2].isdigit():
+                self.ledgers.append(int(path.rpartition("/")[2]))
+            return await get(path)
+
+        monkeypatch.setattr(broker.metadata, "get", counted)
+
+    async def of_tidying(self, broker: BrokerInMemory) -> set[int]:
+        """By one time of it."""
+        topic = await broker.broker.topics.load(NAME)
+        self.ledgers.clear()
+        await broker.broker.sealing.tidy(NAME, [topic])
+        return set(self.ledgers)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tidy_tables, "LARGE_LEDGERS", 4)
+
+
+@scenario(**SMALL_LEDGERS)
+async def test_of_a_large_table_only_that_is_looked_at_which_changed(
+    broker: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, small: None
+) -> None:
+    originals = await appended(broker, 21)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    reads = Reads(broker, monkeypatch)
+    ids = [info.ledger_id for info in (await broker.broker.topics.load(NAME)).ledger.ledgers()]
+    assert await reads.of_tidying(broker) == set(ids)
+    assert await reads.of_tidying(broker) == {ids[-1]}, "it is still open"
+    originals += await appended(broker, 4, first=21)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    topic = await broker.broker.topics.load(NAME)
+    ids = [info.ledger_id for info in topic.ledger.ledgers()]
+    assert await reads.of_tidying(broker) == set(ids[-3:])
+    await topic.ledger.trim(Position(ids[4], 0))
+    for step in ("rows", "files", "lists"):
+        assert await reads.of_tidying(broker) == {*ids[:4], ids[-1]}, step
+    assert await reads.of_tidying(broker) == {ids[-1]}
+    disk: Any = broker.broker.runtime.disk
+    there = [path for path in disk.files() if path.endswith(".parquet")]
+    assert {int(path.split("ledger_id=")[1].split("/")[0]) for path in there} == set(ids[4:])
+    found = list(map(client_view, await everything(broker)))
+    assert found == list(map(client_view, originals[8:]))
+
+
+@scenario(**SMALL_LEDGERS)
+async def test_a_large_table_is_looked_at_as_a_whole_when_anything_may_be_due(
+    broker: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, small: None
+) -> None:
+    await appended(broker, 13)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    reads = Reads(broker, monkeypatch)
+    topic = await broker.broker.topics.load(NAME)
+    ids = {info.ledger_id for info in topic.ledger.ledgers()}
+    assert await reads.of_tidying(broker) == ids
+    await broker.broker.sealing.repairs.repair(NAME, Repair(), give_up=False)
+    assert await reads.of_tidying(broker) == ids
+    assert len(await reads.of_tidying(broker)) == 1
+    await asyncio.sleep(WHOLE_SECONDS)
+    assert await reads.of_tidying(broker) == ids
+    assert await reads.of_tidying(broker) == set(), "by now all are closed"
+    topic.policies = replace(
+        topic.policies, sealing=replace(topic.policies.sealing, target_file_bytes=1)
+    )
+    assert await reads.of_tidying(broker) == ids
+
+
+@scenario(**SMALL_LEDGERS)
+async def test_what_failed_of_a_large_table_is_looked_at_again(
+    broker: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, small: None
+) -> None:
+    await appended(broker, 13)
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    reads = Reads(broker, monkeypatch)
+    await reads.of_tidying(broker)
+    topic = await broker.broker.topics.load(NAME)
+    first, *_, last = topic.ledger.ledgers()
+    await topic.ledger.trim(Position(first.ledger_id + 1, 0))
+    remove = Table.remove
+
+    async def fails(*_: Any) -> None:
+        raise StorageError("not now")
+
+    monkeypatch.setattr(Table, "remove", fails)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="not now"):
+            await reads.of_tidying(broker)
+    monkeypatch.setattr(Table, "remove", remove)
+    assert await reads.of_tidying(broker) == {first.ledger_id, last.ledger_id}
+    for _ in ("files", "lists"):
+        await reads.of_tidying(broker)
+    assert files_of(broker, first.ledger_id) == []
+    assert await reads.of_tidying(broker) == {last.ledger_id}
