@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -32,6 +33,9 @@ from pulsark.metadata.topic_resources import PartitionedTopic
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 router = Guarded(prefix=TOPICS, tags=["topics"])
 
@@ -161,6 +165,18 @@ async def is_there(broker: Broker, topic: TopicName) -> bool:
     if await broker.resources.partitioned_topics.get(topic) is not None:
         return True
     return await broker.catalog.exists(topic)
+
+
+@asynccontextmanager
+async def staying(broker: Broker, topic: TopicName) -> AsyncIterator[None]:
+    """While this lasts, a topic is not deleted; 404 if it is missing.
+
+    So what is said of it goes with it, and is not left to the next topic of its name.
+    """
+    async with broker.topics.ending(topic.base):
+        if not await is_there(broker, topic):
+            raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
+        yield
 
 
 async def leaves(broker: Broker, topic: TopicName) -> list[TopicName]:

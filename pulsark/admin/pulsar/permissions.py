@@ -21,7 +21,7 @@ from pulsark.admin.http.requests import (
     unquoted,
     value,
 )
-from pulsark.admin.pulsar.partitioned import is_there
+from pulsark.admin.pulsar.partitioned import is_there, staying
 from pulsark.admin.pulsar.policies import Edit, existing_namespace, of_namespace
 from pulsark.dispatch.broker import Broker
 from pulsark.errors import ClientError, ServerError
@@ -118,7 +118,6 @@ async def grant_on_topic(
     topic: AnyTopicOf, role: str, request: Request, broker: BrokerOf
 ) -> Response:
     """Say what a role may do on a topic and its partitions."""
-    await _check_there(broker, topic)
     await _grant_on_topic(broker, topic, _role(role), _actions(await json_body(request)))
     return done()
 
@@ -139,9 +138,10 @@ async def _check_there(broker: Broker, topic: TopicName) -> None:
 
 async def _grant_on_topic(broker: Broker, topic: TopicName, role: str, actions: list[str]) -> None:
     key = str(topic.base)
-    await _change(
-        broker, topic.namespace_name, lambda p: grants.grant_on_topic(p, key, role, actions)
-    )
+    async with staying(broker, topic):
+        await _change(
+            broker, topic.namespace_name, lambda p: grants.grant_on_topic(p, key, role, actions)
+        )
 
 
 async def _revoke_on_topic(broker: Broker, topic: TopicName, role: str) -> bool:

@@ -34,7 +34,7 @@ from pulsark.admin.http.requests import (
     unquoted,
     value,
 )
-from pulsark.admin.pulsar.partitioned import is_there
+from pulsark.admin.pulsar.partitioned import is_there, staying
 from pulsark.admin.pulsar.policy_rights import NAMESPACE_POLICY, TOPIC_POLICY
 from pulsark.admin.pulsar.policy_table import (
     APPLIED_TO_TOPICS,
@@ -107,7 +107,8 @@ BaseOf = Annotated[TopicName, Depends(_base_of)]
 
 def _of_topic(broker: Broker, base: TopicName) -> Change:
     async def change(edit: Edit) -> None:
-        await broker.resources.topic_policies.update(base, lambda old: _edited(old, edit))
+        async with staying(broker, base):
+            await broker.resources.topic_policies.update(base, lambda old: _edited(old, edit))
         await broker.policy_updates.refresh_topic(base)
 
     return change
