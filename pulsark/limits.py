@@ -103,6 +103,9 @@ PROBE_TIMEOUT_SECONDS = 5.0
 UNREAD_OUTPUT_BYTES_MAX = 1 << 20
 """Unsent bytes of a socket above which it gets no messages until it has drained."""
 
+UNREAD_OUTPUT_BYTES_COUNTED = 64 << 10
+"""Unsent bytes of a socket from which on they count among those of all connections."""
+
 PENDING_PUBLISH_BYTES_MAX = 64 << 20
 """Bytes of one connection that wait for the journal. Above it, the socket is not read."""
 

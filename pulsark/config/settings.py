@@ -117,6 +117,15 @@ class Settings(AuthorizationSettings):
         ge=-1,
         le=1_048_576,
     )
+    maxUnreadOutputBufferSizeInMB: int = setting(
+        512,
+        "MB",
+        "Memory for what clients do not read, of all connections together; above it a client gets "
+        "no further message before it has read what it got. 0 or -1: no limit",
+        ge=-1,
+        le=1_048_576,
+        own=True,
+    )
     brokerMaxConnections: int = setting(
         0, "count", "Most connections of clients; more are refused. 0: no limit", ge=0
     )

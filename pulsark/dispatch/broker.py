@@ -15,6 +15,7 @@ from pulsark.dispatch.loop.chores import Chore, Chores
 from pulsark.dispatch.loop.defects import Defects
 from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.dispatch.output_buffer import OutputBuffer
 from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.dispatch.producer.producer_names import ProducerNames
 from pulsark.dispatch.publish_buffer import PublishBuffer
@@ -140,6 +141,7 @@ class Broker:
         self.rates = Rates(self.clock, self.run_queue, self.topics)
         self.stats = Stats(self.clock, self.rates, self.ownership)
         self.connections = Connections(settings)
+        self.output_buffer = OutputBuffer(settings.maxUnreadOutputBufferSizeInMB << 20)
         self.publish_buffer = PublishBuffer(
             settings.maxMessagePublishBufferSizeInMB << 20, self.run_queue
         )

@@ -229,6 +229,7 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     buffer = broker.publish_buffer
     yield "pulsar_broker_throttled_connections_global_limit", (), buffer.waiting
     yield "pulsark_pending_publish_bytes", (), buffer.bytes
+    yield "pulsark_unread_output_bytes", (), broker.output_buffer.bytes
     health = (("broker", broker.settings.advertisedAddress), ("metric", "health"))
     configured, there = broker.settings.bookies, broker.ledgers.bookie_count
     yield "pulsar_health", health, int(there >= configured)

@@ -98,8 +98,9 @@ class Connection(asyncio.BufferedProtocol):
     def _make_parts(self) -> None:
         """Later parts use earlier ones."""
         self.output = Output(
-            self._transport, self.settings.maxMessageSize, self._on_write, self._on_room
-        )
+            self._transport, self.settings.maxMessageSize, self.broker.output_buffer,
+            self._on_write, self._on_room,
+        )  # fmt: skip
         self.requests = Requests(self.broker.defects, self.output, self._on_request_ended)
         self.intake = Intake(self, self._transport)
         self.keep_alive = KeepAlive(self)
@@ -118,8 +119,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
-        self.output.lags = True
-        self.client.writable = False
+        self.output.fall_behind()
+        if self.output.lags:
+            self.client.writable = False
 
     def resume_writing(self) -> None:
         """The client caught up."""
@@ -140,6 +142,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- called by the parts ---
 
     def _on_write(self) -> None:
+        self.client.writable = False
         self.intake.hold_back()
 
     def _on_room(self) -> None:

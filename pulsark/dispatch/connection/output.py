@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from pulsark.limits import UNREAD_OUTPUT_BYTES_MAX
+from pulsark.limits import UNREAD_OUTPUT_BYTES_COUNTED, UNREAD_OUTPUT_BYTES_MAX
 from pulsark.wire.frames import encode_command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
+    from pulsark.dispatch.output_buffer import OutputBuffer
     from pulsark.wire import pulsar_pb2 as pb
 
 
@@ -25,16 +26,24 @@ class Output:
         self,
         transport: asyncio.Transport,
         max_message_size: int,
+        buffer: OutputBuffer,
         on_write: Callable[[], None],
         on_room: Callable[[], None],
     ) -> None:
-        """``on_write`` is called after each write to a client that lags.
+        """``buffer`` counts what waits for all clients.
+
+        ``on_write`` is called after each write to a client that lags.
 
         ``on_room`` is called when messages may follow again, after too many waited for one turn.
         """
         self.closed = False
         self.lags = False
-        """Whether more waits for the client than its socket takes."""
+        """Whether so much waits for the client that it gets no messages."""
+        self._is_behind = False
+        """Whether so much waits that it counts among that of all."""
+        self._counted = 0
+        """What is counted there of this client."""
+        self._buffer = buffer
         self._transport = transport
         self._on_write = on_write
         self._on_room = on_room
@@ -42,10 +51,12 @@ class Output:
         self._loop = asyncio.get_running_loop()
         self._pieces: list[bytes] = []
         self._message_bytes = 0
+        self._has_room = True
+        """Whether messages may follow in this turn."""
         self._flush_scheduled = False
         self._large_answer = asyncio.Lock()
         self._caught_up: asyncio.Future[None] | None = None
-        transport.set_write_buffer_limits(high=UNREAD_OUTPUT_BYTES_MAX)
+        transport.set_write_buffer_limits(high=UNREAD_OUTPUT_BYTES_COUNTED)
 
     def send(self, command: pb.BaseCommand) -> None:
         """Queue a command."""
@@ -70,7 +81,8 @@ class Output:
         self._pieces.append(head)
         self.write(data)
         self._message_bytes += len(data)
-        return self._message_bytes <= UNREAD_OUTPUT_BYTES_MAX
+        self._has_room = self._message_bytes <= UNREAD_OUTPUT_BYTES_MAX and not self._buffer.is_full
+        return self._has_room
 
     def write_now(self, data: bytes) -> None:
         """Queue bytes and flush."""
@@ -83,12 +95,14 @@ class Output:
         if self._pieces:
             pieces, self._pieces = self._pieces, []
             self._transport.writelines(pieces)
+            if self._is_behind:
+                self._count()
             if self.lags:
                 self._on_write()
         if self._message_bytes:
-            was_full = self._message_bytes > UNREAD_OUTPUT_BYTES_MAX
+            had_room, self._has_room = self._has_room, True
             self._message_bytes = 0
-            if was_full:
+            if not had_room:
                 self._on_room()
 
     @property
@@ -96,9 +110,30 @@ class Output:
         """Whether the client reads at all: more than its messages and one large one waits."""
         return self._transport.get_write_buffer_size() <= self._unread_max
 
+    def fall_behind(self) -> None:
+        """The socket does not take everything."""
+        self._is_behind = True
+        self._count()
+
+    def _count(self) -> None:
+        waits = self._transport.get_write_buffer_size()
+        self._buffer.change(waits - self._counted)
+        self._counted = waits
+        if not self.lags and (waits > UNREAD_OUTPUT_BYTES_MAX or self._buffer.is_full):
+            self.lags = True
+            if waits > UNREAD_OUTPUT_BYTES_MAX:  # go on before the socket runs empty
+                self._transport.set_write_buffer_limits(high=UNREAD_OUTPUT_BYTES_MAX)
+
+    def _discount(self) -> None:
+        self._is_behind = False
+        self._buffer.change(-self._counted)
+        self._counted = 0
+
     def catch_up(self) -> None:
         """The socket took what waited for the client."""
         self.lags = False
+        self._discount()
+        self._transport.set_write_buffer_limits(high=UNREAD_OUTPUT_BYTES_COUNTED)
         if self._caught_up is not None and not self._caught_up.done():
             self._caught_up.set_result(None)
 
@@ -118,8 +153,9 @@ class Output:
         self._on_write = self._on_room = _ignore
 
     def drop(self) -> None:
-        """Forget what is queued."""
+        """Forget what is queued: the socket is closed."""
         self._pieces.clear()
+        self._discount()
 
 
 def _ignore() -> None:

@@ -413,6 +413,7 @@ def test_metrics(busy: AdminApi) -> None:
         'pulsar_broker_msg_backlog{cluster="standalone"} 4',
         'pulsar_broker_throttled_connections_global_limit{cluster="standalone"} 0',
         'pulsark_pending_publish_bytes{cluster="standalone"} 0',
+        'pulsark_unread_output_bytes{cluster="standalone"} 0',
     ):
         assert line in lines
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)

@@ -681,6 +681,30 @@ async def test_a_client_that_never_reads_its_answers_is_not_read_either(broker) 
     assert client.transport.closed
 
 
+@scenario(maxUnreadOutputBufferSizeInMB=1)
+async def test_what_many_clients_do_not_read_is_bounded_for_all_of_them(broker) -> None:
+    slow, reads, producer = [Client(broker) for _ in range(20)], Client(broker), Client(broker)
+    for number, client in enumerate([*slow, reads]):
+        await client.subscribe(TOPIC, f"s{number}")
+    for client in slow:
+        client.transport.reads = False
+    producer.send(producer.producer_command(TOPIC, "p"))
+    await producer.take(Command.PRODUCER_SUCCESS)
+    for number in range(40):
+        producer.send_bytes(publish(1, number, bytes(50_000)))
+        await asyncio.sleep(0.01)
+    waits = sum(client.transport.unread for client in slow)
+    assert 1 << 20 < waits < (1 << 20) + 20 * 150_000, "and not 40 MB"
+    assert broker.broker.output_buffer.bytes <= waits
+    assert len(await reads.deliveries()) == 40
+    for client in slow:
+        client.transport.read_all()
+    await asyncio.sleep(1)
+    assert broker.broker.output_buffer.bytes == 0
+    for client in slow:
+        assert len(await client.deliveries()) == 40
+
+
 @scenario()
 async def test_large_answers_wait_until_the_one_before_was_read(broker) -> None:
     name = "t" * 200

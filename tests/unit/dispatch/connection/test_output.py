@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsark.dispatch.connection.output import Output
-from pulsark.limits import UNREAD_OUTPUT_BYTES_MAX
+from pulsark.dispatch.output_buffer import OutputBuffer
+from pulsark.limits import UNREAD_OUTPUT_BYTES_COUNTED, UNREAD_OUTPUT_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 
 
@@ -18,7 +19,8 @@ class Socket:
         self.written = b""
         self.unread = 0
 
-    def set_write_buffer_limits(self, high: int) -> None: ...
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
 
     def writelines(self, pieces: list[bytes]) -> None:
         self.written += b"".join(pieces)
@@ -32,7 +34,11 @@ def with_output(test: Callable[[Output, Socket, list[str]], Any]) -> None:
         socket: Any = Socket()
         heard: list[str] = []
         output = Output(
-            socket, 1 << 20, lambda: heard.append("write"), lambda: heard.append("room")
+            socket,
+            1 << 20,
+            OutputBuffer(0),
+            lambda: heard.append("write"),
+            lambda: heard.append("room"),
         )
         await test(output, socket, heard)
 
@@ -114,5 +120,73 @@ def test_what_is_queued_may_leave_after_the_end_and_nothing_is_added() -> None:
         output.drop()
         await asyncio.sleep(0)
         assert socket.written == b"before"
+
+    with_output(test)
+
+
+def behind(socket: Socket, output: Output, unread: int) -> None:
+    """As the socket does it that does not take so many bytes."""
+    socket.unread = unread
+    assert unread > socket.high
+    output.fall_behind()
+
+
+def made(buffer: OutputBuffer) -> tuple[Socket, Output]:
+    socket: Any = Socket()
+    return socket, Output(socket, 1 << 20, buffer, lambda: None, lambda: None)
+
+
+def test_what_waits_for_a_client_counts_until_it_is_read_or_dropped() -> None:
+    async def test(*_: Any) -> None:
+        buffer = OutputBuffer(1 << 30)
+        (one_socket, one), (two_socket, two) = made(buffer), made(buffer)
+        behind(one_socket, one, 100_000)
+        behind(two_socket, two, 200_000)
+        assert buffer.bytes == 300_000
+        two_socket.unread = 250_000
+        two.write_now(b"x")
+        assert buffer.bytes == 350_000
+        assert not two.lags
+        one.catch_up()
+        assert buffer.bytes == 250_000
+        two.drop()
+        assert buffer.bytes == 0
+
+    with_output(test)
+
+
+def test_a_client_that_leaves_a_mebibyte_unread_lags_until_a_quarter_of_it_is_left() -> None:
+    async def test(output: Output, socket: Socket, heard: list[str]) -> None:
+        behind(socket, output, UNREAD_OUTPUT_BYTES_MAX)
+        assert not output.lags
+        socket.unread += 1
+        output.write_now(b"x")
+        assert output.lags
+        assert heard == ["write"]
+        assert socket.high == UNREAD_OUTPUT_BYTES_MAX, "a socket goes on at a quarter of it"
+        output.catch_up()
+        assert socket.high == UNREAD_OUTPUT_BYTES_COUNTED
+
+    with_output(test)
+
+
+def test_while_too_much_waits_for_all_each_gets_one_message_and_no_other_before_it_was_read() -> (
+    None
+):
+    async def test(*_: Any) -> None:
+        buffer = OutputBuffer(1 << 20)
+        (slow_socket, slow), (socket, output) = made(buffer), made(buffer)
+        behind(slow_socket, slow, (1 << 20) + 1)
+        assert buffer.is_full
+        assert not output.write_message(b"", b"x"), "no further one in this turn"
+        output.flush()
+        assert not output.lags, "its socket took it"
+        output.write_message(b"", b"x")
+        behind(socket, output, UNREAD_OUTPUT_BYTES_COUNTED + 1)
+        assert output.lags
+        slow.catch_up()
+        output.catch_up()
+        assert not buffer.bytes
+        assert output.write_message(b"", b"x")
 
     with_output(test)

@@ -1,0 +1,28 @@
+"""The memory of what clients do not read, of all connections together.
+
+Each connection has a bound of its own, but there may be thousands of them. Above the limit a
+client gets no further message before it has read what it got. A client that reads is not
+concerned: its socket takes each message at once.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class OutputBuffer:
+    """That of one broker. A ``limit`` in bytes of 0 or less is none."""
+
+    def __init__(self, limit: int) -> None:
+        self.bytes = 0
+        """What waits for sockets that do not take it; of each connection from some bytes on."""
+        self._limit = limit if limit > 0 else math.inf
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits than should."""
+        return self.bytes > self._limit
+
+    def change(self, size: int) -> None:
+        """So many bytes more, or less, wait."""
+        self.bytes += size
