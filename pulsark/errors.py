@@ -92,6 +92,10 @@ class MetadataError(PulsarkError):
     """The metadata store could not serve a request."""
 
 
+class CorruptMetadataError(MetadataError):
+    """A document of the metadata store is damaged, or none that this release can read."""
+
+
 class BadVersionError(MetadataError):
     """A compare-and-set lost: the value is no longer at the expected version."""
 

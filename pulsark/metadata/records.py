@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pulsark.errors import BadVersionError, MetadataError
+from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataError
 from pulsark.metadata.store import ABSENT, MetadataStore, Versioned
 
 if TYPE_CHECKING:
@@ -42,9 +42,12 @@ def encode(record: Json) -> bytes:
 
 def decode(found: Versioned) -> Json:
     """The record in a document; ``MetadataError`` for a newer format."""
-    record: Json = json.loads(found.value)
+    try:
+        record: Json = json.loads(found.value)
+    except ValueError as error:
+        raise CorruptMetadataError(f"a record cannot be read: {error}") from error
     if record.get("version") != FORMAT_VERSION:
-        raise MetadataError(
+        raise CorruptMetadataError(
             f"a record has format version {record.get('version')}, this program knows "
             f"{FORMAT_VERSION}: it was written by a newer one"
         )

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pulsark.errors import BadVersionError, MetadataError
+from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataError
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.sqlite_file import (
     WHAT_TO_DO,
@@ -245,7 +245,7 @@ def _checked(path: str, row: _Row) -> _Row:
     value, version, ephemeral, crc = row
     parent, name = split_path(path)
     if not is_as_written([parent, name, value, version, ephemeral], crc):
-        raise MetadataError(f"the value of {path} is damaged. {WHAT_TO_DO}")
+        raise CorruptMetadataError(f"the value of {path} is damaged. {WHAT_TO_DO}")
     return row
 
 

@@ -1,10 +1,10 @@
 """Which topics exist, and which broker serves them.
 
 Start with ``registry``: it has the loaded topics, one object each. It loads a topic with
-``loader``; ``catalog`` lists the topics that exist; ``ownership`` claims their bundles, and
-``cursor_logs`` has the cursor log of each bundle. ``creation`` makes topics (``topic_making``: one
-at a time per name), ``deletion`` deletes them, ``remains`` deletes what belongs to them.
-``non_persistent_topics`` has the non-persistent ones.
+``loader``; ``damage`` tells operators why one fails; ``catalog`` lists the topics that exist;
+``ownership`` claims their bundles, and ``cursor_logs`` has the cursor log of each bundle.
+``creation`` makes topics (``topic_making``: one at a time per name), ``deletion`` deletes them,
+``remains`` deletes what belongs to them. ``non_persistent_topics`` has the non-persistent ones.
 
 ``topic_lists`` and ``topic_pattern`` list a namespace's topics and watch the list.
 ``consumer_admission`` and ``schema_admission`` decide whether a consumer and its schema are

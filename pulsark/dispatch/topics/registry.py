@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.errors import ClientError, CorruptEntryError, ServerError
+from pulsark.dispatch.topics.damage import Damage
+from pulsark.errors import ClientError, PulsarkError, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
-
-DAMAGE_SAID_SECONDS = 60.0
-"""Time until another warning about a topic that cannot be loaded."""
 
 
 class Topics:
@@ -50,8 +48,7 @@ class Topics:
         self._non_persistent = non_persistent
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         """Persistent topics, loaded or on their way."""
-        self._damaged: dict[str, float] = {}
-        """When it was said last of a topic that its journal is damaged."""
+        self._damage = Damage(clock)
         self._visited: set[str] = set()
         """Topics that are loaded for a visit only."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -98,7 +95,11 @@ class Topics:
     async def load(self, name: TopicName, *, create: bool = False) -> Topic:
         """A persistent topic, loaded if needed; made if ``create`` and it is missing."""
         self._check_serving(name)
-        return await self._load(name, create=create, served=True)
+        try:
+            return await self._load(name, create=create, served=True)
+        except PulsarkError as error:
+            self._damage.say(name, error)
+            raise
 
     async def load_to_delete(self, name: TopicName) -> Topic:
         """A topic of which there is a record, even while all partitions are being deleted."""
@@ -163,7 +164,7 @@ class Topics:
     def _start_loading(self, name: TopicName, *, served: bool = True) -> asyncio.Task[Topic]:
         key = str(name)
         task = self._loading[key] = asyncio.create_task(self._loaded_anew(name, served=served))
-        task.add_done_callback(lambda done: self._forget_failed(key, done))
+        task.add_done_callback(lambda done: self._forget_failed(name, done))
         return task
 
     async def _loaded_anew(self, name: TopicName, *, served: bool) -> Topic:
@@ -173,25 +174,13 @@ class Topics:
         await self._remains.finish_deletion(name)
         return await self._loader.load(name)
 
-    def _forget_failed(self, key: str, task: asyncio.Task[Topic]) -> None:
+    def _forget_failed(self, name: TopicName, task: asyncio.Task[Topic]) -> None:
+        key = str(name)
         error = None if task.cancelled() else task.exception()
         if (task.cancelled() or error is not None) and self._loading.get(key) is task:
             del self._loading[key]
-        if isinstance(error, CorruptEntryError):
-            self._say_damaged(key, error)
-
-    def _say_damaged(self, key: str, error: CorruptEntryError) -> None:
-        """Once a minute of each topic, however often clients come again."""
-        now = self._clock.monotonic()
-        self._damaged = {k: at for k, at in self._damaged.items() if now < at + DAMAGE_SAID_SECONDS}
-        if key not in self._damaged:
-            self._damaged[key] = now
-            log.warning(
-                "%s cannot be loaded: %s. Stop this process: `pulsark doctor --data-dir DIR` says "
-                "what is damaged and what can be done",
-                key,
-                error,
-            )
+        if error is not None:
+            self._damage.say(name, error)
 
     # -- unloading ---
 

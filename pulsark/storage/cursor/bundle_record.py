@@ -12,7 +12,12 @@ import asyncio
 import json
 from dataclasses import dataclass, replace
 
-from pulsark.errors import BadVersionError, LedgerFencedError, MetadataError, StorageError
+from pulsark.errors import (
+    BadVersionError,
+    CorruptMetadataError,
+    LedgerFencedError,
+    MetadataError,
+)
 from pulsark.metadata.paths import cursors_path
 from pulsark.metadata.store import ABSENT, MetadataStore
 
@@ -71,11 +76,11 @@ class BundleState:
 
     @classmethod
     def from_json(cls, value: bytes) -> BundleState:
-        """Parse a stored value; ``StorageError`` if it is not one this program knows."""
+        """Parse a stored value; ``CorruptMetadataError`` if it is not one this program knows."""
         try:
             fields = json.loads(value)
             if fields["version"] != FORMAT_VERSION:
-                raise StorageError(
+                raise CorruptMetadataError(
                     f"Cursor record has format version {fields['version']}, "
                     f"this program knows {FORMAT_VERSION}"
                 )
@@ -90,7 +95,9 @@ class BundleState:
                 ),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"Cursor record cannot be parsed: {value[:200]!r}") from error
+            raise CorruptMetadataError(
+                f"Cursor record cannot be parsed: {value[:200]!r}"
+            ) from error
 
 
 class BundleRecord:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from pulsark.errors import MetadataError
+from pulsark.errors import CorruptMetadataError
 from pulsark.metadata.documents import check_version
 
 FORMAT_VERSION = 1
@@ -149,9 +149,13 @@ def decode_ledger_metadata(ledger_id: int, value: bytes) -> LedgerMetadata:
         check_version(document, FORMAT_VERSION)
         metadata = _from_document(document)
     except (KeyError, TypeError, ValueError) as e:
-        raise MetadataError(f"the metadata of ledger {ledger_id} cannot be read: {e!r}") from e
+        raise CorruptMetadataError(
+            f"the metadata of ledger {ledger_id} cannot be read: {e!r}"
+        ) from e
     if metadata.ledger_id != ledger_id:
-        raise MetadataError(f"the metadata of ledger {ledger_id} is that of {metadata.ledger_id}")
+        raise CorruptMetadataError(
+            f"the metadata of ledger {ledger_id} is that of {metadata.ledger_id}"
+        )
     return metadata
 
 

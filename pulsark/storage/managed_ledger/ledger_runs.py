@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.errors import MetadataError
+from pulsark.errors import CorruptMetadataError
 from pulsark.metadata.documents import check_version
 from pulsark.metadata.paths import ledger_runs_path
 from pulsark.wire.position import Position
@@ -219,7 +219,7 @@ def decode_run(path: str, value: bytes) -> LedgerRun:
         if not len(ids) == len(times) == len(starts) - 1 == len(sizes) - 1 or not ids:
             raise ValueError(f"columns of {len(ids)}, {len(starts)}, {len(sizes)}, {len(times)}")
     except (KeyError, TypeError, ValueError) as e:
-        raise MetadataError(f"the ledgers at {path} cannot be read: {e!r}") from e
+        raise CorruptMetadataError(f"the ledgers at {path} cannot be read: {e!r}") from e
     return LedgerRun(ids, starts, sizes, times)
 
 

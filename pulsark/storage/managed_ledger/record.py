@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from pulsark.errors import BadVersionError, MetadataError
+from pulsark.errors import BadVersionError, CorruptMetadataError
 from pulsark.metadata.documents import check_version
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.storage.managed_ledger.compacted_ledger import CompactedTo
@@ -166,7 +166,7 @@ def decode_record(path: str, value: bytes) -> ManagedLedgerRecord:
         check_version(document, FORMAT_VERSION)
         return _from_document(document)
     except (KeyError, TypeError, ValueError) as e:
-        raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+        raise CorruptMetadataError(f"the record {path} cannot be read: {e!r}") from e
 
 
 async def read_runs(record: ManagedLedgerRecord, metadata: MetadataStore) -> FoldedLedgers | None:
@@ -232,9 +232,9 @@ async def read_ledgers(
     return None
 
 
-def missing_run(path: str) -> MetadataError:
+def missing_run(path: str) -> CorruptMetadataError:
     """The error for a record that names a run without a document."""
-    return MetadataError(f"{path}: a run of its ledgers is missing in the metadata store")
+    return CorruptMetadataError(f"{path}: a run of its ledgers is missing in the metadata store")
 
 
 def _from_document(document: dict[str, Any]) -> ManagedLedgerRecord:

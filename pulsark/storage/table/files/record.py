@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pulsark.errors import MetadataError, StorageError
+from pulsark.errors import CorruptMetadataError, StorageError
 from pulsark.metadata.documents import check_version
 from pulsark.schemas.columns import BINARY, ColumnType, merged
 
@@ -324,7 +324,7 @@ class TableRecord:
                 ),
             )
         except (KeyError, TypeError, ValueError) as e:
-            raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+            raise CorruptMetadataError(f"the record {path} cannot be read: {e!r}") from e
 
 
 class LeftFile(NamedTuple):
@@ -426,7 +426,7 @@ class SealedLedger:
                 tuple(LeftFile(str(path), int(time)) for path, time in document["left"]),
             )
         except (KeyError, TypeError, ValueError) as e:
-            raise MetadataError(f"the record {path} cannot be read: {e!r}") from e
+            raise CorruptMetadataError(f"the record {path} cannot be read: {e!r}") from e
 
 
 def ledgers_of(intent: Intent) -> dict[int, int]:

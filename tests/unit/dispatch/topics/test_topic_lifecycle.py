@@ -7,8 +7,20 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch.topics.damage import advice
 from pulsark.dispatch.topics.topic_making import NamespaceFullError
-from pulsark.errors import ClientError, MetadataError, PulsarkError, ServerError, StorageError
+from pulsark.errors import (
+    ClientError,
+    CorruptEntryError,
+    CorruptMetadataError,
+    MetadataError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    PulsarkError,
+    ServerError,
+    StorageError,
+    UnreadableTableError,
+)
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.metadata.records import AlreadyExistsError, InUseError
 from pulsark.wire.topic_name import TopicName
@@ -344,3 +356,38 @@ async def test_a_topic_whose_journal_is_damaged_is_named_in_the_log_once_a_minut
     with pytest.raises(StorageError):
         await broker.broker.topics.load(NAME)
     assert len(said()) == 2
+
+
+@scenario()
+async def test_a_topic_whose_record_is_damaged_is_named_in_the_log(
+    broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await Client(broker).produce(TOPIC, 3)
+    await broker.broker.topics.unload(NAME)
+    path = managed_ledger_path(NAME)
+    found = await broker.metadata.get(path)
+    await broker.metadata.put(path, b"{}", found.version)
+    for _ in range(3):
+        with pytest.raises(MetadataError):
+            await broker.broker.topics.load(NAME)
+    (line,) = [line for line in caplog.messages if "cannot be loaded" in line]
+    assert line.startswith(f"{TOPIC} cannot be loaded: the record {path}")
+    assert "pulsark doctor" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "to_do"),
+    [
+        (UnreadableTableError("f.parquet"), f"pulsark tables repair {TOPIC}"),
+        (CorruptEntryError("1:2"), "what is damaged and what can be done"),
+        (NoSuchLedgerError("ledger 7 does not exist"), "what is missing"),
+        (NoSuchEntryError("7:1"), "what is missing"),
+        (CorruptMetadataError("the record"), "a backup of the metadata store"),
+        (StorageError("a bookie is away"), None),
+        (MetadataError("the metadata store is closed"), None),
+        (ClientError(ServerError.TopicNotFound, "none"), None),
+    ],
+)
+def test_each_kind_of_damage_has_its_own_advice(error: PulsarkError, to_do: str | None) -> None:
+    found = advice(NAME.with_partition(3), error)
+    assert found is None if to_do is None else to_do in str(found)
