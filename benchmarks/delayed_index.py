@@ -37,9 +37,9 @@ def main() -> None:
         position = Position(place // LEDGER_ENTRIES, place % LEDGER_ENTRIES)
         held.waiting.add(position)
         if tracker.add(1_700_000_000_000 + rng.randrange(30 * 86_400_000), position):
-            sealed = tracker.seal()
-            assert sealed is not None
-            bucket, pages = sealed
+            packed = tracker.pack()
+            assert packed is not None
+            bucket, pages = packed
             stored += len(encode_header("t", pages)) + sum(map(len, map(encode_page, pages)))
             tracker.stored(bucket, number // BUCKET_KEYS)
     seconds = time.perf_counter() - start
