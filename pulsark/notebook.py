@@ -200,7 +200,7 @@ def _rows(split: Split | None, options: Options) -> list[dict[str, Any]]:
 
 
 def _last(state: PartitionState, entries: int) -> Split | None:
-    """The last so many entries: each has at least one message, if it has any."""
+    """The last ``entries`` entries of a partition; each has a message, unless it is empty."""
     left, after = entries, state.earliest()
     for ledger in reversed(state.ledgers):
         if ledger.entries >= left:

@@ -190,7 +190,7 @@ class Standalone:
         return hosts_of(self._settings.bindAddress, port)
 
     def end(self) -> None:
-        """Let ``ended`` be over: somebody asked for an orderly stop."""
+        """Complete ``ended``: the operator asked for an orderly stop."""
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -230,8 +230,8 @@ async def serve(
 ) -> None:
     """Run a standalone until SIGINT or SIGTERM.
 
-    Raises ``StorageError`` when nothing can be stored any more. Whoever supervises the process
-    starts it again, which finds out what is on the disks.
+    Raises ``StorageError`` when nothing can be stored any more. Its supervisor starts
+    the process again, which finds out what is on the disks.
     """
     standalone = Standalone(settings, Runtime(), adopt=adopt)
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.stats.stats import Stats
 
 KEEP_ALIVE_SECONDS = 60
-"""A connection without a request for so long is closed. Spark and scrapers keep theirs open."""
+"""A connection without requests is closed after this time. Spark and scrapers keep theirs open."""
 
 
 def load(broker: Broker, stats: Stats) -> Config:

@@ -112,7 +112,8 @@ def consume(
         str, typer.Option("--subscription", "-s", help="Name of the subscription.")
     ] = "pulsark-cli",
     number: Annotated[
-        int, typer.Option("--number", "-n", min=0, help="Stop after so many; 0: go on.")
+        int,
+        typer.Option("--number", "-n", min=0, help="Stop after this number of messages; 0: go on."),
     ] = 0,
     subscription_type: Annotated[
         str, typer.Option("--type", "-t", help="exclusive, shared, failover or key_shared.")
@@ -121,7 +122,7 @@ def consume(
         str, typer.Option(help="Where a new subscription starts: earliest or latest.")
     ] = "latest",
     timeout: Annotated[
-        float | None, typer.Option(min=0, help="Stop when nothing came for so many seconds.")
+        float | None, typer.Option(min=0, help="Stop after this many seconds without a message.")
     ] = None,
     service_url: ServiceUrl = DEFAULT_SERVICE_URL,
     json: Json = False,
@@ -215,7 +216,7 @@ def tables_repair(
         bool,
         typer.Option(
             "--give-up",
-            help="Entries that nobody has any more are gone: go on without them.",
+            help="Go on without the entries that are lost.",
         ),
     ] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
@@ -237,7 +238,7 @@ def topics_compact(
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
     json: Json = False,
 ) -> None:
-    """Keep only the latest message of each key, for those who read the compacted topic."""
+    """Keep only the latest message of each key, for readers of the compacted topic."""
     from pulsark.cli.admin.topics import compact_topic
 
     compact_topic(admin_url, topic, wait=wait, as_json=json)
@@ -459,7 +460,7 @@ def ledgers_check(
 def doctor_data(
     context: typer.Context,
     data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="A data directory that nobody uses now.")
+        str | None, typer.Option(metavar="DIR", help="A data directory that is not in use.")
     ] = None,
     conf: Annotated[
         str | None, typer.Option(metavar="FILE", help="Settings of its standalone, if any.")

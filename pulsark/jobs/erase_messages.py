@@ -37,7 +37,7 @@ class Parameters(AtBroker):
     vacuum_hours: Annotated[
         float | None,
         Flag(
-            "readers of older versions of the table are spared for so long; 0: for no time; "
+            "readers of older versions of the table keep their files for this time; 0: for none; "
             "tableVacuumRetentionHours of the broker if left out"
         ),
     ] = None

@@ -71,7 +71,7 @@ class Repeated(AtBroker):
     """Parameters of a job that can also run as a service."""
 
     every: Annotated[
-        float, Flag("run again so many seconds after the end of the last run; 0: once")
+        float, Flag("seconds between the end of a run and the next one; 0: run once")
     ] = 0.0
 
 

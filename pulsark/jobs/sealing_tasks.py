@@ -154,8 +154,8 @@ class Outcome:
 def outcome(written: Sequence[Written], roots_needed: int) -> Outcome:
     """The consecutive files of one table that enough roots have.
 
-    Of each ledger it ends at the first range that too few roots have: what comes behind it is
-    sealed another time.
+    They end, in each ledger, before the first range that too few roots have. A later run seals the
+    rest.
     """
     ranges: dict[tuple[str, int, int], list[Written]] = {}
     for one in written:

@@ -36,7 +36,7 @@ def initial_policies(namespace: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who administers a tenant, and where its namespaces may live."""
+    """The roles that administer a tenant, and the clusters where its namespaces may live."""
 
     admin_roles: tuple[str, ...] = ()
     allowed_clusters: tuple[str, ...] = ()

@@ -268,7 +268,7 @@ class RowBuilder:
             for each in given:
                 self._add(each.ledger_id, each.entry_id, each.entry, each.limits)
             return [self._finished(self.values)]
-        except Exception as e:  # noqa: BLE001 - likewise
+        except Exception as e:  # noqa: BLE001 - the entry is kept as it was sent
             if len(given) == 1:
                 kept.append((given[0], e))
                 return [self._as_sent(given[0])]

@@ -126,8 +126,8 @@ def topic_name(domain: str, tenant: str, namespace: str, topic: str) -> TopicNam
 def subscription_name(segment: str) -> str:
     """A subscription's name. Pulsar's clients encode it twice, so it is decoded twice.
 
-    Of names that were encoded once, those without ``%`` and ``+`` arrive all the same. There is
-    no telling the others apart, and guessing might delete another subscription than was meant.
+    A name that was encoded only once arrives as well if it has no ``%`` and no ``+``. The others
+    cannot be told apart, and a wrong guess might delete another subscription.
     """
     return _decoded(unquote_plus, _decoded(unquote, segment))
 

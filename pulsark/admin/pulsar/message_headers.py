@@ -1,8 +1,8 @@
 """One stored entry as an HTTP response: its payload as the body, its metadata as headers. Pure.
 
 Names and forms are those that Pulsar's admin clients read. The payload is decompressed but not
-taken apart: a batch is a sequence of messages, each with its own metadata. What nobody can
-decompress here, encrypted messages and pieces of chunked ones, comes as it is stored.
+taken apart: a batch is a sequence of messages, each with its own metadata. Encrypted messages and
+pieces of chunked ones cannot be decompressed here; they come as they are stored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PIECES = {
     "num_chunks_from_msg": "PROPERTY-TOTAL-CHUNKS",
     "chunk_id": "PROPERTY-CHUNK-ID",
 }
-"""Of a piece of a large message, once more, as clients look for them."""
+"""A piece of a large message has these as well, because clients look for them."""
 
 _FLAGS = {
     "partition_key_b64_encoded": "partition-key-b64-encoded",

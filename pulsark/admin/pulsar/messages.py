@@ -48,7 +48,7 @@ async def peek(topic: TopicOf, name: SubscriptionOf, place: str, broker: BrokerO
     subscription = loaded.subscriptions.get(name)
     if subscription is None:
         if wanted > loaded.ledger.entries:
-            raise fail(404, "There are not so many messages")
+            raise fail(404, "The topic has fewer messages")
         return await _message(broker, loaded, loaded.ledger.position_at(wanted - 1))
     state = subscription.cursor.state
     for first, last in state.unacked_runs(state.mark_delete, LATEST):
@@ -57,7 +57,7 @@ async def peek(topic: TopicOf, name: SubscriptionOf, place: str, broker: BrokerO
             found = Position(first.ledger_id, first.entry_id + wanted - 1)
             return await _message(broker, loaded, found)
         wanted -= count
-    raise fail(404, "There are not so many messages that are not acknowledged")
+    raise fail(404, "The subscription has fewer messages that are not acknowledged")
 
 
 @router.get("/{topic}/ledger/{ledger}/entry/{entry}", needs=topic(T.PEEK_MESSAGES))

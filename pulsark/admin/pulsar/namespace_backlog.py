@@ -1,7 +1,7 @@
 """What is done to the subscriptions of all topics of a namespace, or of one of its bundles.
 
-Topics that nobody has loaded are loaded one by one, only those with such a subscription, and only
-for as long as it takes.
+Unloaded topics that have such a subscription are loaded one by one, and only for as long as it
+takes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What subscriptions had acknowledged at a past time, or why nobody knows."""
+"""What subscriptions had acknowledged at a past time, or why that is not known."""
 
 from __future__ import annotations
 

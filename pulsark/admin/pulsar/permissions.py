@@ -83,7 +83,7 @@ async def grant_on_subscription(
 async def revoke_on_subscription(
     name: NamespaceOf, subscription: str, role: str, broker: BrokerOf
 ) -> Response:
-    """Take a role from those who may use the subscriptions of a name."""
+    """Take a role off the list of those that may use the subscriptions of this name."""
     which, who = unquoted(subscription), _role(role)
     await _change(broker, name, lambda p: grants.revoke_on_subscription(p, which, who))
     return done()

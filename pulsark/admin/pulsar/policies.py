@@ -158,7 +158,7 @@ async def remove_namespace_policy(name: NamespaceOf, policy: str, broker: Broker
 async def get_topic_policy(
     base: BaseOf, policy: str, request: Request, broker: BrokerOf
 ) -> Response:
-    """One policy of a topic; with ``applied`` what holds, whoever said so."""
+    """One policy of a topic; with ``applied`` the value that holds, from whichever level."""
     row, place = TOPIC_POLICIES[policy]
     own = await broker.resources.topic_policies.get(base)
     if not flag(request, "applied"):

@@ -302,8 +302,8 @@ _NOT_BUILT_KEYS = frozenset(
 def policies_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """The policies in the document with which a namespace is created, checked.
 
-    Members that nobody knows are left out, as everywhere. Those that Pulsar has and Pulsark
-    has not are refused, unless they say nothing.
+    Unknown members are left out, as everywhere. Those that Pulsar has and Pulsark lacks are
+    refused, unless they have no effect.
     """
     given = {key: item for key, item in document.items() if item is not None}
     refused = sorted(

@@ -171,14 +171,14 @@ async def reset_by_id(
 async def expire_by_age(
     topic: TopicOf, name: SubscriptionOf, seconds: str, broker: BrokerOf
 ) -> Response:
-    """Acknowledge what was published so long ago; 409 if there is nothing so old."""
+    """Acknowledge messages that are at least this old; 409 if there are none."""
     _expire(await _with_topics(broker, topic, name), number(seconds, low=1))
     return done()
 
 
 @router.post("/{topic}/all_subscription/expireMessages/{seconds}", needs=topic(T.EXPIRE_MESSAGES))
 async def expire_all_by_age(topic: TopicOf, seconds: str, broker: BrokerOf) -> Response:
-    """The same for all subscriptions."""
+    """Acknowledge messages that are at least this old for all subscriptions."""
     age = number(seconds, low=1)
     loaded = await _loaded(broker, topic)
     _expire([(one, s) for one in loaded for s in one.backlog.subscriptions], age)
@@ -376,7 +376,7 @@ async def _ack_of(source: EntrySource, found: Any) -> Ack:
 
 
 async def pass_over(subscription: Subscription, through: Position) -> None:
-    """Acknowledge everything up to there, durably, whoever may hold it."""
+    """Acknowledge everything up to there durably, also what consumers hold."""
     subscription.pass_over(through)
     durable, resolve = new_done()
     subscription.cursor.flush(resolve)

@@ -149,7 +149,7 @@ async def unload_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
 
 @router.post("/{topic}/trim", needs=topic(T.TRIM_TOPIC))
 async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
-    """Delete the ledgers that nobody needs, without waiting for the next look at them."""
+    """Delete the ledgers that are no longer needed, without waiting for the next check."""
     for leaf in await leaves(broker, topic):
         await (await broker.topics.load(leaf, create=True)).retention.trim()
     return empty()

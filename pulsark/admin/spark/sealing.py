@@ -54,7 +54,7 @@ RUNNER_CHARS_MAX = 256
 
 @router.post("/admin/v2/sealing/plan", needs=superuser)
 async def plan(request: Request, broker: BrokerOf) -> Response:
-    """What is due, and where it goes; nobody else seals it while the lease lasts."""
+    """The ranges to seal and where they go; no other runner gets them while the lease lasts."""
     wanted = await json_object(request)
     names = [TopicName.parse(name).base for name in strings(wanted.get("topics"), "topics")]
     everything = wanted.get("everything", False)

@@ -32,7 +32,7 @@ def ways_out(data_dir: str) -> str:
     return (
         f"{restoring(data_dir)}\n"
         f"pulsark standalone --data-dir {data_dir} --adopt (once: what the store does not know "
-        "stays where it is, and nobody gets it)"
+        "stays where it is, and no client gets it)"
     )
 
 

@@ -36,8 +36,8 @@ def _damage(
         assert bookie.journal is not None
         bound = bookie.journal.index.segments[segment_id].damage_bound
         parts.append(
-            f"{what}: nobody knows what was in the bytes {', '.join(ranges)}; entries, fences and "
-            f"deletions of ledgers up to {bound} may have been"
+            f"{what}: the bytes {', '.join(ranges)} cannot be read; they may have held entries, "
+            f"fences and deletions of ledgers up to {bound}"
         )
     entries = [f"{ledger}:{entry}" for s, ledger, entry in report.corrupt if s == segment_id]
     if entries:

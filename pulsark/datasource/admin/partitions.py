@@ -37,7 +37,7 @@ class PartitionState:
     """What the broker said of a topic partition: where it is and what it holds.
 
     ``ledgers`` may lack those that a stream is through with. ``trimmed`` is the last entry that
-    was deleted. ``compacted`` is for those who asked for it, if the partition was compacted.
+    was deleted. ``compacted`` is set if the caller asked for it and the partition was compacted.
     """
 
     topic: str

@@ -33,7 +33,7 @@ class SubscriptionInUseError(DataSourceError):
 
 
 class ConflictError(DataSourceError):
-    """Somebody else was faster: what was asked for does not fit any more."""
+    """Another writer was faster: the request no longer fits the state of the topic."""
 
 
 class TopicSchemaError(DataSourceError):

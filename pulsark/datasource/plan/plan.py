@@ -51,7 +51,7 @@ class Between(NamedTuple):
     through: MessageId
 
     def limits(self, ledger_id: int, entry_id: int) -> dict[str, int] | None:
-        """Of an entry, what ``RowBuilder.add`` needs to know; ``None``: nothing is in between."""
+        """What ``RowBuilder.add`` needs to know of an entry; ``None``: none of it is in between."""
         here = (ledger_id, entry_id)
         if not self.after.position <= here <= self.through.position:
             return None
@@ -72,8 +72,8 @@ class Split:
     ``skip_through`` is the batch index in the first entry that was already read (-1: none),
     ``stop_after`` the last batch index to read in the last entry (-1: all). ``files`` have some of
     the entries, or all; the broker has each of them. With ``compacted`` the segments are of a
-    compacted ledger, and of the entries that are stored there those in between are read. With
-    ``only_files`` the entries are those of the files, as they were: nobody else has them.
+    compacted ledger, and the task reads the stored entries between them. With ``only_files`` only
+    the files have the entries, as they were.
     """
 
     topic: str

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _PATTERN = re.compile(r"(?:persistent://)?(?:([^/]+)/([^/]+)/)?([^/]+)")
 MANY_TOPICS = 8
-"""So many are asked for at once: a pattern may have thousands."""
+"""From this number on, topics are asked for together: a pattern may have thousands."""
 
 _LIST_SECONDS = 1.0
 _FRESH_SECONDS = 0.02
 _DUTY = 10
-"""A poll takes at most about one part in so many of the time."""
+"""Polls take at most about one part in this of the time."""
 
 States = Mapping[str, PartitionState]
 FirstSince = Callable[[str, int], MessageId]

@@ -267,7 +267,7 @@ class Fields:
             self._move(rows, end, good)
             rounds.append((rows, name, name_end, value, end))
             counts[rows] += 1
-        # Round k holds the k-th property of each message that has so many.
+        # Round k holds the k-th property of each message that has at least k.
         total = int(counts.sum())
         pieces = tuple(np.zeros(total, np.int64) for _ in range(4))
         firsts = np.cumsum(counts) - counts

@@ -75,7 +75,7 @@ class AvroOneByOne:
                     schemaless_writer(stream, schema, value)
                     payload = stream.getvalue()
                 except Exception:  # noqa: BLE001
-                    # Likewise; a field that has no column is missing here.
+                    # As when it reads; a field that has no column is missing here.
                     payload = None
             found.append(payload)
         return pa.array(found, pa.binary())

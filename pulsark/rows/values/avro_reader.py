@@ -203,7 +203,7 @@ class AvroReader:
         keys = pc.fill_null(_in_order(rounds[0], places, pa.string()), "")
         items = _in_order(rounds[1], places, of_values)
         ends = ends_of(counts)
-        # Of equal keys the last one counts.
+        # The last one of equal keys counts.
         self.left[rows[repeated_names(keys, ends.to_numpy())]] = True
         return pa.MapArray.from_arrays(ends, keys, items, kind)
 

@@ -60,8 +60,8 @@ class ValueColumn:
     def keep(self, values: pa.Array, version: bytes) -> tuple[pa.Array, pa.Array]:
         """``split`` of values that the codec of a version has made, and that were never sent.
 
-        They are payloads only when somebody reads them, made by that codec then; until then they
-        stand for themselves, wherever the column can hold all of them.
+        A reader gets payloads that the codec makes of them. The column keeps the values alone,
+        wherever it can hold all of them.
         """
         codec = self._codec(version)
         if codec is None or not values.type.equals(codec.type):

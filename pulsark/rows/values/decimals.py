@@ -39,7 +39,7 @@ def decimals(data: npt.NDArray[np.uint8], starts: Ints, ends: Ints, avro: Primit
 
 
 def decimal_bytes(column: pa.Array) -> pa.Array:
-    """The inverse. Of null it makes something."""
+    """The inverse of ``decimals``. A null becomes some bytes."""
     if not len(column):
         return pa.array([], pa.binary())
     numbers = column.cast(pa.decimal128(DECIMAL_DIGITS_MAX, column.type.scale))
