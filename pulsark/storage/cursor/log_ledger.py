@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pulsark.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pulsark.runtime import Done
     from pulsark.storage.cursor.cursor import Cursor, Reached
@@ -62,17 +62,10 @@ class Group:
             done(error)
 
 
-class CursorLedgerOwner(Protocol):
-    """The log, as its ledgers see it."""
-
-    def cursor_ledger_failed(self, ledger: CursorLedger) -> None:
-        """``ledger.error`` is set, and nothing more will be confirmed by it."""
-
-
 class CursorLedger:
     """A ledger being written. It is the listener of its writer."""
 
-    def __init__(self, owner: CursorLedgerOwner) -> None:
+    def __init__(self, on_failure: Callable[[CursorLedger], None]) -> None:
         self.writer: LedgerWriter
         """Set once the ledger is created."""
         self.bytes = 0
@@ -80,7 +73,7 @@ class CursorLedger:
         self.snapshot_bytes = 0
         """How much of it is the snapshot at its head."""
         self.error: StorageError | None = None
-        self._owner = owner
+        self._on_failure = on_failure
         self._groups: deque[tuple[int, Group]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -95,7 +88,7 @@ class CursorLedger:
         except StorageError as error:
             if self.error is None:
                 self.error = error
-                asyncio.get_running_loop().call_soon(self._owner.cursor_ledger_failed, self)
+                asyncio.get_running_loop().call_soon(self._on_failure, self)
             last = 2**62
         if group is not None:
             self._groups.append((last, group))
@@ -137,4 +130,4 @@ class CursorLedger:
             if not future.done():
                 future.set_exception(error)
         self._waiters.clear()
-        self._owner.cursor_ledger_failed(self)
+        self._on_failure(self)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pulsark.errors import LedgerFencedError, MetadataError, StorageError
 from pulsark.storage.cursor.bundle_record import BundleRecord, BundleState, FormerLedger
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.runtime import Done, Runtime
+    from pulsark.storage.cursor.bundle_cursors import CursorTable
     from pulsark.storage.cursor.cursor import Cursor, Reached
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.proto import cursor_pb2 as pb
@@ -79,17 +80,6 @@ class CursorLogConfig:
         )
 
 
-class SnapshotSource(Protocol):
-    """Where snapshots come from: ``CursorTable``."""
-
-    @property
-    def next_cursor_id(self) -> int:
-        """Below it, every id has been given out."""
-
-    def records(self) -> Iterator[pb.Record]:
-        """All cursors, each as it is when the iteration comes to it."""
-
-
 class CursorLogWriter:
     """One a log. Everything runs on the event loop."""
 
@@ -98,7 +88,7 @@ class CursorLogWriter:
         bundle: str,
         manager: LedgerManager,
         record: BundleRecord,
-        source: SnapshotSource,
+        table: CursorTable,
         config: CursorLogConfig,
         runtime: Runtime,
         inherited_bytes: int = 0,
@@ -112,7 +102,7 @@ class CursorLogWriter:
         self._bundle = bundle
         self._manager = manager
         self._record = record
-        self._source = source
+        self._table = table
         self._config = config
         self._clock = runtime.clock
         self._sure_clock = runtime.sure_clock
@@ -181,7 +171,7 @@ class CursorLogWriter:
 
     async def _roll_over(self) -> None:
         """Replace the active ledger, or say that it failed."""
-        ledger = CursorLedger(self)
+        ledger = CursorLedger(self._ledger_failed)
         try:
             await self._fill(ledger)
             await self._switch_to(ledger)
@@ -220,7 +210,7 @@ class CursorLogWriter:
         self._successor = ledger
         self.unwritten = False
         unconfirmed = 0
-        for entry in pack(self._source.records(), self._clock.now_ms()):
+        for entry in pack(self._table.records(), self._clock.now_ms()):
             last = ledger.append([entry])
             ledger.snapshot_bytes += len(entry)
             unconfirmed += len(entry)
@@ -229,7 +219,7 @@ class CursorLogWriter:
                 unconfirmed = 0
             else:
                 await asyncio.sleep(0)
-        end = pack_snapshot_end(self._source.next_cursor_id, self._clock.now_ms())
+        end = pack_snapshot_end(self._table.next_cursor_id, self._clock.now_ms())
         await ledger.confirmed(ledger.append([end]))
 
     async def _switch_to(self, ledger: CursorLedger) -> None:
@@ -314,7 +304,7 @@ class CursorLogWriter:
         for group in groups:
             group.release()
 
-    def cursor_ledger_failed(self, ledger: CursorLedger) -> None:
+    def _ledger_failed(self, ledger: CursorLedger) -> None:
         """A ledger confirms nothing more; what waits for it waits for the rollover instead."""
         assert ledger.error is not None
         if ledger is not self._active and ledger is not self._successor:
