@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from chispa import assert_df_equality
 
 from tests.support.protobuf_messages import (
     INT32,
@@ -142,10 +143,11 @@ def test_reads_are_whole_while_messages_come_and_are_sealed(
         assert time.monotonic() < deadline
         time.sleep(0.1)
     order = ("partition", "ledger_id", "entry_id", "batch_index")
-    from_files = reader.load().orderBy(*order).collect()
-    assert sorted(int(row.value) for row in from_files) == list(range(total))
+    from_files = reader.load().orderBy(*order)
+    rows = from_files.collect()
+    assert sorted(int(row.value) for row in rows) == list(range(total))
     asked = reader.option("readTableFiles", "false").load()
-    assert asked.orderBy(*order).collect() == from_files
+    assert_df_equality(asked.orderBy(*order), from_files)
 
     wanted = (
         reader.options(pushdown="true", readTableFiles="true")
@@ -158,7 +160,7 @@ def test_reads_are_whole_while_messages_come_and_are_sealed(
     assert "* Filter" not in plan  # nothing is left to Spark
     expected = {
         int(row.value)
-        for row in from_files
+        for row in rows
         if (row.key, row.partition) == ("k3", 1) and int(row.value) >= 3000
     }
     assert expected
@@ -205,5 +207,5 @@ def test_fields_of_protobuf_are_columns_whether_sealed_or_not(
             while sealed_rows(sealing, topic) < first + 300:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-    asked = reader.option("readTableFiles", "false").load().orderBy("n").collect()
-    assert asked == reader.option("readTableFiles", "true").load().orderBy("n").collect()
+    asked = reader.option("readTableFiles", "false").load().orderBy("n")
+    assert_df_equality(asked, reader.option("readTableFiles", "true").load().orderBy("n"))
