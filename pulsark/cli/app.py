@@ -8,7 +8,12 @@ from typing import Annotated
 import typer
 
 from pulsark import __version__
-from pulsark.cli.arguments import (
+from pulsark.cli.admin.ledgers import ledgers
+from pulsark.cli.admin.policies import namespaces, policies
+from pulsark.cli.admin.schemas import schemas
+from pulsark.cli.admin.tables import tables
+from pulsark.cli.admin.topics import topics
+from pulsark.cli.terminal.arguments import (
     DEFAULT_ADMIN_URL,
     DEFAULT_SERVICE_URL,
     AdminUrl,
@@ -17,7 +22,6 @@ from pulsark.cli.arguments import (
     Topic,
     named,
 )
-from pulsark.cli.schema_commands import schemas
 from pulsark.cli.terminal.login import LOGIN, Login
 from pulsark.cli.token_commands import tokens
 
@@ -29,22 +33,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-topics = typer.Typer(help="List, create and inspect topics.", no_args_is_help=True)
 app.add_typer(topics, name="topics")
 app.add_typer(schemas, name="schemas")
 app.add_typer(tokens, name="tokens")
-namespaces = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
 app.add_typer(namespaces, name="namespaces")
-policies = typer.Typer(
-    help="Show, set and remove the policies of namespaces and topics.", no_args_is_help=True
-)
 app.add_typer(policies, name="policies")
 jobs = typer.Typer(help="List jobs, and run one here.", no_args_is_help=True)
 app.add_typer(jobs, name="jobs")
-ledgers = typer.Typer(help="Check the copies of sealed ledgers.", no_args_is_help=True)
 app.add_typer(ledgers, name="ledgers")
-
-tables = typer.Typer(help="Make the table of a topic whole again.", no_args_is_help=True)
 app.add_typer(tables, name="tables")
 doctor = typer.Typer(help="Find out what is missing or damaged, and what to do.")
 app.add_typer(doctor, name="doctor")
@@ -146,196 +142,6 @@ def consume(
     )
 
 
-@topics.command("list")
-def topics_list(
-    namespace: Annotated[str, typer.Argument(help="Namespace.")] = "public/default",
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """List the topics of a namespace."""
-    from pulsark.cli.admin.topics import list_topics
-
-    list_topics(admin_url, namespace, as_json=json)
-
-
-@topics.command("create")
-def topics_create(
-    topic: Topic,
-    partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=0, help="Partitions; 0: not partitioned.")
-    ] = 0,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Create a topic."""
-    from pulsark.cli.admin.topics import create_topic
-
-    create_topic(admin_url, topic, partitions, as_json=json)
-
-
-@topics.command("stats")
-def topics_stats(
-    topic: Topic,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Show rates, sizes, subscriptions and who is connected."""
-    from pulsark.cli.admin.topics import topic_stats
-
-    topic_stats(admin_url, topic, as_json=json)
-
-
-@topics.command("table")
-def topics_table(
-    topic: Topic,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Print where the topic's Delta table is."""
-    from pulsark.cli.admin.topics import topic_table
-
-    topic_table(admin_url, topic, as_json=json)
-
-
-@topics.command("seal")
-def topics_seal(
-    topic: Topic,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Bring everything published by now into the topic's table, and print where it is."""
-    from pulsark.cli.admin.topics import seal_topic
-
-    seal_topic(admin_url, topic, as_json=json)
-
-
-@tables.command("repair")
-def tables_repair(
-    topic: Topic,
-    give_up: Annotated[
-        bool,
-        typer.Option(
-            "--give-up",
-            help="Go on without the entries that are lost.",
-        ),
-    ] = False,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Undo what others wrote to a topic's table, and make files again that are gone.
-
-    Ends with code 1 if files are lost.
-    """
-    from pulsark.cli.admin.tables import repair_table
-
-    repair_table(admin_url, topic, give_up=give_up, as_json=json)
-
-
-@topics.command("compact")
-def topics_compact(
-    topic: Topic,
-    wait: Annotated[bool, typer.Option(help="Return when it is done.")] = True,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Keep only the latest message of each key, for readers of the compacted topic."""
-    from pulsark.cli.admin.topics import compact_topic
-
-    compact_topic(admin_url, topic, wait=wait, as_json=json)
-
-
-Namespace = Annotated[str, typer.Argument(help="tenant/namespace.", show_default=False)]
-Where = Annotated[
-    str,
-    typer.Argument(
-        metavar="WHERE",
-        help="A namespace, tenant/namespace, or a topic, persistent://tenant/namespace/topic.",
-        show_default=False,
-    ),
-]
-PolicyName = Annotated[
-    str, typer.Argument(metavar="NAME", help="As in docs/policies.md.", show_default=False)
-]
-QuotaType = Annotated[
-    str | None,
-    typer.Option("--type", "-t", help="Of a backlog quota: destination_storage or message_age."),
-]
-
-
-@namespaces.command("list")
-def namespaces_list(
-    tenant: Annotated[str, typer.Argument(help="Tenant.")] = "public",
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """List the namespaces of a tenant."""
-    from pulsark.cli.admin.policies import list_namespaces
-
-    list_namespaces(admin_url, tenant, as_json=json)
-
-
-@namespaces.command("create")
-def namespaces_create(namespace: Namespace, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
-    """Create a namespace."""
-    from pulsark.cli.admin.policies import create_namespace
-
-    create_namespace(admin_url, namespace)
-
-
-@namespaces.command("delete")
-def namespaces_delete(
-    namespace: Namespace,
-    force: Annotated[bool, typer.Option("--force", help="Delete its topics too.")] = False,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-) -> None:
-    """Delete a namespace."""
-    from pulsark.cli.admin.policies import delete_namespace
-
-    delete_namespace(admin_url, namespace, force=force)
-
-
-@policies.command("get")
-def policies_get(
-    where: Where,
-    name: Annotated[str | None, typer.Argument(help="One policy; else all of a namespace.")] = None,
-    applied: Annotated[
-        bool, typer.Option("--applied", help="What holds, wherever it was set.")
-    ] = False,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-) -> None:
-    """Print a policy as JSON; null if it is not set."""
-    from pulsark.cli.admin.policies import get_policies
-
-    get_policies(admin_url, where, name, applied=applied)
-
-
-@policies.command("set")
-def policies_set(
-    where: Where,
-    name: PolicyName,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON.", show_default=False)],
-    quota_type: QuotaType = None,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-) -> None:
-    """Set a policy. It holds at once."""
-    from pulsark.cli.admin.policies import set_policy
-
-    set_policy(admin_url, where, name, value, quota_type)
-
-
-@policies.command("remove")
-def policies_remove(
-    where: Where,
-    name: PolicyName,
-    quota_type: QuotaType = None,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-) -> None:
-    """Remove a policy: that of the namespace, or the broker's setting, holds again."""
-    from pulsark.cli.admin.policies import remove_policy
-
-    remove_policy(admin_url, where, name, quota_type)
-
-
 @jobs.command("list")
 def jobs_list(json: Json = False) -> None:
     """List the jobs."""
@@ -432,28 +238,6 @@ def version(json: Json = False) -> None:
         print_json({"version": __version__, "python": sys.version.split()[0]})
     else:
         print(f"pulsark {__version__}")
-
-
-@ledgers.callback()
-def ledgers_group() -> None:
-    """Check the copies of sealed ledgers."""
-
-
-@ledgers.command("check")
-def ledgers_check(
-    topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Only the ledgers of this topic.")
-    ] = None,
-    all_: Annotated[
-        bool, typer.Option("--all", help="Show the ledgers that lack nothing, too.")
-    ] = False,
-    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
-    json: Json = False,
-) -> None:
-    """Show which sealed ledgers lack copies; exit code 1 if any does, or a root is refused."""
-    from pulsark.cli.admin.ledgers import check_ledgers
-
-    check_ledgers(admin_url, topic, all_ledgers=all_, as_json=json)
 
 
 @doctor.callback(invoke_without_command=True)

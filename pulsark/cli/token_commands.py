@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pulsark.cli.arguments import named
+from pulsark.cli.terminal.arguments import named
 
 tokens = typer.Typer(help="Make keys and tokens, and look into tokens.", no_args_is_help=True)
 

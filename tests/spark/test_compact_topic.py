@@ -46,7 +46,7 @@ def test_more_keys_than_the_broker_takes_under_spark_submit(
                 producer.send_async(b"%d" % number, lambda *_: None, partition_key=key)
             producer.flush()
             with pytest.raises(CommandError, match=f"more than {KEYS_MAX} keys"):
-                compact_topic(broker.web_url, TOPIC, wait=True, as_json=False)
+                compact_topic(TOPIC, admin_url=broker.web_url)
             found = submitted("compact_topic", broker, "--topic", TOPIC)
             assert (found["partitions"], found["removed"]) == (1, KEYS)
             latest = {f"k{n}": b"%d" % (KEYS + n) for n in range(KEYS)}

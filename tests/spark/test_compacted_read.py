@@ -34,7 +34,7 @@ def publish(client: pulsar.Client, topic: str, *messages: tuple[str, bytes], bat
 
 
 def compact(broker: Standalone, topic: str) -> None:
-    compact_topic(broker.web_url, topic, wait=True, as_json=False)
+    compact_topic(topic, admin_url=broker.web_url)
 
 
 def received(client: pulsar.Client, topic: str, first: pulsar.MessageId) -> list[Message]:

@@ -183,7 +183,7 @@ def test_messages_that_only_the_compacted_topic_has(
     for i in range(20):
         producer.send(b"carol" if i == 7 else b"v%d" % i, partition_key=f"k{i}")
     producer.send(b"", partition_key="nobody")  # the ledger before it is closed
-    compact_topic(standalone.web_url, topic, wait=True, as_json=False)
+    compact_topic(topic, admin_url=standalone.web_url)
     for path in ("retention", "tableRetention"):
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         admin.call("POST", f"/persistent/public/default/erased-compacted/{path}", nothing)

@@ -59,7 +59,7 @@ def test_a_query_is_listed_with_its_lag(
         full = f"persistent://public/default/{topic}"
         listed = AdminClient(broker.web_url).get(f"/spark-queries?{flags}")
         assert {**found, "topics": [full]} in listed
-        topic_stats(broker.web_url, topic, as_json=False)
+        topic_stats(topic, broker.web_url)
         assert "SPARK QUERY" in capsys.readouterr().out
         progress = query.lastProgress
         assert progress is not None

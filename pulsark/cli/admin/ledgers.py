@@ -1,23 +1,42 @@
-"""``pulsark ledgers check``: whether sealed ledgers are on all storage roots they should be on."""
+"""The command ``pulsark ledgers check``: are sealed ledgers on all storage roots that they need?"""
 
 from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
+import typer
+
 from pulsark.cli.admin.access import admin_client
+from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json, print_table
-from pulsark.storage.table.root_identity import storage_root_of
 from pulsark.wire.topic_name import TopicName
+
+ledgers = typer.Typer(help="Check the copies of sealed ledgers.", no_args_is_help=True)
 
 _WORST = ("missing", "damaged", "ok")
 
 
-def check_ledgers(admin_url: str, topic: str | None, *, all_ledgers: bool, as_json: bool) -> None:
-    """Print the ledgers that lack copies, or all; ``CommandError`` if there are such ledgers."""
+@ledgers.callback()
+def ledgers_group() -> None:
+    """Check the copies of sealed ledgers."""
+
+
+@ledgers.command("check")
+def check_ledgers(
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Only the ledgers of this topic.")
+    ] = None,
+    all_ledgers: Annotated[
+        bool, typer.Option("--all", help="Show the ledgers that lack nothing, too.")
+    ] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """Show which sealed ledgers lack copies; exit code 1 if any does, or a root is refused."""
     client = admin_client(admin_url)
     roots: dict[str, str] = {}
     lost: set[str] = set()
@@ -29,12 +48,12 @@ def check_ledgers(admin_url: str, topic: str | None, *, all_ledgers: bool, as_js
         page = client.get(f"/sealing/copies?{urlencode(query)}")
         roots = page["roots"]
         for table in page["tables"]:
-            lost |= set(map(storage_root_of, table["directories"])) - roots.keys()
+            lost |= set(map(_root_of, table["directories"])) - roots.keys()
             rows += [_row(table, ledger) for ledger in table["ledgers"]]
             logs += [
                 {"topic": table["topic"], "directory": directory, "state": state}
                 for directory, state in sorted(table["logs"].items())
-                if state != "ok" and not roots.get(storage_root_of(directory), "lost")
+                if state != "ok" and not roots.get(_root_of(directory), "lost")
             ]
         after = page["next"]
         if not after:
@@ -73,6 +92,13 @@ def check_ledgers(admin_url: str, topic: str | None, *, all_ledgers: bool, as_js
         raise CommandError(f"{', '.join(problems)}: run the job replicate_ledgers")
 
 
+def _root_of(directory: str) -> str:
+    # Not before it is needed: it brings the storage of a broker.
+    from pulsark.storage.table.root_identity import storage_root_of
+
+    return storage_root_of(directory)
+
+
 def _is_lost(root: str) -> str:
     return (
         f"storage root {root} is none of the broker's any more: the job replicate_ledgers gives "
@@ -81,7 +107,7 @@ def _is_lost(root: str) -> str:
 
 
 def _of_log(log: dict[str, str]) -> str:
-    root = storage_root_of(log["directory"])
+    root = _root_of(log["directory"])
     return f"the log of the table of {log['topic']} is {log['state']} on storage root {root}"
 
 

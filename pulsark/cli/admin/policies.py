@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
+
+import typer
 
 from pulsark.admin_client.paths import topic_path
 from pulsark.cli.admin.access import admin_client
+from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json
 from pulsark.wire.topic_name import TopicName, parse_namespace
@@ -17,8 +20,36 @@ _PUT_AT_TOPICS = ("schemaCompatibilityStrategy",)
 """Pulsar sets these with PUT, all others with POST."""
 
 
-def list_namespaces(admin_url: str, tenant: str, *, as_json: bool) -> None:
-    """Print the namespaces of a tenant."""
+namespaces = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
+policies = typer.Typer(
+    help="Show, set and remove the policies of namespaces and topics.", no_args_is_help=True
+)
+
+Namespace = Annotated[str, typer.Argument(help="tenant/namespace.", show_default=False)]
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHERE",
+        help="A namespace, tenant/namespace, or a topic, persistent://tenant/namespace/topic.",
+        show_default=False,
+    ),
+]
+PolicyName = Annotated[
+    str, typer.Argument(metavar="NAME", help="As in docs/policies.md.", show_default=False)
+]
+QuotaType = Annotated[
+    str | None,
+    typer.Option("--type", "-t", help="Of a backlog quota: destination_storage or message_age."),
+]
+
+
+@namespaces.command("list")
+def list_namespaces(
+    tenant: Annotated[str, typer.Argument(help="Tenant.")] = "public",
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """List the namespaces of a tenant."""
     found = admin_client(admin_url).get(f"/namespaces/{quote(tenant, safe='')}")
     if as_json:
         print_json(found)
@@ -26,22 +57,36 @@ def list_namespaces(admin_url: str, tenant: str, *, as_json: bool) -> None:
         print("\n".join(found) or f"No namespaces in {tenant}")
 
 
-def create_namespace(admin_url: str, namespace: str) -> None:
-    """Create a namespace without policies."""
+@namespaces.command("create")
+def create_namespace(namespace: Namespace, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Create a namespace."""
     name = "/".join(parse_namespace(namespace))
     admin_client(admin_url).call("PUT", f"/namespaces/{name}")
     print(f"Created {name}")
 
 
-def delete_namespace(admin_url: str, namespace: str, *, force: bool) -> None:
-    """Delete a namespace; with ``force`` with its topics."""
+@namespaces.command("delete")
+def delete_namespace(
+    namespace: Namespace,
+    force: Annotated[bool, typer.Option("--force", help="Delete its topics too.")] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Delete a namespace."""
     name = "/".join(parse_namespace(namespace))
     admin_client(admin_url).call("DELETE", f"/namespaces/{name}{'?force=true' if force else ''}")
     print(f"Deleted {name}")
 
 
-def get_policies(admin_url: str, where: str, name: str | None, *, applied: bool) -> None:
-    """Print one policy, or all of a namespace, as JSON."""
+@policies.command("get")
+def get_policies(
+    where: Where,
+    name: Annotated[str | None, typer.Argument(help="One policy; else all of a namespace.")] = None,
+    applied: Annotated[
+        bool, typer.Option("--applied", help="What holds, wherever it was set.")
+    ] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Print a policy as JSON; null if it is not set."""
     path, is_topic = _place(where)
     if name is None:
         if is_topic:
@@ -54,24 +99,37 @@ def get_policies(admin_url: str, where: str, name: str | None, *, applied: bool)
     print_json(found)
 
 
-def set_policy(admin_url: str, where: str, name: str, value: str, kind: str | None) -> None:
-    """Set a policy to a value in JSON; a text need not be quoted."""
+@policies.command("set")
+def set_policy(
+    where: Where,
+    name: PolicyName,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON.", show_default=False)],
+    quota_type: QuotaType = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Set a policy. It holds at once."""
     path, is_topic = _place(where)
     method = "PUT" if name in (_PUT_AT_TOPICS if is_topic else _PUT_AT_NAMESPACES) else "POST"
     body: Any = _json(value)
     query = ""
     if is_topic and name == "messageTTL":
         query, body = f"?messageTTL={quote(value, safe='')}", None
-    elif kind is not None:
-        query = f"?backlogQuotaType={quote(kind, safe='')}"
+    elif quota_type is not None:
+        query = f"?backlogQuotaType={quote(quota_type, safe='')}"
     admin_client(admin_url).call(method, f"{path}/{name}{query}", body)
     print(f"Set {name} of {where}")
 
 
-def remove_policy(admin_url: str, where: str, name: str, kind: str | None) -> None:
-    """Remove a policy: what holds above it holds again."""
+@policies.command("remove")
+def remove_policy(
+    where: Where,
+    name: PolicyName,
+    quota_type: QuotaType = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Remove a policy: that of the namespace, or the broker's setting, holds again."""
     path, _ = _place(where)
-    query = "" if kind is None else f"?backlogQuotaType={quote(kind, safe='')}"
+    query = "" if quota_type is None else f"?backlogQuotaType={quote(quota_type, safe='')}"
     admin_client(admin_url).call("DELETE", f"{path}/{name}{query}")
     print(f"Removed {name} of {where}")
 

@@ -1,4 +1,4 @@
-"""``pulsark tables repair``: makes the table of a topic whole again."""
+"""The command ``pulsark tables repair``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import secrets
 import sys
 import textwrap
 import time
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.paths import topic_path
 from pulsark.cli.admin.access import admin_client
+from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json, Topic
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json, print_table
 from pulsark.wire.topic_name import TopicName
+
+tables = typer.Typer(help="Make the table of a topic whole again.", no_args_is_help=True)
 
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 5.0
@@ -23,8 +28,23 @@ FIRST_SHOWN = 20
 """Lost files that are listed; --json has more."""
 
 
-def repair_table(admin_url: str, topic: str, *, give_up: bool, as_json: bool) -> None:
-    """Repair a table, wait for it, and say what was done; ``CommandError`` if files are lost."""
+@tables.command("repair")
+def repair_table(
+    topic: Topic,
+    give_up: Annotated[
+        bool,
+        typer.Option(
+            "--give-up",
+            help="Go on without the entries that are lost.",
+        ),
+    ] = False,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """Undo what others wrote to a topic's table, and make files again that are gone.
+
+    Ends with code 1 if files are lost.
+    """
     name = TopicName.parse(topic)
     client = admin_client(admin_url)
     path = f"{topic_path(name)}/table/work/{secrets.token_hex(8)}"

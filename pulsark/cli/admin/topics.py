@@ -1,24 +1,34 @@
-"""``pulsark topics``: list, create, stats."""
+"""The commands of ``pulsark topics``."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.paths import topic_path
 from pulsark.cli.admin.access import admin_client
+from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json, Topic
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import human_rate, human_size, print_json, print_table
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName, parse_namespace
 
+topics = typer.Typer(help="List, create and inspect topics.", no_args_is_help=True)
+
 POLL_SECONDS = 0.2
 
 
-def list_topics(admin_url: str, namespace: str, *, as_json: bool) -> None:
-    """Print the topics of a namespace with their numbers of partitions."""
+@topics.command("list")
+def list_topics(
+    namespace: Annotated[str, typer.Argument(help="Namespace.")] = "public/default",
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """List the topics of a namespace."""
     tenant, local = parse_namespace(namespace)
     client = admin_client(admin_url)
     partitions: Counter[str] = Counter()
@@ -38,8 +48,16 @@ def list_topics(admin_url: str, namespace: str, *, as_json: bool) -> None:
         print(f"No topics in {tenant}/{local}")
 
 
-def create_topic(admin_url: str, topic: str, partitions: int, *, as_json: bool) -> None:
-    """Create a topic with or without partitions."""
+@topics.command("create")
+def create_topic(
+    topic: Topic,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=0, help="Partitions; 0: not partitioned.")
+    ] = 0,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """Create a topic."""
     name = TopicName.parse(topic)
     client = admin_client(admin_url)
     if partitions:
@@ -52,8 +70,14 @@ def create_topic(admin_url: str, topic: str, partitions: int, *, as_json: bool) 
         print(f"Created {name}" + (f" with {partitions} partitions" if partitions else ""))
 
 
-def compact_topic(admin_url: str, topic: str, *, wait: bool, as_json: bool) -> None:
-    """Compact a topic or all its partitions, and say how that went."""
+@topics.command("compact")
+def compact_topic(
+    topic: Topic,
+    wait: Annotated[bool, typer.Option(help="Return when it is done.")] = True,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """Keep only the latest message of each key, for readers of the compacted topic."""
     name = TopicName.parse(topic)
     client = admin_client(admin_url)
     client.call("PUT", f"{topic_path(name)}/compaction")
@@ -78,14 +102,24 @@ def _compaction_status(client: AdminClient, name: TopicName, *, wait: bool) -> d
         time.sleep(POLL_SECONDS)  # noqa: TID251 - a command has no loop
 
 
-def seal_topic(admin_url: str, topic: str, *, as_json: bool) -> None:
-    """Seal everything that is published by now, and say where it is."""
+@topics.command("seal")
+def seal_topic(
+    topic: Topic,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """Bring everything published by now into the topic's table, and print where it is."""
     admin_client(admin_url).call("POST", f"{topic_path(TopicName.parse(topic))}/seal")
-    topic_table(admin_url, topic, as_json=as_json)
+    topic_table(topic, admin_url, as_json)
 
 
-def topic_table(admin_url: str, topic: str, *, as_json: bool) -> None:
-    """Print where a topic's table is: its address alone, for other programs to read."""
+@topics.command("table")
+def topic_table(
+    topic: Topic,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """Print where the topic's Delta table is."""
     found = admin_client(admin_url).get(f"{topic_path(TopicName.parse(topic))}/table")
     if as_json:
         print_json(found)
@@ -93,8 +127,13 @@ def topic_table(admin_url: str, topic: str, *, as_json: bool) -> None:
         print(found["uri"])
 
 
-def topic_stats(admin_url: str, topic: str, *, as_json: bool) -> None:
-    """Print what the broker knows of a topic."""
+@topics.command("stats")
+def topic_stats(
+    topic: Topic,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
+) -> None:
+    """Show rates, sizes, subscriptions and who is connected."""
     name = TopicName.parse(topic)
     client = admin_client(admin_url)
     path = topic_path(name)
