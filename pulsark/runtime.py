@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import fcntl
 import gc
@@ -427,6 +426,8 @@ def collect() -> None:
     What is free between others goes back to the system, too: of itself the C library gives back
     only the end of its heap.
     """
+    import ctypes  # most brokers never come here
+
     gc.collect()
     try:
         trim = ctypes.CDLL(None).malloc_trim

@@ -78,8 +78,12 @@ class Output:
 
     def write_message(self, head: bytes, data: bytes) -> bool:
         """Queue a message. Whether others may follow before ``on_room`` is called."""
-        self._pieces.append(head)
-        self.write(data)
+        pieces = self._pieces  # ``write``, of which each message would have the cost of a call
+        pieces.append(head)
+        pieces.append(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
         self._message_bytes += len(data)
         self._has_room = self._message_bytes <= UNREAD_OUTPUT_BYTES_MAX and not self._buffer.is_full
         return self._has_room
