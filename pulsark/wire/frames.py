@@ -99,6 +99,11 @@ class FrameDecoder:
             self._room = memoryview(chunks[-1])
         return self._room
 
+    @property
+    def is_in_large_frame(self) -> bool:
+        """Whether the next read goes into a large frame, and nowhere else."""
+        return self._room is not None
+
     def fills(self, nbytes: int) -> bool:
         """Whether a read took all that it could, large frames apart."""
         return self._room is None and nbytes == len(_windows[self._halvings])

@@ -16,6 +16,7 @@ from pulsark.limits import (
     READ_WHILE_FULL_BYTES,
     REQUESTS_PER_TURN_MAX,
     REQUESTS_UNDER_WAY_MAX,
+    TURN_SECONDS,
 )
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import FrameDecoder
@@ -48,7 +49,7 @@ class CommandTurns:
         self._began_enough = False
         """Whether as many requests began as may in one turn."""
         self._polled_at = -1.0
-        self._deadline = 0.0
+        self._deadline = self._large_deadline = 0.0
         self._closed = False
 
     def set_max_frame_size(self, size: int) -> None:
@@ -64,13 +65,16 @@ class CommandTurns:
     def received(self, nbytes: int) -> None:
         """Bytes are in the buffer that ``get_buffer`` gave: begin with the commands in them."""
         decoder = self._decoder
+        large = decoder.is_in_large_frame
         full = decoder.fills(nbytes)
         self._commands = decoder.buffer_updated(nbytes)
         polled_at = self._loop.time()
         if polled_at != self._polled_at:  # else the loop reads on in the same turn
             self._polled_at = polled_at
             self._deadline = self._run_queue.deadline()
-        if self._carry_out(self._deadline):
+            # A large frame can be left after each piece of it, at no cost, so its turns are short.
+            self._large_deadline = min(self._deadline, self._now() + TURN_SECONDS / 4)
+        if self._carry_out(self._large_deadline if large else self._deadline):
             decoder.read_less()
             return
         if full:

@@ -105,6 +105,23 @@ async def test_reads_of_one_turn_share_its_time(broker) -> None:
 
 
 @scenario()
+async def test_a_large_frame_is_read_in_shorter_turns(broker) -> None:
+    make_busy(broker)
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    frame = publish(1, 0, bytes(1 << 20))
+    client.send_bytes(frame[: 256 << 10])
+    sent, reads = 256 << 10, 0
+    while not client.transport.paused:
+        client.send_bytes(frame[sent : sent + 4096])
+        sent, reads = sent + 4096, reads + 1
+    assert reads <= TURN_SECONDS / 4 / LOOK_SECONDS + 1
+    client.send_bytes(frame[sent:])
+    assert (await client.take(Command.SEND_RECEIPT)).send_receipt.sequence_id == 0
+    assert not client.transport.paused
+
+
+@scenario()
 async def test_who_sends_too_much_at_a_time_is_read_in_smaller_pieces(broker) -> None:
     make_busy(broker)
     client = Client(broker)
