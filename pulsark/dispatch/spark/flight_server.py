@@ -128,6 +128,8 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
+        # Arrow's own allocator keeps what each of gRPC's threads once had for batches.
+        pa.set_memory_pool(pa.system_memory_pool())
         self.closing = threading.Event()
         self._source = source
         self._loop = loop
