@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import admin_of
 from pulsark.datasource.options.columns import unknown_column
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import Options
@@ -120,7 +120,7 @@ def preview(topic: str, n: int = 10, **options: str) -> Table:
 def lag(topic: str, **options: str) -> Table:
     """How far behind each subscription of a topic is, drawn as bars."""
     checked = Options.parse({"topic": topic, "view": "backlog", **options}, streaming=False)
-    with SparkAdmin(checked.admin_url, checked.poll_timeout_s) as admin:
+    with admin_of(checked) as admin:
         rows = [row for name in _names(checked) for row in admin.topics.view(name, "backlog")]
     columns = ("subscription", "partition", "backlog_entries", "backlog_bytes", "lag_seconds")
     rows.sort(key=lambda row: (row["subscription"], row["partition"]))
@@ -176,7 +176,7 @@ def _messages(
     if not 1 <= n <= MESSAGES_MAX:
         raise OptionError(f"n is {n}: it must be from 1 to {MESSAGES_MAX}; spark.read takes more")
     checked = Options.parse({"topic": topic, **options}, streaming=False)
-    with SparkAdmin(checked.admin_url, checked.poll_timeout_s) as admin:
+    with admin_of(checked) as admin:
         states = list(TopicFinder(checked, admin).states().values())
     rows: list[dict[str, Any]] = []
     for state in states:

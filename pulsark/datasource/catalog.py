@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import admin_of
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import Options
 from pulsark.datasource.plan.topics import topics_matching
@@ -37,7 +37,7 @@ def register_topics(
             "option 'pushdown' is for one query of a DataFrame, and views are for many: the second "
             "one would lack what the first did not want"
         )
-    with SparkAdmin(checked.admin_url, checked.poll_timeout_s) as admin:
+    with admin_of(checked) as admin:
         topics = topics_matching(admin, checked.topics_pattern)
     names = _distinct([topic.local for topic in topics])
     for topic in topics:
@@ -58,7 +58,7 @@ def table(topic: str, **options: str) -> str:
     ``serviceUrl`` and ``adminUrl``. ``TopicNotFoundError`` if nothing is sealed yet.
     """
     checked = Options.parse({**options, "topic": topic}, streaming=False)
-    with SparkAdmin(checked.admin_url, checked.poll_timeout_s) as admin:
+    with admin_of(checked) as admin:
         return str(admin.topics.table(TopicName.parse(topic))["uri"])
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSource
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import admin_of
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import MESSAGES, Options
 from pulsark.datasource.plan.topics import topic_names, topics_matching
@@ -97,7 +97,7 @@ def _layout(options: Options) -> Layout:
 
 
 def _schemas(options: Options) -> Mapping[str, Mapping[bytes, SchemaData]]:
-    with SparkAdmin(options.admin_url, options.poll_timeout_s) as admin:
+    with admin_of(options) as admin:
         if options.topics_pattern is not None:
             names = topics_matching(admin, options.topics_pattern)
         else:

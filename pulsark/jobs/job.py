@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import SparkAdmin, admin_by_environment
 from pulsark.errors import PulsarkError
 from pulsark.jobs.progress import Progress
 
@@ -91,7 +91,7 @@ class Context:
 
     def admin(self, wanted: AtBroker) -> SparkAdmin:
         """The broker's admin API."""
-        return SparkAdmin(wanted.admin, PATIENCE_SECONDS)
+        return admin_by_environment(wanted.admin, PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Stop what was started."""

@@ -6,10 +6,12 @@ different roots, wherever they run. Small tasks share a partition of the Spark j
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pulsark.admin_client.credentials import Credentials
 from pulsark.datasource.plan.plan import Segment, Split
 from pulsark.datasource.read.entry_stream import read_entries
 from pulsark.errors import PulsarkError
@@ -139,6 +141,7 @@ def _entries(task: Task) -> Iterator[tuple[int, bytes]]:
         patience_s=PATIENCE_SECONDS,
         fail_on_data_loss=True,
         find_flight_url=lambda: task.flight_url,
+        credentials=Credentials.from_environment(os.environ),
     ):
         yield from zip(chunk.entry_ids, chunk.entries, strict=True)
 

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import os
+from typing import Protocol
+
 from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.credentials import Credentials
 from pulsark.datasource.admin.bulk_publish import BulkPublish
 from pulsark.datasource.admin.queries import Queries
 from pulsark.datasource.admin.schemas import Schemas
 from pulsark.datasource.admin.sealing import Sealing
 from pulsark.datasource.admin.topics import Topics
 from pulsark.datasource.options.errors import DataSourceError, UnavailableError
+
+
+class BrokerOptions(Protocol):
+    """The options that say how to reach a broker."""
+
+    @property
+    def admin_url(self) -> str:
+        """The address of its admin API."""
+
+    @property
+    def poll_timeout_s(self) -> float:
+        """How long a broker may not answer, in seconds."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """How to log in."""
+
+
+def admin_by_environment(url: str, patience_s: float) -> SparkAdmin:
+    """For what runs without options: it logs in as the environment says."""
+    return SparkAdmin(url, patience_s, credentials=Credentials.from_environment(os.environ))
+
+
+def admin_of(options: BrokerOptions, *, known: bool = False) -> SparkAdmin:
+    """The admin client of a query; ``known`` once its broker has answered the query."""
+    return SparkAdmin(
+        options.admin_url, options.poll_timeout_s, known=known, credentials=options.credentials
+    )
 
 
 class SparkAdmin(AdminClient):
@@ -18,8 +50,15 @@ class SparkAdmin(AdminClient):
     unavailable = UnavailableError
     advice = "is the broker running, and are the options serviceUrl and adminUrl right?"
 
-    def __init__(self, url: str, patience_s: float, *, known: bool = False) -> None:
-        super().__init__(url, patience_s, known=known)
+    def __init__(
+        self,
+        url: str,
+        patience_s: float,
+        *,
+        known: bool = False,
+        credentials: Credentials | None = None,
+    ) -> None:
+        super().__init__(url, patience_s, known=known, credentials=credentials)
         self.topics = Topics(self)
         self.schemas = Schemas(self)
         self.queries = Queries(self)

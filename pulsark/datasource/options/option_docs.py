@@ -32,6 +32,25 @@ OPTIONS: tuple[OptionDoc, ...] = (
         f"${ADMIN_URL_VARIABLE} or port 8080 of serviceUrl's host",
         "URL of the admin API, http://host:port",
     ),
+    OptionDoc(
+        "authPluginClassName",
+        ("pulsar.client.authPluginClassName",),
+        "$PULSARK_AUTH_PLUGIN",
+        "how to log in: Pulsar's name of AuthenticationToken, AuthenticationBasic or "
+        "AuthenticationTls, or token, basic, tls",
+    ),
+    OptionDoc(
+        "authParams",
+        ("pulsar.client.authParams",),
+        "$PULSARK_AUTH_PARAMS or $PULSARK_TOKEN_FILE",
+        "token:TOKEN or file:///PATH for a token, as in Pulsar's clients for others",
+    ),
+    OptionDoc(
+        "tlsTrustCertsFilePath",
+        ("pulsar.client.tlsTrustCertsFilePath",),
+        "$PULSARK_TLS_TRUST_CERTS or this machine's CAs",
+        "PEM file of the CAs that a broker's certificate may be from, on each machine",
+    ),
     OptionDoc("topic", ("path",), "", "one topic; load(path) sets it too"),
     OptionDoc("topics", ("paths",), "", "several topics, separated by commas"),
     OptionDoc(

@@ -15,6 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pulsark.admin_client.credentials import (
+    AUTH_PARAMS,
+    AUTH_PLUGIN,
+    TOKEN_FILE,
+    TRUST_CERTS,
+    Credentials,
+)
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.offsets import Edge, StartingPoint, parse_moments, parse_point
 from pulsark.datasource.options.option_docs import (
@@ -34,6 +41,7 @@ from pulsark.datasource.options.option_values import (
     positive,
     size,
 )
+from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,9 +63,16 @@ VIEWS = (
 )
 
 _NAMES = {key.lower(): doc.name for doc in OPTIONS for key in (doc.name, *doc.aliases)}
-_OF_VIEWS = (
+BROKER = (
     "serviceUrl",
     "adminUrl",
+    "authPluginClassName",
+    "authParams",
+    "tlsTrustCertsFilePath",
+)
+"""Options that say how to reach a broker."""
+_OF_VIEWS = (
+    *BROKER,
     "topic",
     "topics",
     "topicsPattern",
@@ -102,6 +117,7 @@ class Options:
 
     service_url: str
     admin_url: str
+    credentials: Credentials
     topics: tuple[str, ...]
     topics_pattern: str | None
     view: str
@@ -146,6 +162,7 @@ class Options:
         return cls(
             service_url=url,
             admin_url=admin_url(given, url),
+            credentials=credentials(given),
             topics=topics,
             topics_pattern=pattern,
             view=view,
@@ -350,6 +367,26 @@ def admin_url(given: Mapping[str, str], service_url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise OptionError(f"option 'adminUrl': '{value}' is not like http://localhost:8080")
     return value.rstrip("/")
+
+
+def credentials(given: Mapping[str, str]) -> Credentials:
+    """By the options, else by the environment. Nothing of them is ever shown."""
+    environment = dict(os.environ)
+    named = {
+        AUTH_PLUGIN: "authPluginClassName",
+        AUTH_PARAMS: "authParams",
+        TRUST_CERTS: "tlsTrustCertsFilePath",
+    }
+    if "authPluginClassName" in given:
+        for variable in (AUTH_PARAMS, TOKEN_FILE):
+            environment.pop(variable, None)
+    elif "authParams" in given:
+        raise OptionError("option 'authParams' does nothing without 'authPluginClassName'")
+    environment |= {key: given[name] for key, name in named.items() if name in given}
+    try:
+        return Credentials.from_environment(environment)
+    except ConfigError as error:
+        raise OptionError(str(error)) from None
 
 
 def _starting(given: Mapping[str, str], streaming: bool | None) -> StartingPoint | None:

@@ -25,6 +25,7 @@ from pulsark.datasource.options.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pulsark.admin_client.credentials import Credentials
     from pulsark.datasource.plan.plan import Segment, Split
 
 Ids = npt.NDArray[np.int64]
@@ -132,6 +133,7 @@ def read_entries(
     patience_s: float,
     fail_on_data_loss: bool,
     find_flight_url: Callable[[], str],
+    credentials: Credentials,
 ) -> Iterator[Entries]:
     """All entries of a split; ``UnavailableError`` after ``patience_s`` without any progress."""
     remaining = Remaining(split, fail_on_data_loss)
@@ -141,7 +143,7 @@ def read_entries(
     while not remaining.done:
         problem = "the broker ended the stream early"
         try:
-            for chunk in _stream(url, split, remaining, patience_s):
+            for chunk in _stream(url, split, remaining, patience_s, credentials):
                 yield chunk
                 deadline = time.monotonic() + patience_s
                 pause = _PAUSE_SECONDS
@@ -167,7 +169,9 @@ def read_entries(
         url = _find_again(find_flight_url, url)
 
 
-def _stream(url: str, split: Split, remaining: Remaining, patience_s: float) -> Iterator[Entries]:
+def _stream(
+    url: str, split: Split, remaining: Remaining, patience_s: float, credentials: Credentials
+) -> Iterator[Entries]:
     ticket = {
         "topic": split.name,
         "topicId": split.topic_id,
@@ -176,7 +180,10 @@ def _stream(url: str, split: Split, remaining: Remaining, patience_s: float) -> 
         "compacted": split.compacted is not None,
     }
     # The time limit of a call is for all of it: a slow query is merely resumed behind it.
-    options = fl.FlightCallOptions(timeout=patience_s)
+    headers = [
+        (name.lower().encode(), value.encode()) for name, value in credentials.headers().items()
+    ]
+    options = fl.FlightCallOptions(timeout=patience_s, headers=headers)
     reader = _client(url).do_get(fl.Ticket(json.dumps(ticket).encode()), options)
     for chunk in reader:
         batch = chunk.data

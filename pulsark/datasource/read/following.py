@@ -18,7 +18,6 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import DataSourceError, SubscriptionInUseError
 from pulsark.datasource.options.offsets import StreamOffset
 from pulsark.limits import QUERY_CLAIM_SECONDS
@@ -27,6 +26,8 @@ from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from pulsark.datasource.admin.client import SparkAdmin
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +50,13 @@ class Following:
     ``admin`` is for this alone: acknowledgements use it while the next batch is planned.
     """
 
-    def __init__(self, subscription: str | None, admin: SparkAdmin, url: str) -> None:
+    def __init__(
+        self, subscription: str | None, admin: SparkAdmin, renewing: Callable[[], SparkAdmin]
+    ) -> None:
+        """``renewing`` makes the client of the thread that keeps a claim."""
         self._subscription = subscription
         self._admin = admin
-        self._url = url
-        self._claim = _Claim(subscription, url)
+        self._claim = _Claim(subscription, renewing)
         self._created: set[str] = set()
         self._acknowledged: dict[str, MessageId] = {}
         self._under_way: _Task | None = None
@@ -63,7 +66,7 @@ class Following:
     def said(self) -> dict[str, Any]:
         """What the listener has to know, for ``FOLLOWS``."""
         return {
-            "adminUrl": self._url,
+            "adminUrl": self._admin.url,
             "query": self._claim.query,
             "subscription": self._subscription,
         }
@@ -207,9 +210,9 @@ def read_through(read: MessageId) -> MessageId:
 class _Claim:
     """What a query has of a subscription, kept alive by a thread."""
 
-    def __init__(self, subscription: str | None, url: str) -> None:
+    def __init__(self, subscription: str | None, renewing: Callable[[], SparkAdmin]) -> None:
         self._subscription = subscription
-        self._url = url
+        self._renewing = renewing
         self.query = uuid.uuid4().hex
         self.read = StreamOffset({})
         """Up to where a query without a subscription has read."""
@@ -271,7 +274,8 @@ class _Claim:
             log.warning("%s", error)  # it runs out by itself
 
     def _renew(self) -> None:
-        admin = SparkAdmin(self._url, RENEW_SECONDS)
+        admin = self._renewing()
+        admin.patience_s = RENEW_SECONDS
         told: dict[str, MessageId] = {}
         while not self._ended.wait(RENEW_SECONDS):
             read = {

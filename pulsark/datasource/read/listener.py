@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import SparkAdmin, admin_by_environment
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.datasource.options.offsets import StreamOffset
 from pulsark.datasource.read.following import FOLLOWS, read_through
@@ -41,7 +41,9 @@ PATIENCE_SECONDS = 5.0
 class QueryListener(StreamingQueryListener):
     """Moves the subscriptions of this session's queries behind each finished batch, and reports."""
 
-    def __init__(self, new_client: Callable[[str, float], SparkAdmin] = SparkAdmin) -> None:
+    def __init__(
+        self, new_client: Callable[[str, float], SparkAdmin] = admin_by_environment
+    ) -> None:
         self._new_client = new_client
         self._clients: dict[str, SparkAdmin] = {}
         self._done: dict[str, dict[str, MessageId]] = {}

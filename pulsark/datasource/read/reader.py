@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.errors import DataLossError
 from pulsark.datasource.options.offsets import Edge
 from pulsark.datasource.plan.plan import (
@@ -88,7 +88,7 @@ class SplitReader:
         shape = Shape(
             self.layout,
             self.columns,
-            schemas_of(options.admin_url, options.poll_timeout_s),
+            schemas_of(options),
             json_values=options.value_format == "json",
         )
         wanted = RowFilter(self.conditions)
@@ -134,6 +134,7 @@ class SplitReader:
             patience_s=self.options.poll_timeout_s,
             fail_on_data_loss=self.options.fail_on_data_loss,
             find_flight_url=lambda: self._flight_url(split),
+            credentials=self.options.credentials,
         ):
             for ledger_id, entry_id, entry in zip(*chunk, strict=True):
                 if compacted is not None:
@@ -156,7 +157,7 @@ class SplitReader:
 
     def _flight_url(self, split: Split) -> str:
         """Asked for again after a failure: the topic may have moved to another broker."""
-        with SparkAdmin(self.options.admin_url, self.options.poll_timeout_s, known=True) as admin:
+        with admin_of(self.options, known=True) as admin:
             for state in admin.topics.partitions(TopicName.parse(split.topic)):
                 if state.name == split.name:
                     return state.flight_url
@@ -172,7 +173,7 @@ class PulsarkReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The splits of everything between the starting and the ending offsets, as of now."""
-        with SparkAdmin(self._options.admin_url, self._options.poll_timeout_s) as admin:
+        with admin_of(self._options) as admin:
             return self._planned(admin)
 
     def _planned(self, admin: SparkAdmin) -> list[InputPartition]:

@@ -18,6 +18,7 @@ from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 
 if TYPE_CHECKING:
+    from pulsark.datasource.admin.client import BrokerOptions
     from pulsark.datasource.read.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -120,14 +121,14 @@ def _loaded(text: bytes | None) -> Any:
     return found if isinstance(found, dict) else None
 
 
-def schemas_of(admin_url: str, patience_s: float) -> Callable[[str], Schemas]:
+def schemas_of(options: BrokerOptions) -> Callable[[str], Schemas]:
     """Asks the broker for a topic's schemas; none of a topic that is gone."""
-    from pulsark.datasource.admin.client import SparkAdmin
+    from pulsark.datasource.admin.client import admin_of
     from pulsark.wire.topic_name import TopicName
 
     def ask(topic: str) -> Schemas:
         try:
-            with SparkAdmin(admin_url, patience_s, known=True) as admin:
+            with admin_of(options, known=True) as admin:
                 return admin.schemas.versions(TopicName.parse(topic).base)
         except DataSourceError as error:
             log.warning("%s", error)

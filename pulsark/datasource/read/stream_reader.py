@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.datasource.options.offsets import Edge, PartitionOffset, StreamOffset
 from pulsark.datasource.plan.plan import Split, comes_after, segments_between
@@ -226,7 +226,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Claim the subscription, before anything is read for it."""
         if self._following is None:
             self._following = Following(
-                self._options.subscription, self._new_client(), self._options.admin_url
+                self._options.subscription, self._new_client(), self._new_client
             )
         self._following.start(begin)
         self._following.read(begin)
@@ -249,7 +249,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._admin
 
     def _new_client(self) -> SparkAdmin:
-        return SparkAdmin(self._options.admin_url, self._options.poll_timeout_s)
+        return admin_of(self._options)
 
     def _topics(self) -> TopicFinder:
         if self._finder is None:

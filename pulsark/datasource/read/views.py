@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.columns import Column, unknown_column
 from pulsark.datasource.options.errors import OptionError, TopicNotFoundError
 from pulsark.datasource.plan.topics import topic_names, topics_matching
@@ -176,7 +176,7 @@ class ViewReader(DataSourceReader):
         options = self._options
         listed = not options.topics
         if listed:
-            with SparkAdmin(options.admin_url, options.poll_timeout_s) as admin:
+            with admin_of(options) as admin:
                 topics = topics_matching(admin, options.topics_pattern, options.namespace)
         else:
             topics = topic_names(options.topics)
@@ -191,7 +191,7 @@ class ViewReader(DataSourceReader):
         """The rows of some topics."""
         if not isinstance(partition, TopicsPartition):
             return  # Spark's stand-in for "no partitions"
-        with SparkAdmin(self._options.admin_url, self._options.poll_timeout_s) as admin:
+        with admin_of(self._options) as admin:
             for topic in partition.topics:
                 for row in self._rows(admin, topic, listed=partition.listed):
                     yield tuple(_cell(row[name], time) for name, time in self._columns)

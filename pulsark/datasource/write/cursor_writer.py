@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 
 from pulsark.admin_client.paths import subscription_path
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import CURSORS, Options
 from pulsark.datasource.plan.cursor_changes import SubscriptionChange, changes, check_columns
@@ -40,7 +40,7 @@ class CursorWriter(DataSourceWriter):
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Carry out the rows of one task."""
-        with SparkAdmin(self._options.admin_url, self._options.poll_timeout_s) as admin:
+        with admin_of(self._options) as admin:
             for change in changes((row.asDict() for row in iterator), self._topic):
                 carry_out(change, admin)
         return WriterCommitMessage()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import admin_of
 from pulsark.datasource.options.errors import DataSourceError, UnavailableError
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.write.outgoing import by_topic, messages_of, partitions_of
@@ -39,6 +39,7 @@ class Sender:
             self._options.service_url,
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
             operation_timeout_seconds=max(int(self._options.poll_timeout_s), 1),
+            **self._options.credentials.for_client(pulsar),
         )
         try:
             for batch in batches:
@@ -61,7 +62,7 @@ class Sender:
     def _open(self, client: Any, topic: str) -> _TopicSender:
         options = self._options
         (name,) = topic_names([topic])
-        with SparkAdmin(options.admin_url, options.poll_timeout_s, known=True) as admin:
+        with admin_of(options, known=True) as admin:
             if options.create_topic:
                 admin.topics.create(name, options.num_partitions)
             # The client would create a topic that is not there.

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.errors import DataSourceError, OptionError
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.plan.workers import settle
@@ -72,7 +72,7 @@ class Sink:
 
     def admin(self, *, known: bool = True) -> SparkAdmin:
         """To the broker; ``known`` once it has answered this write, in whatever process."""
-        return SparkAdmin(self.options.admin_url, self.options.poll_timeout_s, known=known)
+        return admin_of(self.options, known=known)
 
     def prepared(self) -> Sink:
         """Once, before any task: make sure that the topic exists and accepts the rows."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.datasource.admin.client import admin_of
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.write.outgoing import by_topic, messages_of, partitions_of
@@ -60,7 +60,7 @@ class TopicWriters:
         self._columns = columns
         self._values_of = values_of
         self._batch = batch
-        self._admin = SparkAdmin(options.admin_url, options.poll_timeout_s, known=True)
+        self._admin = admin_of(options, known=True)
         self._topics: dict[str, _TopicWriter | None] = {}
         """By the name in the rows; ``None``: this batch is already published there."""
 

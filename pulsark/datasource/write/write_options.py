@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.option_docs import OPTIONS, OptionDoc
 from pulsark.datasource.options.option_values import boolean, duration, one_of, positive, size
-from pulsark.datasource.options.options import DEFAULT_POLL_TIMEOUT_MS, admin_url, service_url
+from pulsark.datasource.options.options import (
+    BROKER,
+    DEFAULT_POLL_TIMEOUT_MS,
+    admin_url,
+    credentials,
+    service_url,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pulsark.admin_client.credentials import Credentials
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 HASHING = {"javastringhash": "JavaStringHash", "murmur3_32hash": "Murmur3_32Hash",
@@ -23,7 +31,7 @@ VALUE_FORMATS = (RAW, "avro", "json")
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 
 WRITE_OPTIONS: tuple[OptionDoc, ...] = (
-    *(doc for doc in OPTIONS if doc.name in ("serviceUrl", "adminUrl")),
+    *(doc for doc in OPTIONS if doc.name in BROKER),
     OptionDoc(
         "topic", ("path",), "", "where all rows go; without it each row names its topic in a column"
     ),
@@ -103,6 +111,7 @@ class WriteOptions:
 
     service_url: str
     admin_url: str
+    credentials: Credentials
     topic: str | None
     value_format: str
     exactly_once: bool
@@ -141,6 +150,7 @@ class WriteOptions:
         return cls(
             url,
             admin_url(given, url),
+            credentials(given),
             topic,
             one_of("valueFormat", given.get("valueFormat", RAW), VALUE_FORMATS),
             delivery == EXACTLY_ONCE,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pulsark.admin_client.credentials import Credentials
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.offsets import Edge, Moment
 from pulsark.datasource.options.option_docs import OPTIONS
@@ -31,6 +34,7 @@ def test_defaults() -> None:
     assert parse() == Options(
         service_url="pulsar://localhost:6650",
         admin_url="http://localhost:8080",
+        credentials=Credentials(),
         topics=("t",),
         topics_pattern=None,
         view="messages",
@@ -92,6 +96,7 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
         "serviceUrl": "pulsar://h",
         "service.url": "pulsar://h",
         "adminUrl": "http://h",
+        "authPluginClassName": "none",
         "admin.url": "http://h",
         "failOnDataLoss": "true",
         "startingOffsets": "earliest",
@@ -108,6 +113,9 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
         ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"), '{"t": {"0": 1}}'
     )
     valid |= {"startingOffsetsByTimestampStrategy": "latest", "valueFormat": "string"}
+    if key.endswith(("authPluginClassName", "authParams")):
+        valid |= dict.fromkeys(("pulsar.client.authPluginClassName",), "none")
+        other["authPluginClassName"] = "none"
     if key == "valueSchema":
         other["valueFormat"] = "json"
     if key == "startingOffsetsByTimestampStrategy":
@@ -129,6 +137,24 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
 )
 def test_the_admin_url_follows_the_service_url(service_url: str, admin_url: str) -> None:
     assert parse(serviceUrl=service_url).admin_url == admin_url
+
+
+def test_a_login_comes_from_options_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+    given = parse(authPluginClassName=plugin, authParams="token:canary-1").credentials
+    assert given.headers()["Authorization"] == "Bearer canary-1"
+    assert "canary" not in repr(parse(authPluginClassName=plugin, authParams="token:canary-1"))
+    (tmp_path / "token").write_text("two")
+    monkeypatch.setenv("PULSARK_TOKEN_FILE", str(tmp_path / "token"))
+    assert parse().credentials.headers()["Authorization"] == "Bearer two"
+    given = parse(authPluginClassName=plugin, authParams="token:canary-1").credentials
+    assert given.headers()["Authorization"] == "Bearer canary-1"
+    with pytest.raises(OptionError, match="without 'authPluginClassName'"):
+        parse(authParams="token:canary-1")
+    with pytest.raises(OptionError, match="authPluginClassName=x"):
+        parse(authPluginClassName="x")
 
 
 def test_the_environment_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
