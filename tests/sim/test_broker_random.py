@@ -62,7 +62,7 @@ def read_position_is_mark_delete(patch: pytest.MonkeyPatch) -> None:
 
     def planted(self: Dispatcher, entries: list[Entry]) -> bool:
         done = dispatch(self, entries)
-        read = self.read_position
+        read = self.reader.position
         self._cursor.ack_cumulative(Position(read.ledger_id, read.entry_id - 1), None, None)
         return done
 

@@ -340,7 +340,7 @@ class World:
         with contextlib.suppress(PulsarkError):
             if self.rng.random() < 0.5 and places:
                 place = self.rng.choice(places)
-                await subscription.seek(Position(place.ledger_id, place.entry_id))
+                await subscription.seeking.to(Position(place.ledger_id, place.entry_id))
             else:
                 loaded.backlog.expire_older_than(0.05, [subscription])
 

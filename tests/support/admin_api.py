@@ -232,7 +232,7 @@ class AdminApi:
         """Acknowledge as a consumer does."""
 
         async def ack() -> None:
-            consumer.subscription.ack(consumer, acks, None, self.clock.now_ms())
+            consumer.subscription.acks.individual(consumer, acks, None, self.clock.now_ms())
 
         self.run(ack())
 

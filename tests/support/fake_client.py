@@ -66,4 +66,4 @@ class FakeClient:
 
     def close_consumer(self, consumer: Consumer) -> None:
         self.closed.append(consumer)
-        consumer.subscription.remove_consumer(consumer)
+        consumer.subscription.remove_consumers((consumer,))

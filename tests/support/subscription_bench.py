@@ -89,7 +89,7 @@ class FakeTopic:
         self.delayed = DelayedDelivery(self)
         self.broker_unacked = BrokerUnacked(0, 0)
         self.stored: dict[Position, tuple[bytes, int, bool]] = {}
-        self.entries = self.registry = self.termination = self
+        self.entries = self.registry = self
 
     def publish(self, messages: int = 1, marker: bool = False, key: str | None = None) -> Entry:
         """Store an entry and put it into the cache."""
@@ -126,8 +126,6 @@ class FakeTopic:
         await asyncio.sleep(0)
         first = bisect_left(self.ledger.positions, position)
         return [self._entry(p) for p in self.ledger.positions[first : first + max_entries]]
-
-    def acknowledged(self, subscription: Subscription) -> None: ...
 
     def idle(self, subscription: Subscription) -> None: ...
 
@@ -182,11 +180,11 @@ class Bench:
     def ack(self, name: str, *entry_ids: int) -> None:
         """Acknowledge entries of the first ledger."""
         acks = [(Position(LEDGER, i), None, None) for i in entry_ids]
-        self.subscription.ack(self.consumers[name], acks, None, 0)
-        self.subscription.pump()
+        self.subscription.acks.individual(self.consumers[name], acks, None, 0)
+        self.subscription.dispatcher.pump()
 
     def leave(self, name: str) -> None:
-        self.subscription.remove_consumer(self.consumers.pop(name))
+        self.subscription.remove_consumers((self.consumers.pop(name),))
 
     def taken(self) -> list[tuple[str, int, int]]:
         """Consumer, entry id and redelivery count of what was sent."""

@@ -103,7 +103,7 @@ async def delete_subscription(
     force = flag(request, "force")
     if not force:
         for subscription in found:
-            subscription.check_unused()  # of none, or of all
+            subscription.members.check_unused()  # of none, or of all
     for subscription in found:
         await subscription.delete(force=force)
     return done()
@@ -135,7 +135,7 @@ async def reset_by_time(
     """Go on with the first message published at or after a time."""
     published_ms = number(timestamp)
     for subscription in await _subscriptions(broker, topic, name):
-        await subscription.seek_to_time(published_ms)
+        await subscription.seeking.to_time(published_ms)
     return done()
 
 
@@ -161,7 +161,7 @@ async def reset_by_id(
             target = ledger.next_position(target)
     elif excluded:
         target = ledger.next_position(target)
-    await subscription.seek(target, ack_set or None)
+    await subscription.seeking.to(target, ack_set or None)
     return done()
 
 
@@ -196,7 +196,7 @@ async def expire_by_id(
     ledger = subscription.topic.ledger
     if body.get("excluded") is True or body.get("isExcluded") is True:
         target = ledger.previous_position(target)
-    subscription.expire(min(target, ledger.last_confirmed))
+    subscription.acks.expire(min(target, ledger.last_confirmed))
     return done()
 
 
@@ -210,12 +210,12 @@ async def acknowledge(
     """
     body = await json_body(request)
     subscription = await _single(broker, topic, name)
-    if subscription.consumers:
+    if subscription.type.consumer_count:
         raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
     if isinstance(body, list):
         acks = [await _ack_of(subscription.topic.entries, found) for found in _few(body)]
         durable, resolve = new_done()
-        subscription.acknowledge(acks, resolve)
+        subscription.acks.from_others(acks, resolve)
         await durable
     else:
         target = position(body or {})
@@ -243,7 +243,7 @@ async def restore(
         subscription = await loaded.registry.create(
             name, EARLIEST, dict(past.properties), durable=True
         )
-        await subscription.restore(past.state)
+        await subscription.seeking.restore(past.state)
     return done()
 
 
@@ -256,7 +256,7 @@ async def get_properties(topic: AnyTopicOf, name: SubscriptionOf, broker: Broker
             raise fail(404, "Subscription not found")
         return value({})
     found = await _subscriptions(broker, topic, name)
-    return value(dict(found[0].properties))
+    return value(dict(found[0].properties.given))
 
 
 @router.put(_ONE + "/properties", needs=topic(T.SUBSCRIBE, of_subscription=True))
@@ -266,7 +266,7 @@ async def set_properties(
     """Replace a subscription's properties."""
     given = string_map(await json_body(request), "properties", TOPIC_PROPERTIES_MAX)
     for subscription in await _subscriptions(broker, topic, name):
-        await subscription.set_properties(given)
+        await subscription.properties.replace(given)
     return done()
 
 
@@ -277,7 +277,7 @@ async def set_properties(
 async def get_replicated(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """Whether the subscription's state is to be replicated, for each partition."""
     found = await _subscriptions(broker, topic, name)
-    return value({str(one.topic.name): one.replicated for one in found})
+    return value({str(one.topic.name): one.properties.replicated for one in found})
 
 
 @router.post(
@@ -292,7 +292,7 @@ async def set_replicated(
     if not isinstance(wanted, bool):
         raise fail(400, "The body is true or false")
     for subscription in await _subscriptions(broker, topic, name):
-        await subscription.set_replicated(wanted)
+        await subscription.properties.set_replicated(wanted)
     return done()
 
 
@@ -377,7 +377,7 @@ async def _ack_of(source: EntrySource, found: Any) -> Ack:
 
 async def pass_over(subscription: Subscription, through: Position) -> None:
     """Acknowledge everything up to there durably, also what consumers hold."""
-    subscription.pass_over(through)
+    subscription.acks.pass_over(through)
     durable, resolve = new_done()
     subscription.cursor.flush(resolve)
     await durable

@@ -172,7 +172,7 @@ async def acknowledge(
         subscription = topic.subscriptions.get(name)
         if subscription is None:
             return False
-        if subscription.consumers:
+        if subscription.type.consumer_count:
             raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
         await pass_over(subscription, min(through, topic.ledger.last_confirmed))
         return True

@@ -109,16 +109,16 @@ async def _cursors(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
     return [
         {
             **_cursor_name(subscription),
-            "type": subscription.type.sub_type.name if subscription.spec else None,
+            "type": subscription.type.sub_type.name if subscription.members.spec else None,
             "durable": subscription.durable,
             "mark_delete_message_id": str(subscription.mark_delete),
-            "read_message_id": str(subscription.dispatcher.read_position),
+            "read_message_id": str(subscription.dispatcher.reader.position),
             "unacked": _unacked(subscription.name, subscription.cursor.state),
             "backlog": subscription.backlog,
-            "unacked_messages": sum(consumer.unacked for consumer in subscription.consumers),
-            "consumers": len(subscription.consumers),
-            "last_ack_time": subscription.last_acked_ms or None,
-            "properties": dict(subscription.properties),
+            "unacked_messages": sum(consumer.unacked for consumer in subscription.type.consumers),
+            "consumers": subscription.type.consumer_count,
+            "last_ack_time": subscription.totals.last_acked_ms or None,
+            "properties": dict(subscription.properties.given),
         }
         for subscription in list(topic.subscriptions.values())
     ]
@@ -244,7 +244,7 @@ async def _consumers(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
             "last_ack_time": said["lastAckedTimestamp"] or None,
         }
         for subscription in list(topic.subscriptions.values())
-        for consumer in subscription.consumers
+        for consumer in subscription.type.consumers
         if (said := stats.consumer(consumer))
     ]
 

@@ -67,7 +67,7 @@ def _greet(known: weakref.ref[Consumer]) -> None:
     """A consumer that has asked for nothing yet still hears what it is."""
     consumer = known()
     if consumer is not None:
-        consumer.subscription.greet(consumer)
+        consumer.subscription.members.greet(consumer)
 
 
 def flow(connection: Connection, command: Command) -> None:
@@ -75,7 +75,7 @@ def flow(connection: Connection, command: Command) -> None:
     consumer = connection.attached.consumers.get(flow.consumer_id)
     if consumer is not None and flow.messagePermits:
         if not consumer.greeted:
-            consumer.subscription.greet(consumer)
+            consumer.subscription.members.greet(consumer)
         consumer.subscription.flow(consumer, flow.messagePermits, connection.broker.clock.now_ms())
 
 
@@ -106,7 +106,7 @@ def ack(connection: Connection, command: Command) -> None:
     if ack.ack_type == pb.CommandAck.Cumulative:
         _ack_cumulative(consumer, ack, done, now_ms)
     elif len(ack.message_id) <= IDS_PER_STEP_MAX:
-        consumer.subscription.ack(consumer, _acks(ack.message_id), done, now_ms)
+        consumer.subscription.acks.individual(consumer, _acks(ack.message_id), done, now_ms)
     else:
         connection.turns.take_steps(_ack_in_steps(consumer, ack, done, now_ms))
 
@@ -130,7 +130,7 @@ def _ack_in_steps(
         some = ids[step * IDS_PER_STEP_MAX : (step + 1) * IDS_PER_STEP_MAX]
         # What is durable last makes the answer to all.
         answer = done if step == last else None
-        consumer.subscription.ack(consumer, _acks(some), answer, now_ms)
+        consumer.subscription.acks.individual(consumer, _acks(some), answer, now_ms)
         yield step < last
 
 
@@ -144,7 +144,7 @@ def _ack_cumulative(consumer: Consumer, ack: pb.CommandAck, done: Done | None, n
         (message_id,) = ack.message_id
         ack_set = list(message_id.ack_set) or None
         position = position_of(message_id)
-        consumer.subscription.ack_cumulative(consumer, position, ack_set, done, now_ms)
+        consumer.subscription.acks.cumulative(consumer, position, ack_set, done, now_ms)
     except ClientError as error:
         if done is not None:
             done(error)
@@ -209,9 +209,9 @@ def seek(connection: Connection, command: Command) -> None:
 async def _move(consumer: Consumer, request: pb.CommandSeek) -> None:
     if request.HasField("message_id"):
         ack_set = list(request.message_id.ack_set) or None
-        await consumer.subscription.seek(position_of(request.message_id), ack_set)
+        await consumer.subscription.seeking.to(position_of(request.message_id), ack_set)
     elif request.HasField("message_publish_time"):
-        await consumer.subscription.seek_to_time(request.message_publish_time)
+        await consumer.subscription.seeking.to_time(request.message_publish_time)
     else:
         raise ClientError(ServerError.MetadataError, "A seek needs a message id or a publish time")
 
@@ -231,7 +231,7 @@ def unsubscribe(connection: Connection, command: Command) -> None:
             )
         if connection.attached.consumers.get(request.consumer_id) is consumer:
             del connection.attached.consumers[request.consumer_id]
-        subscription.remove_consumer(consumer)
+        subscription.remove_consumers((consumer,))
         await subscription.delete(force=request.force)
         connection.output.send(notices.success(request.request_id))
 
@@ -243,7 +243,7 @@ def close_consumer(connection: Connection, command: Command) -> None:
     connection.requests.abandon("consumer", request.consumer_id)
     consumer = connection.attached.consumers.pop(request.consumer_id, None)
     if consumer is not None:
-        consumer.subscription.remove_consumer(consumer)
+        consumer.subscription.remove_consumers((consumer,))
     connection.output.send(notices.success(request.request_id))
 
 

@@ -181,7 +181,7 @@ class ServedClient:
     def close_consumer(self, consumer: Consumer) -> None:
         """Tell the client to subscribe anew."""
         was_attached = self.attached.drop_consumer(consumer)
-        consumer.subscription.remove_consumer(consumer)
+        consumer.subscription.remove_consumers((consumer,))
         if was_attached:
             self._tell_closed(notices.consumer_closed(consumer.consumer_id))
 

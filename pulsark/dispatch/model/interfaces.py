@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterable, Mapping, Sequence
 
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
+    from pulsark.dispatch.model.members import Members
     from pulsark.dispatch.model.producer import Producer
+    from pulsark.dispatch.model.subscription_stats import BacklogStats, Totals
     from pulsark.dispatch.model.subscription_type import SubscriptionType, TypeSpec
     from pulsark.dispatch.policies.policies import TopicPolicies
     from pulsark.runtime import Done
@@ -176,44 +177,44 @@ class SubscriptionRegistry(Protocol):
         """
 
 
-class AnySubscription(Protocol):
-    """A subscription of such a topic."""
+class AnyAcks(Protocol):
+    """Acknowledgements of the consumers of one subscription."""
 
-    name: str
-    type: SubscriptionType
-    spec: TypeSpec | None
-    """What the last consumers asked for; ``None`` before the first."""
-    changing: asyncio.Lock
-    """Held while consumers are admitted, while a seek moves the cursor, and by its deletion."""
-    closed: bool
-    """Whether it is not there any more: it admits no client, and another may have its name."""
-    messages_out: int
-    entries_out: int
-    bytes_out: int
-    messages_redelivered: int
-    messages_dropped: int
-    messages_acked: int
-    entries_expired: int
-    last_expire_ms: int
-    last_flow_ms: int
-    last_consumed_ms: int
-    last_acked_ms: int
+    def individual(
+        self, consumer: Consumer, acks: Sequence[Ack], done: Done | None, now_ms: int
+    ) -> None:
+        """Acknowledge entries, or messages of batches, one by one."""
+
+    def cumulative(
+        self,
+        consumer: Consumer,
+        position: Position,
+        ack_set: list[int] | None,
+        done: Done | None,
+        now_ms: int,
+    ) -> None:
+        """Acknowledge everything up to a position."""
+
+
+class AnySeeking(Protocol):
+    """Moves of one subscription's cursor."""
+
+    async def to(self, position: Position, ack_set: list[int] | None = None) -> None:
+        """Go on with ``position``. Consumers are told to connect anew."""
+
+    async def to_time(self, published_ms: int) -> None:
+        """Go on with the first message published at or after a time."""
+
+    async def rollback(self, published_ms: int) -> None:
+        """Do so while consumers stay connected."""
+
+
+class AnyProperties(Protocol):
+    """What is kept with one subscription."""
 
     @property
-    def topic(self) -> AnyTopic:
-        """The topic."""
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Connected consumers."""
-
-    @property
-    def durable(self) -> bool:
-        """Whether it was made to outlive its consumers."""
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """What it was given when it was made."""
+    def given(self) -> Mapping[str, str]:
+        """The properties that it was given."""
 
     @property
     def replicated(self) -> bool:
@@ -222,62 +223,57 @@ class AnySubscription(Protocol):
     async def set_replicated(self, replicated: bool) -> None:
         """Change that, durably."""
 
+
+class AnySubscription(Protocol):
+    """A subscription of such a topic."""
+
+    name: str
+    members: Members
+    totals: Totals
+
+    @property
+    def topic(self) -> AnyTopic:
+        """The topic."""
+
+    @property
+    def type(self) -> SubscriptionType:
+        """Which consumer gets an entry."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether it was made to outlive its consumers."""
+
+    @property
+    def properties(self) -> AnyProperties:
+        """What is kept with it."""
+
+    @property
+    def acks(self) -> AnyAcks:
+        """What its consumers acknowledge."""
+
+    @property
+    def seeking(self) -> AnySeeking:
+        """Moves of its cursor."""
+
     @property
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
 
     @property
-    def backlog_size(self) -> int:
-        """Their bytes, as far as they are known."""
-
-    @property
-    def delayed_count(self) -> int:
-        """Unacknowledged entries that are held back until their delivery time."""
-
-    @property
-    def delayed_index_bytes(self) -> int:
-        """Memory for knowing which."""
-
-    @property
-    def replay_count(self) -> int:
-        """Entries that wait to be delivered again."""
-
-    @property
-    def blocked_on_unacked(self) -> bool:
-        """Whether dispatch stands still because too much is unacknowledged."""
-
-    @property
     def mark_delete(self) -> Position:
         """Everything up to here is acknowledged."""
 
-    @property
-    def last_mark_delete_ms(self) -> int:
-        """When that position moved last; 0: never."""
-
-    @property
-    def acked_range_count(self) -> int:
-        """Ranges of acknowledged entries above it."""
+    def backlog_stats(self) -> BacklogStats:
+        """Everything about its backlog at this moment."""
 
     def check_joinable(self, *, durable: bool) -> None:
         """Raise ``ClientError`` if a consumer of this durability may not join."""
-
-    def check_admits(self) -> None:
-        """Raise ``SubscriptionClosedError`` if it is not there any more."""
-
-    def check_unused(self) -> None:
-        """Raise ``ClientError`` if consumers are connected."""
 
     def use_type(self, spec: TypeSpec) -> None:
         """Adopt a type; with consumers connected it must be theirs."""
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer, or raise ``ClientError``, or ``SubscriptionClosedError``."""
-
-    def greet(self, newcomer: Consumer) -> None:
-        """Tell a new consumer what it is, once."""
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Forget a consumer that left."""
 
     def remove_consumers(self, consumers: Sequence[Consumer]) -> None:
         """Forget consumers that left together."""
@@ -288,41 +284,13 @@ class AnySubscription(Protocol):
     def flow(self, consumer: Consumer, permits: int, now_ms: int) -> None:
         """The consumer can take that many more messages."""
 
-    def ack(
-        self,
-        consumer: Consumer,
-        acks: Sequence[Ack],
-        done: Done | None,
-        now_ms: int,
-    ) -> None:
-        """Individual acknowledgements: position, remaining ack set, batch size."""
-
-    def ack_cumulative(
-        self,
-        consumer: Consumer,
-        position: Position,
-        ack_set: list[int] | None,
-        done: Done | None,
-        now_ms: int,
-    ) -> None:
-        """Acknowledge everything up to a position."""
+    def wake(self, consumer: Consumer) -> None:
+        """The consumer's socket drained: something may go out now."""
 
     def redeliver(
         self, consumer: Consumer, positions: Iterable[Position] | None, epoch: int | None
     ) -> None:
         """Deliver again: the given entries, or all that the consumer has not acknowledged."""
-
-    async def seek(self, position: Position, ack_set: list[int] | None = None) -> None:
-        """Go on with ``position``. Consumers are told to connect anew."""
-
-    async def seek_to_time(self, published_ms: int) -> None:
-        """Go on with the first message published at or after a time."""
-
-    async def rollback(self, published_ms: int) -> None:
-        """Do so under connected consumers."""
-
-    def wake(self, consumer: Consumer) -> None:
-        """The consumer's socket drained: something may go out now."""
 
     async def delete(self, *, force: bool = False) -> None:
         """Delete it, unless it has consumers: ``ClientError``. By ``force`` they connect anew."""

@@ -1,6 +1,6 @@
 """The seam between a subscription and its type.
 
-A type is a pure decision: it knows the consumers and says who takes the next entry. It does
+A type is a pure decision: it knows the consumers and says which one takes the next entry. It does
 no I/O, reads no clock and never awaits, so each is tested with scripted scenarios. What it
 sees of a consumer is the `Receiver` protocol.
 

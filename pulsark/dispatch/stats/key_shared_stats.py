@@ -54,7 +54,7 @@ def key_shared_of_consumers(subscription: AnySubscription) -> dict[Consumer, Jso
 def key_shared_of_subscription(subscription: AnySubscription, consumers: list[Json]) -> Json:
     """The mode, and sums over what was said of the consumers."""
     sums: Json = {key: sum(consumer[key] for consumer in consumers) for key in NOT_DRAINING}
-    spec = subscription.spec
+    spec = subscription.members.spec
     if spec is None or spec.sub_type != SubType.Key_Shared:
         return {"allowOutOfOrderDelivery": False, **sums}
     return {

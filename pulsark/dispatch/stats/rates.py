@@ -77,7 +77,7 @@ class Rates:
     def consumer(self, consumer: Consumer) -> Counters:
         """What a consumer receives."""
         created_ms = consumer.connected_since_ms
-        return self._rate(_consumer_key(consumer), _outgoing(consumer), created_ms)
+        return self._rate(_consumer_key(consumer), _of_consumer(consumer), created_ms)
 
     def _rate(self, key: Hashable, now: Counters, created_ms: int) -> Counters:
         clock = self._clock
@@ -107,28 +107,36 @@ def _counters_of(topic: AnyTopic) -> Iterator[tuple[Hashable, Counters]]:
         yield _producer_key(producer), _incoming(producer)
     for subscription in topic.subscriptions.values():
         yield _subscription_key(subscription), _of_subscription(subscription)
-        for consumer in subscription.consumers:
-            yield _consumer_key(consumer), _outgoing(consumer)
+        for consumer in subscription.type.consumers:
+            yield _consumer_key(consumer), _of_consumer(consumer)
 
 
 def _topic_in(topic: AnyTopic) -> Counters:
     return Counters(topic.messages_in, topic.bytes_in, topic.entries_in)
 
 
-def _outgoing(receiver: AnySubscription | Consumer, expired: int = 0) -> Counters:
+def _of_consumer(consumer: Consumer) -> Counters:
     return Counters(
-        receiver.messages_out,
-        receiver.bytes_out,
-        receiver.entries_out,
-        receiver.messages_redelivered,
-        receiver.messages_acked,
-        receiver.messages_dropped,
-        expired,
+        consumer.messages_out,
+        consumer.bytes_out,
+        consumer.entries_out,
+        consumer.messages_redelivered,
+        consumer.messages_acked,
+        consumer.messages_dropped,
     )
 
 
 def _of_subscription(subscription: AnySubscription) -> Counters:
-    return _outgoing(subscription, subscription.entries_expired)
+    sent, totals = subscription.members.sent(), subscription.totals
+    return Counters(
+        sent.messages,
+        sent.bytes,
+        sent.entries,
+        sent.redelivered,
+        totals.messages_acked,
+        totals.messages_dropped,
+        totals.entries_expired,
+    )
 
 
 def _incoming(producer: Producer) -> Counters:

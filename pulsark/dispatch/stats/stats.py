@@ -204,11 +204,12 @@ class Stats:
     def subscription(self, subscription: AnySubscription, *, with_consumers: bool = True) -> Json:
         """SubscriptionStats."""
         rate = self.rates.subscription(subscription)
-        backlog, delayed = subscription.backlog, subscription.delayed_count
+        backlog, totals = subscription.backlog_stats(), subscription.totals
+        sent = subscription.members.sent()
         is_stored = isinstance(subscription.topic, Topic)
         durable = subscription.durable and is_stored
         slots = key_shared_of_consumers(subscription)
-        consumers = [self.consumer(c) | slots.get(c, {}) for c in subscription.consumers]
+        consumers = [self.consumer(c) | slots.get(c, {}) for c in subscription.type.consumers]
         if not is_stored:
             for shown in consumers:
                 shown.pop("keyHashRangeArrays", None)
@@ -216,38 +217,40 @@ class Stats:
             **_drop_rate(subscription.topic, rate.dropped),
             "msgRateOut": rate.messages,
             "msgThroughputOut": rate.bytes,
-            "bytesOutCounter": subscription.bytes_out,
-            "msgOutCounter": subscription.messages_out,
+            "bytesOutCounter": sent.bytes,
+            "msgOutCounter": sent.messages,
             "msgRateRedeliver": rate.redelivered,
             "messageAckRate": rate.acked,
             "chunkedMessageRate": 0.0,
-            "backlogSize": subscription.backlog_size,
+            "backlogSize": backlog.size,
             "earliestMsgPublishTimeInBacklog": 0,
-            "msgBacklog": backlog,
-            "msgBacklogNoDelayed": max(backlog - delayed, 0),
-            "blockedSubscriptionOnUnackedMsgs": subscription.blocked_on_unacked,
-            "msgDelayed": delayed,
-            "msgInReplay": subscription.replay_count,
-            "unackedMessages": sum(c.unacked for c in subscription.consumers),
-            "type": "None" if subscription.spec is None else subscription.spec.sub_type.name,
+            "msgBacklog": backlog.entries,
+            "msgBacklogNoDelayed": max(backlog.entries - backlog.delayed, 0),
+            "blockedSubscriptionOnUnackedMsgs": backlog.blocked,
+            "msgDelayed": backlog.delayed,
+            "msgInReplay": backlog.replay,
+            "unackedMessages": sum(c.unacked for c in subscription.type.consumers),
+            "type": "None"
+            if subscription.members.spec is None
+            else subscription.members.spec.sub_type.name,
             "msgRateExpired": rate.expired,
-            "totalMsgExpired": subscription.entries_expired,
-            "lastExpireTimestamp": subscription.last_expire_ms,
-            "lastConsumedFlowTimestamp": subscription.last_flow_ms,
-            "lastConsumedTimestamp": subscription.last_consumed_ms,
-            "lastAckedTimestamp": subscription.last_acked_ms,
-            "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_delete_ms,
+            "totalMsgExpired": totals.entries_expired,
+            "lastExpireTimestamp": totals.last_expire_ms,
+            "lastConsumedFlowTimestamp": totals.last_flow_ms,
+            "lastConsumedTimestamp": sent.last_ms,
+            "lastAckedTimestamp": totals.last_acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": backlog.mark_delete_ms,
             "consumers": consumers if with_consumers else [],
             "isDurable": durable,
             "durable": durable,
-            "isReplicated": subscription.replicated,
-            "replicated": subscription.replicated,
+            "isReplicated": subscription.properties.replicated,
+            "replicated": subscription.properties.replicated,
             **key_shared_of_subscription(subscription, consumers),
             "consumersAfterMarkDeletePosition": {},
-            "nonContiguousDeletedMessagesRanges": subscription.acked_range_count,
+            "nonContiguousDeletedMessagesRanges": backlog.acked_ranges,
             "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-            "delayedMessageIndexSizeInBytes": subscription.delayed_index_bytes,
-            "subscriptionProperties": dict(subscription.properties),
+            "delayedMessageIndexSizeInBytes": backlog.delayed_index_bytes,
+            "subscriptionProperties": dict(subscription.properties.given),
             "filterProcessedMsgCount": 0,
             "filterAcceptedMsgCount": 0,
             "filterRejectedMsgCount": 0,
@@ -356,10 +359,10 @@ class Stats:
         ranges = islice(_acked_ranges(subscription), _RANGES_SHOWN_MAX)
         return {
             "markDeletePosition": str(cursor.mark_delete),
-            "readPosition": str(subscription.dispatcher.read_position),
+            "readPosition": str(subscription.dispatcher.reader.position),
             "waitingReadOp": False,
             "pendingReadOps": 0,
-            "messagesConsumedCounter": subscription.entries_out,
+            "messagesConsumedCounter": subscription.members.sent().entries,
             "cursorLedger": -1,
             "cursorLedgerLastEntry": -1,
             "individuallyDeletedMessages": "["
@@ -367,9 +370,9 @@ class Stats:
             + "]",
             "lastLedgerSwitchTimestamp": iso_time(subscription.topic.created_ms),
             "state": "Open" if cursor.durable else "NoLedger",
-            "active": bool(subscription.consumers),
+            "active": bool(subscription.type.consumer_count),
             "numberOfEntriesSinceFirstNotAckedMessage": _entries_since(subscription),
-            "totalNonContiguousDeletedMessagesRange": subscription.acked_range_count,
+            "totalNonContiguousDeletedMessagesRange": subscription.backlog_stats().acked_ranges,
             "subscriptionHavePendingRead": False,
             "subscriptionHavePendingReplayRead": False,
             "properties": {},
@@ -472,7 +475,7 @@ def _ratio(amount: float, count: float) -> float:
 
 def _entries_since(subscription: Subscription) -> int:
     ledger = subscription.topic.ledger
-    before = subscription.dispatcher.read_position
+    before = subscription.dispatcher.reader.position
     read = Position(before.ledger_id, before.entry_id - 1)
     return ledger.entries_between(subscription.cursor.mark_delete, read)
 

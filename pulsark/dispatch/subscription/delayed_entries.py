@@ -1,4 +1,4 @@
-"""Entries that one subscription has passed over because they are not due.
+"""Entries that one subscription has passed over because their delivery time has not come.
 
 They are below the read position and neither pending nor waiting at the type. When the topic's
 tracker says that they are due they are *released*; then they wait here until the type has room,
@@ -22,13 +22,13 @@ SKIP_ENTRIES = 1 << 16
 
 
 class HeldBack:
-    """Of one subscription. Acknowledged entries may be among them; who takes them looks."""
+    """Of one subscription. Some of them may be acknowledged: check before delivering one."""
 
     __slots__ = ("due", "waiting")
 
     def __init__(self) -> None:
         self.waiting = PositionSet()
-        """Not due yet."""
+        """Their delivery time has not come."""
         self.due = PositionSet()
         """Due, and not yet offered to a consumer."""
 
@@ -79,7 +79,7 @@ class HeldBack:
     def skip(self, position: Position, state: AckedSet, delayed: PositionSet) -> Position:
         """The first position, at ``position`` or after it, whose entry has to be read.
 
-        Those of ``delayed`` are known not to be due: they are held back without being read.
+        Those of ``delayed`` are known to be early: they are held back without being read.
         Acknowledged ones need no reading either.
         """
         ledger_id, start = position

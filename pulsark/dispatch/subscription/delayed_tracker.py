@@ -1,4 +1,4 @@
-"""Which messages are not due yet, and when they are. Pure: asked with the time, it never waits.
+"""Which messages are delayed, and until when. Pure: asked with the time, it never waits.
 
 One tracker serves all subscriptions of a topic. What a subscription has still to deliver is not
 its business; that a message was acknowledged neither. It is an index of what messages say of
@@ -133,7 +133,7 @@ class Bucket:
 
 
 class DelayedDeliveryTracker:
-    """Positions that are not due, by the time when they are."""
+    """Positions of delayed entries, by delivery time."""
 
     def __init__(
         self,

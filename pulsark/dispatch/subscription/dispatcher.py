@@ -1,6 +1,6 @@
-"""The pump of a subscription: from the topic, through the type's decisions, to the sockets.
+"""The dispatcher of a subscription: from the topic, through the type's decisions, to the sockets.
 
-The pump runs on the event loop, is called whenever something changed that may let an entry
+Its pump runs on the event loop, is called whenever something changed that may let an entry
 go out (a publish, permits, an acknowledgement, a socket that drained), and never blocks: what
 is not in memory is read from storage by a task that calls the pump again.
 
@@ -13,70 +13,59 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.erased_entries import ack_of
 from pulsark.dispatch.subscription.delayed_entries import HeldBack
 from pulsark.dispatch.subscription.delayed_tracker import NEVER_MS
-from pulsark.errors import CorruptEntryError, trace_of
-from pulsark.limits import PUT_ASIDE_BYTES_MAX
+from pulsark.dispatch.subscription.deliveries import Deliveries
+from pulsark.dispatch.subscription.read_buffer import ReadBuffer
+from pulsark.dispatch.subscription.reader import READ_ENTRIES, Reader
+from pulsark.dispatch.subscription.storage_read import StorageRead
+from pulsark.dispatch.subscription.unacked import Unacked
 from pulsark.storage.position_set import PositionSet
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Iterator
+    from collections.abc import Collection, Iterator
 
+    from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
-    from pulsark.dispatch.subscription.stored_topic import CompactedSource, EntrySource
-    from pulsark.dispatch.subscription.subscription import Subscription
+    from pulsark.dispatch.model.members import Members
+    from pulsark.dispatch.subscription.stored_topic import StoredTopic
+    from pulsark.storage.cursor.cursor import Cursor
 
-log = logging.getLogger(__name__)
-
-READ_ENTRIES = 500
-"""So many are looked at in a row, some milliseconds of the event loop; then others have a turn."""
-READ_BYTES = 4 << 20
 ROUNDS_PER_TURN = 4
-"""Reads of fewer entries that a subscription may make in a row."""
-READ_RETRY_SECONDS = 1.0
-ABOUT_DAMAGE = (
-    "`pulsark tables repair TOPIC` says what of its table is lost, `pulsark doctor --data-dir DIR` "
-    "what of a journal"
-)
+"""Reads of fewer than ``READ_ENTRIES`` entries that a subscription may make in a row."""
 NOTHING = PositionSet()
 
 
 class Dispatcher:
     """Sends the entries of one subscription to its consumers."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._topic = subscription.topic
-        self._cursor = subscription.cursor
-        self._unacked = subscription.unacked
-        self.read_position = Position(-1, 0)
+    def __init__(self, topic: StoredTopic, cursor: Cursor, members: Members) -> None:
+        self._topic = topic
+        self._cursor = cursor
+        self._members = members
+        self.unacked = Unacked(self)
+        self._deliveries = Deliveries(members, self.unacked)
+        self._deliver = self._deliveries.deliver
+        self.reader = Reader(topic, members)
         self.held_back = HeldBack()
         self._redeliveries: dict[Position, int] = {}
-        self._budget = subscription.topic.cache_budget
-        self._ahead_bytes = 0
-        """Of what was read, until all of it is dispatched."""
-        self._ahead: list[Entry] = []
-        """Entries from the read position on that were read from storage."""
-        self._aside: dict[Position, Entry] = {}
-        """Waiting entries whose content is at hand; those not in here have to be fetched."""
-        self._aside_bytes = 0
-        self._reading: asyncio.Task[None] | None = None
-        self._complaint = ""
-        """Why nothing could be read last, which is said once."""
+        """How often clients asked for an entry again."""
+        self._buffer = ReadBuffer(topic.cache_budget)
+        self._read = StorageRead(self, self.pump)
         self._held = 0
+        """``pause`` minus ``go_on``."""
         self._era = 0
         """Rewinds so far."""
         self._pump_scheduled = False
 
     def __str__(self) -> str:
-        return f"{self._topic.name}, subscription {self._subscription.name}"
+        return f"{self._topic.name}: subscription {self._cursor.name}"
 
     # -- from outside ---
 
@@ -85,6 +74,11 @@ class Dispatcher:
         if not self._pump_scheduled:
             self._pump_scheduled = True
             self._topic.run_queue.call(self._scheduled_pump)
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer may have room again."""
+        self._members.type.wake(consumer)
+        self.schedule_pump()
 
     def pause(self) -> None:
         """Dispatch nothing until ``go_on`` was called as often as this."""
@@ -114,7 +108,7 @@ class Dispatcher:
 
     def _give_back(self, positions: Collection[Position], counted: bool) -> Iterator[None]:
         era = self._era
-        give_back, redeliveries = self._subscription.type.give_back, self._redeliveries
+        give_back, redeliveries = self._members.type.give_back, self._redeliveries
         try:
             for number, position in enumerate(positions, 1):
                 if counted:
@@ -131,11 +125,11 @@ class Dispatcher:
 
     def forget(self, position: Position) -> None:
         """An entry is acknowledged as a whole."""
-        self._subscription.type.forget(position)
+        self._members.type.forget(position)
         if self._redeliveries:
             self._redeliveries.pop(position, None)
-        if self._aside:
-            self._drop(position)
+        if self._buffer.aside:
+            self._buffer.drop(position)
 
     def release(self, positions: PositionSet) -> None:
         """Entries are due, of which some may be held back here."""
@@ -149,51 +143,26 @@ class Dispatcher:
 
     def pass_over(self, through: Position) -> None:
         """All entries up to there are acknowledged, without a word for each: go on behind."""
-        for position in {*self._redeliveries, *self._aside}:
+        buffer = self._buffer
+        for position in {*self._redeliveries, *buffer.aside}:
             if position <= through:
                 self.forget(position)
-        if self.read_position <= through:
-            self.read_position = self._topic.ledger.next_position(through)
-            self._ahead = [entry for entry in self._ahead if entry.position > through]
+        if self.reader.pass_over(through):
+            buffer.pass_over(through)
 
     def rewind(self) -> None:
         """Begin again behind the cursor. Results of reads under way become void."""
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        self._read.cancel()
         self._era += 1
-        self._drop_all()
+        self._buffer.clear()
         self.held_back.clear()
-        self._subscription.type.clear()
-        mark_delete = self._cursor.state.mark_delete
-        ledger, view = self._topic.ledger, self._compacted_view
-        if view is not None and mark_delete < view.horizon:
-            self.read_position = Position(mark_delete.ledger_id, mark_delete.entry_id + 1)
-        else:
-            self.read_position = ledger.valid_position_at_or_after(
-                ledger.next_position(mark_delete)
-            )
-
-    @property
-    def _compacted_view(self) -> CompactedSource | None:
-        """What the active consumer reads, if it reads what compaction left."""
-        active = self._subscription.type.active
-        return (
-            self._topic.entries.compacted if active is not None and active.read_compacted else None
-        )
-
-    @property
-    def _source(self) -> EntrySource:
-        if self._topic.entries.compacted is None:
-            return self._topic.entries
-        return self._compacted_view or self._topic.entries
+        self._members.type.clear()
+        self.reader.rewind(self._cursor.state.mark_delete)
 
     def forget_content(self) -> None:
         """What was read is read again: it may be different now."""
-        self._drop_all()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        self._buffer.clear()
+        self._read.cancel()
         self.schedule_pump()
 
     def forget_redeliveries(self) -> None:
@@ -203,10 +172,8 @@ class Dispatcher:
     def close(self) -> None:
         """Stop for good."""
         self.pause()
-        self._drop_all()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        self._buffer.clear()
+        self._read.cancel()
 
     # -- the pump ---
 
@@ -216,28 +183,28 @@ class Dispatcher:
 
     def published(self, ledger_id: int, first_entry_id: int, entries: list[Entry]) -> None:
         """The topic has new entries, its last ones: a subscription at its end need not read."""
-        subscription, unacked = self._subscription, self._unacked
+        type_ = self._members.type
         if (
-            self.read_position != (ledger_id, first_entry_id)
+            self.reader.position != (ledger_id, first_entry_id)
             or len(entries) > READ_ENTRIES
-            or self._reading is not None
+            or self._read.task is not None
             or self._held
-            or unacked.blocked
-            or subscription.type.next_replay() is not None
+            or self.unacked.blocked
+            or type_.next_replay() is not None
             or self.held_back.due
         ):
             self.pump()
-        elif subscription.type.room():
+        elif type_.room():
             self._dispatch(entries)
 
     def pump(self) -> None:
         """Send what can be sent now."""
-        if self._reading is not None or self._held:
+        if self._read.task is not None or self._held:
             return
-        type_, unacked = self._subscription.type, self._unacked
+        type_, reader = self._members.type, self.reader
         left = READ_ENTRIES
         for _ in range(ROUNDS_PER_TURN):
-            if unacked.blocked or not self._replay_waiting():
+            if self.unacked.blocked or not self._replay_waiting():
                 return
             room = type_.room()
             if not room:
@@ -245,14 +212,14 @@ class Dispatcher:
             if self.held_back.due.ledgers:
                 self.replay(self.held_back.due.pop_lowest(min(room, READ_ENTRIES)))
                 continue
-            entries: list[Entry] | None = self._ahead
+            entries: list[Entry] | None = self._buffer.ahead
             if not entries:
-                self._skip()
-                room = READ_ENTRIES if self.held_back else min(room, READ_ENTRIES)
-                entries = self._source.read_cached(self.read_position, room, READ_BYTES)
+                early = self._topic.delayed.tracker.positions if type_.tracks_pending else NOTHING
+                reader.skip(self._cursor.state, self.held_back, early)
+                entries = reader.cached(READ_ENTRIES if self.held_back else min(room, READ_ENTRIES))
                 if entries is None:
-                    if not self._skip_gap():
-                        self._read(self._fill_ahead())
+                    if not reader.skip_gap():
+                        self._read.start(reader.position, reader.stored, self._read_ahead)
                         return
                     continue
                 if not entries:
@@ -265,13 +232,13 @@ class Dispatcher:
         self.schedule_pump()
 
     def _dispatch(self, entries: list[Entry]) -> bool:
-        """Send new entries in order; ``False`` when somebody has to make room first."""
-        subscription, unacked = self._subscription, self._unacked
-        choose = subscription.type.choose
-        unwanted = subscription.type.unwanted
-        deliver = subscription.deliver
+        """Send new entries in order; ``False`` when a consumer has to make room first."""
+        type_, unacked, buffer = self._members.type, self.unacked, self._buffer
+        choose = type_.choose
+        unwanted = type_.unwanted
+        deliver = self._deliver
         state = self._cursor.state
-        subscription.dispatching_ms = self._topic.clock.now_ms()
+        self._deliveries.now_ms = self._topic.clock.now_ms()
         first = entries[0]
         holes = state.acks_from(first.ledger_id, first.entry_id)
         for index, entry in enumerate(entries):
@@ -292,29 +259,29 @@ class Dispatcher:
             consumer = None if unacked.blocked else choose(entry)
             if consumer is not None:
                 deliver(consumer, entry, 0, ack_set)
-            elif subscription.type.put_aside(entry):
-                self._keep(entry)
+            elif type_.put_aside(entry):
+                buffer.keep(entry)
             else:
-                self.read_position = entry.position
-                if entries is self._ahead:
-                    self._ahead = entries[index:]
-                else:
-                    self._drop_ahead()
+                self.reader.position = entry.position
+                if entries is buffer.ahead:
+                    buffer.ahead = entries[index:]
+                elif buffer.ahead:
+                    buffer.drop_ahead()
                 return False
         last = entries[-1]
-        self.read_position = Position(last.ledger_id, last.entry_id + 1)
-        self._drop_ahead()
+        self.reader.position = Position(last.ledger_id, last.entry_id + 1)
+        if buffer.ahead:
+            buffer.drop_ahead()
         return True
 
     def _replay_waiting(  # noqa: C901 - the hot path has no calls to spare
         self,
     ) -> bool:
         """Send what waits and can go out; ``False`` unless that is done."""
-        subscription = self._subscription
-        type_ = subscription.type
+        type_, buffer = self._members.type, self._buffer
         if type_.next_replay() is None:
             return True
-        subscription.dispatching_ms = self._topic.clock.now_ms()
+        self._deliveries.now_ms = self._topic.clock.now_ms()
         state = self._cursor.state
         for _ in range(READ_ENTRIES):
             position = type_.next_replay()
@@ -323,9 +290,10 @@ class Dispatcher:
             if state.is_acked(position):
                 self.forget(position)
                 continue
-            entry = self._aside.get(position) or self._topic.entries.cached_entry(position)
+            entry = buffer.aside.get(position) or self._topic.entries.cached_entry(position)
             if entry is None:
-                self._read(self._fill_aside(position))
+                use = partial(self._read_waiting, position)
+                self._read.start(position, partial(self.reader.stored_at, position), use)
                 return False
             if entry.marker:  # erased since it was put aside
                 self._cursor.ack([ack_of(entry)], None)
@@ -334,16 +302,17 @@ class Dispatcher:
                     continue
             if entry.deliver_at and entry.deliver_at > self._cutoff_ms():
                 type_.forget(position)
-                self._drop(position)
+                buffer.drop(position)
                 self._hold_back(entry)
                 continue
             consumer = type_.choose(entry)
             if consumer is not None:
-                if self._aside:
-                    self._drop(position)
+                if buffer.aside:
+                    buffer.drop(position)
                 redeliveries = self._redeliveries.get(position, 0)
-                subscription.deliver(consumer, entry, redeliveries, state.ack_set_of(position))
-                if self._unacked.blocked:
+                ack_set = state.ack_set_of(position)
+                self._deliver(consumer, entry, redeliveries, ack_set)
+                if self.unacked.blocked:
                     return False
             elif not type_.put_aside(entry):
                 return False
@@ -354,7 +323,7 @@ class Dispatcher:
 
     def _cutoff_ms(self) -> int:
         """Entries with a later deliver-at time are held back; only some types do that."""
-        if not self._subscription.type.tracks_pending:
+        if not self._members.type.tracks_pending:
             return NEVER_MS
         return self._topic.delayed.cutoff_ms()
 
@@ -362,119 +331,19 @@ class Dispatcher:
         self.held_back.waiting.add(entry.position)
         self._topic.delayed.add(entry.deliver_at, entry.position)
 
-    def _skip(self) -> None:
-        """Move the read position over entries that need not be read."""
-        state = self._cursor.state
-        owns = self._subscription.type.tracks_pending
-        early = self._topic.delayed.tracker.positions if owns else NOTHING
-        if not (state.acked or early.ledgers) or self._compacted_view is not None:
-            return
-        while True:
-            place = self.held_back.skip(self.read_position, state, early)
-            if place == self.read_position:
-                return
-            self.read_position = self._topic.ledger.valid_position_at_or_after(place)
+    # -- what was read from storage ---
 
-    # -- entries at hand ---
-
-    def _keep(self, entry: Entry) -> None:
-        """Keep the content of an entry that waits, for as long as there is room."""
-        position = entry.position
-        if position in self._aside:
-            return
-        size = len(entry.data)
-        if self._aside_bytes + size > PUT_ASIDE_BYTES_MAX or not self._budget.has_room(size):
-            self._drop_aside()
-        self._aside_bytes += size
-        self._budget.at_hand(size)
-        self._aside[position] = entry
-
-    def _drop(self, position: Position) -> None:
-        entry = self._aside.pop(position, None)
-        if entry is not None:
-            self._aside_bytes -= len(entry.data)
-            self._budget.at_hand(-len(entry.data))
-
-    def _drop_aside(self) -> None:
-        self._aside.clear()
-        self._budget.at_hand(-self._aside_bytes)
-        self._aside_bytes = 0
-
-    def _drop_ahead(self) -> None:
-        self._ahead = []
-        if self._ahead_bytes:
-            self._budget.at_hand(-self._ahead_bytes)
-            self._ahead_bytes = 0
-
-    def _drop_all(self) -> None:
-        self._drop_ahead()
-        self._drop_aside()
-
-    # -- reads from storage ---
-
-    def _skip_gap(self) -> bool:
-        """Move the read position to an entry that exists; whether that changed it."""
-        position = self._source.valid_position_at_or_after(self.read_position)
-        if position == self.read_position:
-            return False
-        self.read_position = position
-        return True
-
-    def _read(self, work: Coroutine[Any, Any, None]) -> None:
-        self._reading = asyncio.get_running_loop().create_task(work)
-
-    async def _fill_ahead(self) -> None:
-        try:
-            room = self._budget.read_bytes(READ_BYTES)
-            self._ahead = await self._source.read(self.read_position, READ_ENTRIES, room)
-        except Exception as error:  # noqa: BLE001 - logged; the read is tried again
-            self._read_failed(error)
-            return
-        self._reading = None
-        self._complaint = ""
-        if self._ahead:
-            size = sum(len(entry.data) for entry in self._ahead)
-            self._budget.at_hand(size - self._ahead_bytes)
-            self._ahead_bytes = size
+    def _read_ahead(self, entries: list[Entry]) -> None:
+        if entries:
+            self._buffer.read_ahead(entries)
             self.pump()
 
-    async def _fill_aside(self, position: Position) -> None:
-        """Fetch a waiting entry, and those behind it that wait as well."""
-        try:
-            room = self._budget.read_bytes(READ_BYTES)
-            entries = await self._topic.entries.read(position, READ_ENTRIES, room)
-        except Exception as error:  # noqa: BLE001 - logged; the read is tried again
-            self._read_failed(error)
-            return
-        self._reading = None
-        self._complaint = ""
+    def _read_waiting(self, position: Position, entries: list[Entry]) -> None:
+        """A waiting entry was read, and those behind it, some of which wait as well."""
         if not entries or entries[0].position != position:
-            self.forget(position)  # trimmed away since it was delivered
-        waits = self._subscription.type.waits
+            self.forget(position)  # trimmed since it was delivered
+        waits = self._members.type.waits
         for entry in reversed(entries):  # should not all fit, the first one has to
             if waits(entry.position):
-                self._keep(entry)
-        self.pump()
-
-    def _read_failed(self, error: Exception) -> None:
-        """Whatever it was: without another attempt the subscription would stand still for ever."""
-        complaint = f"{type(error).__name__}: {error}"
-        if isinstance(error, CorruptEntryError):
-            complaint += f". {ABOUT_DAMAGE}"
-        if complaint != self._complaint:
-            self._complaint = complaint
-            log.warning(
-                "%s: subscription %s cannot read from %s on; trying again every %g s: %s",
-                self._topic.name,
-                self._subscription.name,
-                self.read_position,
-                READ_RETRY_SECONDS,
-                complaint,
-                exc_info=trace_of(error),
-            )
-        self._read(self._retry_later())
-
-    async def _retry_later(self) -> None:
-        await asyncio.sleep(READ_RETRY_SECONDS)
-        self._reading = None
+                self._buffer.keep(entry)
         self.pump()

@@ -1,4 +1,4 @@
-"""Exclusive: one consumer, and nobody else may subscribe.
+"""Exclusive: one consumer; any other one is refused.
 
 It may name ranges of hashes, as the consumers of a sticky Key_Shared subscription do; then it gets
 the keys in them only. So do readers that divide a topic among themselves.

@@ -1,7 +1,7 @@
 """Failover: one consumer is active, the others stand by.
 
-Who is active is the first in an order, the *standing*, that a consumer's own name gives it when it
-joins. So nobody looks at the others when somebody comes or goes, however many there are.
+Consumers are ordered by *standing*, which a consumer's own name determines when it joins; the
+first one is active. So a join or leave costs the same however many others are connected.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class AutoSplitRanges:
 
 
 class StickyRanges:
-    """Each consumer names its ranges itself; a slot in none of them belongs to nobody."""
+    """Each consumer names its ranges itself; a slot in none of them has no owner."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int, Consumer]] = []
@@ -110,7 +110,7 @@ class StickyRanges:
 
 
 def check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
-    """Raise ``ClientError`` if nobody could have these ranges of slots, whoever else is there."""
+    """Raise ``ClientError`` if these ranges of slots are invalid for any consumer."""
     if not ranges:
         raise _refused("a consumer of a sticky subscription has to name some")
     for first, last in ranges:

@@ -2,7 +2,7 @@
 
 Keys are hashed to slots, and each slot has an owner, as a selector says. When consumers come or
 go, slots move; then a slot *drains*: its new owner gets nothing of it while an earlier one holds
-entries of it that are not acknowledged. Here that is one rule, whatever happened before: the
+entries of it that are not acknowledged. This is one rule, independent of history: the
 pending entries of a slot are all at one consumer, its holder, and only the holder may get more.
 
 An entry that cannot go out (its owner has no room, its slot drains, an earlier entry of its slot

@@ -1,7 +1,7 @@
 """What Exclusive and Failover share: one consumer receives, and nothing is owned by it.
 
-Who is active gets all entries in order; a change of it, or a redelivery, begins again behind the
-cursor. So nothing is ever put aside or kept to be delivered again.
+The active consumer gets all entries in order. When another one becomes active, or asks for
+redelivery, dispatch starts again behind the cursor, so entries never have to wait here.
 """
 
 from __future__ import annotations

@@ -63,14 +63,7 @@ class Registry(SubscriptionRegistry, Protocol):
         """The last consumer of one left."""
 
     async def delete(self, subscription: Subscription) -> None:
-        """Delete one, durably. The caller holds its ``changing``."""
-
-
-class Termination(Protocol):
-    """Tells consumers when they have acknowledged all of a terminated topic."""
-
-    def acknowledged(self, subscription: Subscription) -> None:
-        """A cursor moved."""
+        """Delete one, durably. The caller holds ``members.changing``."""
 
 
 class ReadBudget(Protocol):
@@ -110,7 +103,7 @@ class StoredTopic(AnyTopic, Protocol):
 
     @property
     def delayed(self) -> DelayedDelivery:
-        """Which entries are not due."""
+        """Which entries are delayed."""
 
     @property
     def entries(self) -> StoredEntries:
@@ -119,7 +112,3 @@ class StoredTopic(AnyTopic, Protocol):
     @property
     def registry(self) -> Registry:
         """Where they are created and deleted."""
-
-    @property
-    def termination(self) -> Termination:
-        """The end of the topic."""

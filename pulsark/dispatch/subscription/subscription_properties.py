@@ -6,10 +6,15 @@ cursor under Pulsar's name for it. No client sees it as a property, or can set i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pulsark.runtime import new_done
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pulsark.storage.cursor.cursor import Cursor
 
 _REPLICATED = "pulsar.replicated.subscription"
 
@@ -24,6 +29,45 @@ def given_properties(stored: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in stored.items() if key != _REPLICATED}
 
 
-def is_replicated(stored: Mapping[str, str]) -> bool:
-    """The flag, from the properties of a cursor."""
-    return _REPLICATED in stored
+class CursorProperties:
+    """Those of a subscription with a cursor."""
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """What a client gave."""
+        return given_properties(self._cursor.properties)
+
+    @property
+    def replicated(self) -> bool:
+        """The flag."""
+        return _REPLICATED in self._cursor.properties
+
+    async def replace(self, given: Mapping[str, str]) -> None:
+        """Replace what a client gave, durably."""
+        await self._keep(cursor_properties(given, replicated=self.replicated))
+
+    async def set_replicated(self, replicated: bool) -> None:
+        """Set the flag, durably."""
+        if replicated != self.replicated:
+            await self._keep(cursor_properties(self.given, replicated=replicated))
+
+    async def _keep(self, properties: Mapping[str, str]) -> None:
+        durable, done = new_done()
+        self._cursor.set_properties(properties, done)
+        await durable
+
+
+@dataclass(frozen=True, slots=True)
+class UnstoredProperties:
+    """Those of a subscription without a cursor, which last as long as it does."""
+
+    given: Mapping[str, str]
+    replicated: bool = False
+
+    async def set_replicated(self, replicated: bool) -> None:
+        """Ignored: there is no state to replicate."""

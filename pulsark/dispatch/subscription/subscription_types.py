@@ -22,6 +22,7 @@ from pulsark.limits import LOOK_AHEAD_ENTRIES_MAX
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.model.members import Members
     from pulsark.wire.topic_name import TopicName
 
 
@@ -40,16 +41,27 @@ def new_type(spec: TypeSpec, topic: TopicName, settings: Settings) -> Subscripti
     return KeyShared(_selector(spec, settings), partial(look_ahead, settings), ordered=ordered)
 
 
-def check_change(name: str, current: SubscriptionType, spec: TypeSpec, wanted: TypeSpec) -> None:
-    """Raise ``ClientError`` if a subscription may not change its type because it is in use."""
-    if not current.consumer_count:
-        return
-    message = (
-        f"Subscription {name} is of type {spec}, not {wanted}; close its consumers to change that"
-    )
-    if current.active is not None:
-        raise PlaceTakenError(ServerError.ConsumerBusy, message, current.active)
-    raise ClientError(ServerError.ConsumerBusy, message)
+def change_type(
+    name: str, members: Members, spec: TypeSpec, topic: TopicName, settings: Settings
+) -> bool:
+    """Change the type of the subscription ``name``, unless it is of that type already.
+
+    Returns whether it was changed. With consumers connected it cannot be: ``ClientError``.
+    """
+    current = members.type
+    if members.spec == spec:
+        return False
+    if current.consumer_count:
+        message = (
+            f"Subscription {name} is of type {members.spec}, not {spec}; "
+            "close its consumers to change that"
+        )
+        if current.active is not None:
+            raise PlaceTakenError(ServerError.ConsumerBusy, message, current.active)
+        raise ClientError(ServerError.ConsumerBusy, message)
+    members.type = new_type(spec, topic, settings)
+    members.spec = spec
+    return True
 
 
 def _selector(spec: TypeSpec, settings: Settings) -> Selector:

@@ -10,8 +10,6 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.policies.policies import TopicPolicies
     from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
@@ -20,10 +18,9 @@ NO_LIMIT = sys.maxsize
 
 
 class Waking(Protocol):
-    """The subscription, as far as it matters here."""
+    """The dispatcher, as far as it matters here."""
 
-    @property
-    def schedule_pump(self) -> Callable[[], None]:
+    def schedule_pump(self) -> None:
         """Look again at what can be sent."""
 
     def wake(self, consumer: Consumer) -> None:
@@ -31,28 +28,28 @@ class Waking(Protocol):
 
 
 class Unacked:
-    """That of one subscription. Who delivers adds to ``messages``, for every entry."""
+    """That of one subscription. `Deliveries` adds to ``messages``, for every entry."""
 
     __slots__ = (
         "_broker",
+        "_dispatcher",
         "_held_for_broker",
         "_limit",
         "_over_limit",
-        "_subscription",
         "blocked",
         "consumer_limit",
         "messages",
         "watched_from",
     )
 
-    def __init__(self, subscription: Waking) -> None:
+    def __init__(self, dispatcher: Waking) -> None:
         self.messages = 0
         self.blocked = False
         """Whether dispatch stands still because there are too many."""
         self.consumer_limit = NO_LIMIT
         self.watched_from = NO_LIMIT
         """From so many on ``update`` has to know."""
-        self._subscription = subscription
+        self._dispatcher = dispatcher
         self._limit = NO_LIMIT
         self._over_limit = False
         self._held_for_broker = False
@@ -82,7 +79,7 @@ class Unacked:
 
     def _unblock(self, consumer: Consumer) -> None:
         consumer.blocked = False
-        self._subscription.wake(consumer)
+        self._dispatcher.wake(consumer)
 
     def update(self) -> None:
         """See whether there are too many, or not any more."""
@@ -94,12 +91,12 @@ class Unacked:
             self._broker.report(self)
         blocked = self._over_limit or self._held_for_broker
         if self.blocked and not blocked:
-            self._subscription.schedule_pump()
+            self._dispatcher.schedule_pump()
         self.blocked = blocked
 
     def hold_for_broker(self, held: bool) -> None:
         """All subscriptions together have too many, or not any more."""
         self._held_for_broker = held
         if self.blocked and not held and not self._over_limit:
-            self._subscription.schedule_pump()
+            self._dispatcher.schedule_pump()
         self.blocked = held or self._over_limit

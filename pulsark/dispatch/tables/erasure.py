@@ -138,7 +138,7 @@ class Erasure:
             until + self._settings.tableVacuumRetentionHours * 3_600_000 if left else 0,
             deleted,
             segments,
-            sum(len(s.consumers) for topic in topics for s in topic.subscriptions.values()),
+            sum(s.type.consumer_count for topic in topics for s in topic.subscriptions.values()),
             await self._sealing.tables.roots.away(record)
             if record is not None and record.attached
             else (),
@@ -197,7 +197,7 @@ class _Rewriting:
             self.files += len(part)
             _forget_content(topic)
             for subscription in topic.subscriptions.values():
-                subscription.erased(acks)
+                subscription.acks.from_others(acks)
 
     def _topic_of(self, ledger_id: int) -> Topic | None:
         for topic in self._topics:

@@ -136,7 +136,7 @@ class Backlog:
         through = self._topic.arrivals.older_than(seconds)
         behind = [s for s in subscriptions if s.mark_delete < through]
         for subscription in behind:
-            subscription.expire(through)
+            subscription.acks.expire(through)
         return bool(behind)
 
     # -- quotas ---
@@ -179,4 +179,4 @@ class Backlog:
 
     def _evict(self, through: Position) -> None:
         for subscription in self.subscriptions:
-            subscription.pass_over(through)
+            subscription.acks.pass_over(through)

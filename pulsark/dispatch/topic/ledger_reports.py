@@ -55,7 +55,7 @@ class LedgerReports:
                 subscription.dispatcher.published(ledger_id, first_entry_id, contexts)
         else:
             for subscription in topic.subscriptions.values():
-                subscription.schedule_pump()
+                subscription.dispatcher.schedule_pump()
 
     def append_failed(self, contexts: list[Entry], error: Exception) -> None:
         """Entries were not confirmed; whether they are stored is unknown.
@@ -90,7 +90,7 @@ class LedgerReports:
             return
         self._cache.clear()  # they are missing in its window
         for subscription in topic.subscriptions.values():
-            subscription.schedule_pump()
+            subscription.dispatcher.schedule_pump()
 
     def ledgers_attached(self, infos: Sequence[LedgerInfo]) -> None:
         """Whole ledgers are at the end now; consumers read them from the table."""
@@ -102,7 +102,7 @@ class LedgerReports:
             topic.arrivals.stored(infos[-1].ledger_id, infos[-1].entries - 1)
         self._cache.clear()  # its window ends before them
         for subscription in topic.subscriptions.values():
-            subscription.schedule_pump()
+            subscription.dispatcher.schedule_pump()
 
     def ledger_closed(self) -> None:
         """A ledger is complete: perhaps it is of no more use."""

@@ -60,8 +60,6 @@ class NonPersistentTopic:
         self.subscriptions = self.registry.by_name
         self.closed = False
         self.is_leaving = False
-        self.dispatching_ms = 0
-        """The time of what is being delivered."""
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
@@ -97,9 +95,9 @@ class NonPersistentTopic:
         self.messages_in += entry.messages
         self.bytes_in += len(entry.data)
         if not entry.marker and self.subscriptions:
-            self.dispatching_ms = self.clock.now_ms()
+            now_ms = self.clock.now_ms()
             for subscription in self.subscriptions.values():
-                subscription.dispatch(entry)
+                subscription.dispatch(entry, now_ms)
 
     def flush(self) -> None:
         """Answer what was published."""

@@ -56,14 +56,14 @@ class TopicRetention:
         topic.entries.trimmed()
         topic.delayed.trimmed()
         for subscription in topic.subscriptions.values():
-            subscription.trimmed(topic.ledger.record.trimmed)
+            subscription.acks.trimmed(topic.ledger.record.trimmed)
 
     async def truncate(self) -> None:
         """Acknowledge everything for all subscriptions, and delete all ledgers but an open one."""
         topic = self._topic
         last = topic.ledger.last_confirmed
         for subscription in topic.subscriptions.values():
-            subscription.pass_over(last)
+            subscription.acks.pass_over(last)
         if topic.deduplication is not None:
             topic.deduplication.save(last)
         await topic.cursors.sync()  # before anything is deleted

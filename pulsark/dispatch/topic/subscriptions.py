@@ -64,10 +64,10 @@ class TopicSubscriptions:
         return subscription
 
     async def delete(self, subscription: Subscription) -> None:
-        """Delete a subscription, durably. The caller holds its ``changing``."""
+        """Delete a subscription, durably. The caller holds ``members.changing``."""
         self._topic.touch()
         self._drop(subscription)
-        subscription.close_consumers()
+        subscription.members.close_all()
         if subscription.cursor.durable:
             await self._topic.cursors.delete(subscription.name)
 
@@ -75,7 +75,7 @@ class TopicSubscriptions:
         """The last consumer left: what a reader leaves behind goes away."""
         self._topic.touch()
         subscription.idle_since = self._topic.last_used
-        if not subscription.cursor.durable and not subscription.changing.locked():
+        if not subscription.cursor.durable and not subscription.members.changing.locked():
             self._drop(subscription)
 
     def _drop(self, subscription: Subscription) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Termination:
-    """Terminates one topic, and tells consumers once they have acknowledged all of it."""
+    """Terminates one topic. Subscriptions tell consumers that have acknowledged all of it."""
 
     def __init__(
         self,
@@ -32,12 +32,5 @@ class Termination:
         for producer in list(self._producers.values()):
             producer.connection.close_producer(producer)
         for subscription in self._subscriptions.values():
-            self.acknowledged(subscription)
+            subscription.members.announce_end()
         return last
-
-    def acknowledged(self, subscription: Subscription) -> None:
-        """A cursor moved, perhaps to the end."""
-        if self._ledger.is_terminated and subscription.cursor.backlog() == 0:
-            for consumer in subscription.consumers:
-                if consumer.greeted:  # else it hears it with the greeting
-                    consumer.connection.send_end_of_topic(consumer)

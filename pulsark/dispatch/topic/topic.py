@@ -252,7 +252,7 @@ class Topic:
     @property
     def delayed_index_bytes(self) -> int:
         """Memory for knowing when delayed messages are due, and for whom."""
-        held_back = sum(s.delayed_index_bytes for s in self.subscriptions.values())
+        held_back = sum(s.dispatcher.held_back.memory_bytes for s in self.subscriptions.values())
         return self.delayed.tracker.memory_bytes + held_back
 
     @property
@@ -267,7 +267,7 @@ class Topic:
         self.closed = True
         self._admission.disconnect()
         for subscription in list(self.subscriptions.values()):
-            subscription.close_consumers()
+            subscription.members.close_all()
             subscription.close()
 
     async def close(self) -> None:

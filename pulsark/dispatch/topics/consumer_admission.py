@@ -93,7 +93,7 @@ class Subscribing:
             else:
                 subscription.check_joinable(durable=request.durable)
             try:
-                async with subscription.changing:
+                async with subscription.members.changing:
                     return await self._join(client, request, subscription, spec)
             except SubscriptionClosedError:
                 continue  # it was deleted while this one waited
@@ -131,24 +131,24 @@ class Subscribing:
         subscription: AnySubscription,
         spec: TypeSpec,
     ) -> Consumer:
-        """Add a consumer, all or nothing. The caller holds ``subscription.changing``.
+        """Add a consumer, all or nothing. The caller holds ``subscription.members.changing``.
 
         ``SubscriptionClosedError``: whatever was awaited, the subscription is not there any more.
         """
-        subscription.check_admits()
+        subscription.members.check_admits()
         if request.replicate_subscription_state and subscription.durable:
-            await subscription.set_replicated(True)
+            await subscription.properties.set_replicated(True)
         self._check_room(subscription)
         consumer = self._new_consumer(client, request, subscription, spec)
         await self._admit(subscription, consumer, spec)
         try:
             if request.start_message_rollback_duration_sec:
                 back_ms = request.start_message_rollback_duration_sec * 1000
-                await subscription.rollback(self._clock.now_ms() - back_ms)
+                await subscription.seeking.rollback(self._clock.now_ms() - back_ms)
             subscription.topic.check_open()
-            subscription.check_admits()
+            subscription.members.check_admits()
         except BaseException:
-            subscription.remove_consumer(consumer)
+            subscription.remove_consumers((consumer,))
             raise
         return consumer
 
@@ -190,7 +190,7 @@ class Subscribing:
                 if await error.holder.connection.probe() and not error.holder.closed:
                     raise
                 subscription.topic.check_open()
-                subscription.remove_consumer(error.holder)
+                subscription.remove_consumers((error.holder,))
 
     @contextmanager
     def _place_in_topic(self, topic: AnyTopic) -> Iterator[None]:

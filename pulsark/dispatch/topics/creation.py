@@ -186,8 +186,8 @@ class TopicCreation:
                         await topic.registry.create(
                             one.name,
                             LATEST,
-                            dict(one.properties),
+                            dict(one.properties.given),
                             durable=True,
-                            replicated=one.replicated,
+                            replicated=one.properties.replicated,
                         )
         await self._resources.partitioned_topics.update(name, partitions)

@@ -89,5 +89,5 @@ def _is_in_use(topic: AnyTopic) -> bool:
     return any(
         consumer.schema_type is not SchemaType.AUTO_CONSUME
         for subscription in topic.subscriptions.values()
-        for consumer in subscription.consumers
+        for consumer in subscription.type.consumers
     )

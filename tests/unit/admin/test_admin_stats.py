@@ -129,7 +129,7 @@ def busy(api: AdminApi) -> AdminApi:
     producer.messages_in, producer.bytes_in = 12, 400
     subscription = consumer.subscription
     subscription.flow(consumer, 3, api.clock.now_ms())
-    subscription.pump()
+    subscription.dispatcher.pump()
     return api
 
 

@@ -68,7 +68,7 @@ def test_a_consumer_turns_the_replicated_flag_on_and_never_off(api: AdminApi) ->
         request.request_id = 1
         request.replicate_subscription_state = asked
         consumer = api.run(api.broker.subscribing.subscribe(FakeClient(), request))
-        consumer.subscription.remove_consumer(consumer)
+        consumer.subscription.remove_consumers((consumer,))
         assert stats(api)["isReplicated"] is shown
 
 

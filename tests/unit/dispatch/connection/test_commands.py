@@ -104,7 +104,7 @@ async def test_statistics_of_a_consumer(broker) -> None:
     assert answer.connectedSince.endswith("Z")
     consumer = client.connection.attached.consumers[1]
     assert consumer.connected_since_ms <= consumer.last_consumed_ms <= consumer.last_acked_ms
-    assert consumer.subscription.last_consumed_ms == consumer.last_consumed_ms > 0
+    assert consumer.subscription.members.sent().last_ms == consumer.last_consumed_ms > 0
     client.send(request("CONSUMER_STATS", consumer_id=2, request_id=8))
     answer = (await client.take(Command.CONSUMER_STATS_RESPONSE)).consumerStatsResponse
     assert answer.error_code == ServerError.ConsumerNotFound

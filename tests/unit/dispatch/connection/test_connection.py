@@ -137,7 +137,7 @@ async def test_a_lost_connection_leaves_no_consumer_that_was_being_rolled_back(b
         await asyncio.sleep(0.01)
         other.hang_up()
         await asyncio.sleep(0.01)
-    assert not broker.broker.topics.get_loaded(NAME).subscriptions["s"].consumers
+    assert not broker.broker.topics.get_loaded(NAME).subscriptions["s"].type.consumers
 
 
 @scenario()
@@ -147,7 +147,7 @@ async def test_of_a_subscriber_and_an_unsubscribe_the_first_one_wins(broker) -> 
     assert await client.subscribe(TOPIC) == 0
     await client.received(2)
     subscription = broker.broker.topics.get_loaded(NAME).subscriptions["s"]
-    async with subscription.changing:
+    async with subscription.members.changing:
         other.send(other.subscribe_command(TOPIC))
         await asyncio.sleep(0.01)
         leave = Command(type=Command.UNSUBSCRIBE)
@@ -212,7 +212,7 @@ async def test_nobody_is_admitted_to_a_subscription_that_is_deleted_meanwhile(
             first.send(leave)
             assert await first.outcome() == 0
         await is_served_or_told(broker, other, topic)
-        assert not subscription.consumers
+        assert not subscription.type.consumers
         first.hang_up()
         other.hang_up()
 
@@ -233,8 +233,8 @@ async def test_who_comes_while_a_subscription_is_deleted_gets_a_new_one(
         other.send(other.subscribe_command(topic, kind=SHARED))
         assert await other.outcome() == 0
         await task
-        assert not subscription.consumers
-        assert other.connection.attached.consumers[1] in found.subscriptions["s"].consumers
+        assert not subscription.type.consumers
+        assert other.connection.attached.consumers[1] in found.subscriptions["s"].type.consumers
         assert found.subscriptions["s"] is not subscription
 
 
@@ -244,16 +244,16 @@ async def test_a_subscription_that_somebody_joins_is_not_deleted_as_unused(broke
     assert await client.subscribe(TOPIC) == 0
     await client.close()
     subscription = broker.broker.topics.get_loaded(NAME).subscriptions["s"]
-    await subscription.changing.acquire()
+    await subscription.members.changing.acquire()
     other.send(other.subscribe_command(TOPIC))
     await asyncio.sleep(0.01)
     deletion = asyncio.create_task(subscription.delete())
     await asyncio.sleep(0)
-    subscription.changing.release()
+    subscription.members.changing.release()
     assert await other.outcome() == 0
     with pytest.raises(ClientError, match="has active connected consumers"):
         await deletion
-    assert subscription.consumers
+    assert subscription.type.consumers
 
 
 @scenario()
@@ -262,7 +262,7 @@ async def test_nobody_joins_a_topic_that_is_unloaded_meanwhile(broker) -> None:
     await client.produce(TOPIC, 2)
     assert await client.subscribe(TOPIC, kind=SHARED) == 0
     subscription = broker.broker.topics.get_loaded(NAME).subscriptions["s"]
-    async with subscription.changing:
+    async with subscription.members.changing:
         other.send(other.subscribe_command(TOPIC, kind=SHARED))
         await asyncio.sleep(0.01)
         await broker.broker.topics.unload(NAME)
@@ -390,7 +390,7 @@ async def test_seek_and_close_from_the_other_side_leave_one_consumer(broker) -> 
     again = await client.subscribe(TOPIC)
     assert again == 0
     assert await client.received(1) == ids[2:]
-    assert len(broker.broker.topics.get_loaded(NAME).subscriptions["s"].consumers) == 1
+    assert len(broker.broker.topics.get_loaded(NAME).subscriptions["s"].type.consumers) == 1
 
 
 # -- acknowledgements --------------------------------------------------------------------------
@@ -611,7 +611,7 @@ async def test_a_read_that_fails_is_tried_again_and_said_once(
     topic.entries.cache.clear()
     read, failures = topic.ledger.read, [error] * 3
     said: list[str] = []
-    dispatch_log = logging.getLogger("pulsark.dispatch.subscription.dispatcher")
+    dispatch_log = logging.getLogger("pulsark.dispatch.subscription.storage_read")
     dispatch_log.addFilter(told := lambda record: said.append(record.getMessage()))
 
     async def sometimes(*args: Any) -> Any:
@@ -652,7 +652,7 @@ async def test_a_bug_in_one_command_ends_that_connection_only(broker) -> None:
     client.flow(1)
     subscription.flow = flow
     assert client.transport.closed
-    assert not subscription.consumers
+    assert not subscription.type.consumers
     assert await other.subscribe(TOPIC) == 0
 
 
@@ -806,7 +806,7 @@ async def test_a_closed_consumer_is_dropped_at_once_although_output_waits(broker
     assert await client.subscribe(TOPIC) == 0
     client.send_bytes(publish(99, 0, b"x"))
     assert client.transport.closed
-    assert not broker.broker.topics.get_loaded(NAME).subscriptions["s"].consumers
+    assert not broker.broker.topics.get_loaded(NAME).subscriptions["s"].type.consumers
     assert await other.subscribe(TOPIC) == 0
 
 

@@ -183,10 +183,12 @@ def check_subscriptions(broker: BrokerInMemory) -> None:
     """What must be true whenever nothing is under way."""
     for topic in broker.broker.topics.loaded():
         for subscription in topic.subscriptions.values():
-            held_by = [p for c in subscription.consumers for p in c.pending]
+            held_by = [p for c in subscription.type.consumers for p in c.pending]
             assert len(held_by) == len(set(held_by))
-            assert subscription.unacked.messages == sum(c.unacked for c in subscription.consumers)
-            for consumer in subscription.consumers:
+            assert subscription.dispatcher.unacked.messages == sum(
+                c.unacked for c in subscription.type.consumers
+            )
+            for consumer in subscription.type.consumers:
                 assert consumer.connection.is_open
                 assert consumer.connection.attached.consumers[consumer.consumer_id] is consumer
                 assert consumer.unacked == sum(consumer.pending.values())
@@ -200,7 +202,7 @@ async def check_delivery(broker: BrokerInMemory) -> None:
             continue
         assert all(s.cursor.durable for s in topic.subscriptions.values()), "a reader's is left"
         for name, subscription in list(topic.subscriptions.items()):
-            assert not subscription.consumers
+            assert not subscription.type.consumers
             state = subscription.cursor.state
             unacked = [
                 Position(info.ledger_id, entry_id)

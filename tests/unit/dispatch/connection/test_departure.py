@@ -9,7 +9,7 @@ import pytest
 
 from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.model.subscription_type import SubType
-from pulsark.dispatch.subscription.dispatcher import READ_ENTRIES
+from pulsark.dispatch.subscription.reader import READ_ENTRIES
 from pulsark.limits import CONSUMERS_LEAVING_AT_ONCE_MAX, CONSUMERS_TOLD_AT_ONCE_MAX, TURN_SECONDS
 from pulsark.wire.position import Position
 from tests.support.broker_clients import (
@@ -61,7 +61,7 @@ def test_many_consumers_leave_some_in_each_turn(kind: int, domain: str) -> None:
         assert count[0] == 101
         most = max(before - after for before, after in pairwise(count))
         assert most <= STEPS_PER_TURN * CONSUMERS_LEAVING_AT_ONCE_MAX
-        assert subscription.consumers == [other.connection.attached.consumers[1]]
+        assert subscription.type.consumers == [other.connection.attached.consumers[1]]
 
     run()
 
@@ -97,7 +97,7 @@ def test_very_many_entries_are_given_back_some_in_each_turn(sub_type, how, monke
         assert bench.taken() == []  # not before all wait
         # Somebody acknowledges one that is on its way, and one that waits.
         acked = [Position(LEDGER, 0), Position(LEDGER, count - 1)]
-        bench.subscription.acknowledge([(p, None, None) for p in acked], lambda _: None)
+        bench.subscription.acks.from_others([(p, None, None) for p in acked], lambda _: None)
         if how == "leaves, and a seek":
             bench.subscription.dispatcher.rewind()
         most = 0

@@ -53,9 +53,9 @@ def left_behind(broker: BrokerInMemory) -> list[object]:
         found += topic._admission.waiting
         found += [topic._admission._holder] if topic._admission._holder else []
         for subscription in topic.subscriptions.values():
-            found += subscription.consumers
+            found += subscription.type.consumers
             if isinstance(subscription, Subscription):
-                assert not subscription.unacked.messages
+                assert not subscription.dispatcher.unacked.messages
     for feed in broker.broker.topic_feeds._feeds.values():
         for selection in feed._selections.values():
             found += selection.watchers

@@ -44,7 +44,7 @@ async def test_properties_of_a_subscription_are_bounded_in_bytes(broker) -> None
         client.send(command)
         assert await client.outcome() == code
     (topic,) = broker.broker.topics.loaded()
-    assert list(topic.subscriptions["s"].properties) == ["k"]
+    assert list(topic.subscriptions["s"].properties.given) == ["k"]
 
 
 # -- markers ---------------------------------------------------------------------------------------

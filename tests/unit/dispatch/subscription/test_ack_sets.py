@@ -52,7 +52,7 @@ def test_what_a_subscription_remembers_is_bounded_by_what_was_sent(where, messag
         bench.topic.cache = TopicCache(CacheBudget(0))
     words = words_of_mask(full_mask(2 * LARGE) - 1)
     subscription, consumer = bench.subscription, bench.consumers["a"]
-    subscription.ack(consumer, [(P, words, 2 * LARGE)], None, 0)
+    subscription.acks.individual(consumer, [(P, words, 2 * LARGE)], None, 0)
     believed = messages > 1 and where != "nowhere"
     assert (subscription.cursor.state.ack_set_of(P) is not None) is believed
 
@@ -63,7 +63,7 @@ def test_a_cumulative_one_that_cannot_be_is_refused() -> None:
     bench.publish(3)
     words = words_of_mask(full_mask(LARGE))
     with pytest.raises(ClientError, match=f"has {len(words)} words"):
-        bench.subscription.ack_cumulative(bench.consumers["a"], P, words, None, 0)
+        bench.subscription.acks.cumulative(bench.consumers["a"], P, words, None, 0)
     assert bench.subscription.backlog == 3
 
 

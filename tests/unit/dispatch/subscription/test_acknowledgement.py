@@ -213,7 +213,7 @@ async def test_acks_in_part_count_towards_what_is_unacknowledged(
     assert (await client.deliveries() + await other.deliveries())[0].message.ack_set == [0b1100]
     assert await other.ack(place) == 0
     assert consumer.unacked == other.connection.attached.consumers[1].unacked == 0
-    assert consumer.subscription.unacked.messages == 0
+    assert consumer.subscription.dispatcher.unacked.messages == 0
 
 
 @pytest.mark.command("CONSUMER_STATS")
@@ -237,7 +237,7 @@ async def test_the_rate_of_acknowledgements_counts_messages_once(
         ((10**9, 0), (), 6),
     ]:
         assert await client.ack(place, ack_set=words) == 0
-        assert consumer.messages_acked == consumer.subscription.messages_acked == acked
+        assert consumer.messages_acked == consumer.subscription.totals.messages_acked == acked
 
 
 # -- what an ack may name -----------------------------------------------------------------------

@@ -80,7 +80,7 @@ async def test_the_same_consumer_again_is_a_success_and_while_it_comes_not_ready
         assert await client.outcome() == ServerError.ServiceNotReady
     assert await client.outcome() == 0
     assert await client.subscribe(TOPIC) == 0
-    assert len(topic(broker).subscriptions["s"].consumers) == 1
+    assert len(topic(broker).subscriptions["s"].type.consumers) == 1
     assert await entries(client) == [0]
     # After a failure the number is free.
     other = Client(broker)
@@ -372,10 +372,10 @@ async def test_metadata_and_properties_of_a_subscriber(broker) -> None:
     late.subscribe.subscription_properties.add(key="made", value="later")
     client.send(late)
     assert await client.outcome() == 0
-    assert topic(broker).subscriptions["s"].properties == {"made": "first"}
+    assert topic(broker).subscriptions["s"].properties.given == {"made": "first"}
     await broker.restart()
     assert await Client(broker).subscribe(TOPIC) == 0
-    assert topic(broker).subscriptions["s"].properties == {"made": "first"}
+    assert topic(broker).subscriptions["s"].properties.given == {"made": "first"}
 
 
 # -- messages -----------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ async def test_what_was_expired_or_skipped_does_not_come_later(broker) -> None:
     assert await client.subscribe(TOPIC, kind=SHARED) == 0
     ids = await producer.delayed(10, 10, 10)
     await asyncio.sleep(0.1)
-    topic_of(broker).subscriptions["s"].expire(Position(*ids[1]))
+    topic_of(broker).subscriptions["s"].acks.expire(Position(*ids[1]))
     assert shown(broker)["msgDelayed"] == 1
     assert [place for _, place, _ in await arrivals(client, 20)] == [ids[2]]
 
@@ -387,7 +387,7 @@ def test_what_was_trimmed_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         places = await producer.delayed(*[1000] * 35)
         topic = topic_of(broker)
         last = places[29]
-        topic.subscriptions["s"].expire(Position(*last))
+        topic.subscriptions["s"].acks.expire(Position(*last))
         await asyncio.sleep(0.1)
         await topic.ledger.trim(Position(last[0] + 1, 0))
         topic.retention.trimmed()

@@ -76,7 +76,7 @@ def test_a_delayed_message_that_expires_is_never_delivered(
         assert await arrivals(client, 400) == []
         stats = shown(broker)
         assert (stats["msgBacklog"], stats["msgDelayed"]) == (0, 0)
-        assert topic_of(broker).subscriptions["s"].entries_expired == 20
+        assert topic_of(broker).subscriptions["s"].totals.entries_expired == 20
         assert topic_of(broker).delayed.tracker.memory_bytes == 0
         assert buckets_listed(broker) == 0
         fresh = await producer.publish(1, publish_time=now_ms(), deliver_at_time=now_ms() + 5000)

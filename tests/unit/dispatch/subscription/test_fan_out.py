@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pulsark.dispatch.subscription.dispatcher import READ_ENTRIES
+from pulsark.dispatch.subscription.reader import READ_ENTRIES
 from pulsark.limits import SUBSCRIPTIONS_AT_ONCE_MAX, TURN_SECONDS
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, scenario
 from tests.support.ticking_clock import TickingClock, use_queue_of
@@ -32,7 +32,7 @@ async def progress(broker: BrokerInMemory) -> list[int]:
     sent, quiet = [0], 0
     while quiet < 20:
         await asyncio.sleep(0)
-        sent.append(sum(s.entries_out for s in topic.subscriptions.values()))
+        sent.append(sum(s.members.sent().entries for s in topic.subscriptions.values()))
         quiet = 0 if len(broker.broker.run_queue) or sent[-1] != sent[-2] else quiet + 1
     return sent
 

@@ -279,7 +279,7 @@ async def test_who_comes_after_the_end_is_told_at_once(broker) -> None:
     assert await client.subscribe(TOPIC, "late", consumer_id=3, **latest) == 0
     told = await client.take(Command.REACHED_END_OF_TOPIC)
     assert told.reachedEndOfTopic.consumer_id == 3
-    topic.subscriptions["early"].pass_over(topic.ledger.last_confirmed)
+    topic.subscriptions["early"].acks.pass_over(topic.ledger.last_confirmed)
     told = await client.take(Command.REACHED_END_OF_TOPIC)
     assert told.reachedEndOfTopic.consumer_id == 2
     await broker.broker.topics.unload(NAME)
@@ -302,12 +302,12 @@ async def test_clients_that_do_not_know_of_the_end_are_not_told(broker) -> None:
     await topic.termination.terminate()
     client.send(client.ack_command(position))
     await asyncio.sleep(0.01)
-    assert topic.subscriptions["s"].at_end
+    assert topic.subscriptions["s"].backlog == 0
     latest = {"initialPosition": pb.CommandSubscribe.Latest}
     assert await client.subscribe(TOPIC, "late", consumer_id=2, **latest) == 0
     await asyncio.sleep(2)
     assert not client.has(Command.REACHED_END_OF_TOPIC)
-    assert [len(s.consumers) for s in topic.subscriptions.values()] == [1, 1]
+    assert [len(s.type.consumers) for s in topic.subscriptions.values()] == [1, 1]
 
 
 @pytest.mark.command("GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE")

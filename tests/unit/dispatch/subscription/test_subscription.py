@@ -125,10 +125,10 @@ def test_shared_counts_only_redeliveries_that_were_asked_for() -> None:
     bench.publish(2)
     bench.taken()
     bench.subscription.redeliver(consumer, [Position(LEDGER, 1), Position(LEDGER, 99)], None)
-    bench.subscription.pump()
+    bench.subscription.dispatcher.pump()
     assert bench.taken() == [("a", 1, 1)]
     bench.subscription.redeliver(consumer, None, None)
-    bench.subscription.pump()
+    bench.subscription.dispatcher.pump()
     assert bench.taken() == [("a", 0, 1), ("a", 1, 2)]
 
 
@@ -155,7 +155,7 @@ def test_one_ack_may_name_many_entries_of_another_consumer_and_twice() -> None:
     bench.flow("a", 300)
     bench.publish(300)
     bench.ack("b", *range(200), *range(200), 999)
-    assert owner.unacked == bench.subscription.unacked.messages == 100
+    assert owner.unacked == bench.subscription.dispatcher.unacked.messages == 100
     assert min(owner.pending) == Position(LEDGER, 200)
 
 
@@ -181,7 +181,7 @@ def test_nothing_goes_out_while_dispatch_is_held(kind: SubType) -> None:
         bench.publish(2)
         bench.flow("a", 1)
         assert bench.taken() == []
-    bench.subscription.pump()
+    bench.subscription.dispatcher.pump()
     assert [e for _, e, _ in bench.taken()] == [0, 1]
 
 
@@ -193,7 +193,7 @@ def test_a_consumer_that_becomes_active_because_another_one_came_gets_its_messag
     bench.publish(2)
     assert bench.taken() == [("c", 0, 0), ("c", 1, 0)]
     bench.connect("a")  # of a, b and c the second one is active
-    bench.subscription.pump()
+    bench.subscription.dispatcher.pump()
     assert bench.taken() == [("b", 0, 0), ("b", 1, 0)]
 
 
@@ -215,7 +215,7 @@ def test_limits_that_are_lifted_let_everybody_go_on() -> None:
         max_unacked_messages_per_subscription=0,
     )
     bench.subscription.policies_changed()
-    bench.subscription.pump()
+    bench.subscription.dispatcher.pump()
     assert [e for _, e, _ in bench.taken()] == [3, 4, 5, 6, 7, 8]
 
 
@@ -224,7 +224,7 @@ def test_cumulative_ack_is_refused_on_shared() -> None:
     consumer = bench.connect("a")
     bench.publish(2)
     with pytest.raises(ClientError) as refused:
-        bench.subscription.ack_cumulative(consumer, Position(LEDGER, 1), None, None, 0)
+        bench.subscription.acks.cumulative(consumer, Position(LEDGER, 1), None, None, 0)
     assert refused.value.code == ServerError.NotAllowedError
     assert bench.subscription.cursor.backlog() == 2
 
@@ -245,7 +245,7 @@ def test_batch_index_acks_reach_the_consumer_again_in_part() -> None:
     consumer = bench.connect("a")
     bench.flow("a", 9)
     bench.publish(1, messages=3)
-    bench.subscription.ack(consumer, [(Position(LEDGER, 0), [0b101], 3)], None, 0)
+    bench.subscription.acks.individual(consumer, [(Position(LEDGER, 0), [0b101], 3)], None, 0)
     assert consumer.unacked == 2
     bench.leave("a")
     again = bench.connect("b")

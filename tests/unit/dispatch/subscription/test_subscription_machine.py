@@ -123,7 +123,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             while settle and self.failure is None:
                 await asyncio.sleep(0)
                 dispatcher = self.bench.subscription.dispatcher
-                if not dispatcher._pump_scheduled and dispatcher._reading is None:
+                if not dispatcher._pump_scheduled and dispatcher._read.task is None:
                     break
             return result
 
@@ -364,7 +364,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             acks.append((position, words, size if words else None))
         self.release()
         consumer = self.members[name].consumer
-        self.run(lambda: self.bench.subscription.ack(consumer, acks, None, 0))
+        self.run(lambda: self.bench.subscription.acks.individual(consumer, acks, None, 0))
 
     @precondition(lambda self: self.members and self.messages)
     @rule(data=st.data())
@@ -374,7 +374,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         consumer = self.members[name].consumer
 
         def go() -> None:
-            self.bench.subscription.ack_cumulative(consumer, through, None, None, 0)
+            self.bench.subscription.acks.cumulative(consumer, through, None, None, 0)
 
         if not self.single:
             with pytest.raises(ClientError):
@@ -414,11 +414,11 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.release()
         self.next = None
 
-        async def go() -> None:
-            with self.bench.subscription.dispatcher.hold():
-                await self.bench.subscription._move_cursor(target, None)
+        async def find(published_ms: int) -> Position:
+            return target
 
-        self.run(go)
+        self.bench.topic.ledger.find_by_publish_time = find
+        self.run(lambda: self.bench.subscription.seeking.rollback(0))
 
     def pass_over(self, through: Position) -> None:
         """Everything up to a position expires."""
@@ -426,7 +426,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             if position <= through:
                 self.acked(position)
         self.release()
-        self.run(lambda: self.bench.subscription.pass_over(through))
+        self.run(lambda: self.bench.subscription.acks.pass_over(through))
 
     # -- what always holds -------------------------------------------------------------------------
 
@@ -434,7 +434,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         subscription = self.bench.subscription
         assert subscription.backlog == len(self.unacked())
-        assert subscription.blocked_on_unacked == self.blocked
+        assert subscription.dispatcher.unacked.blocked == self.blocked
         total = 0
         for member in self.members.values():
             consumer = member.consumer
@@ -444,7 +444,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             assert consumer.pending == held
             assert consumer.unacked == sum(held.values())
             total += consumer.unacked
-        assert subscription.unacked.messages == total
+        assert subscription.dispatcher.unacked.messages == total
 
     @invariant()
     def nothing_waits_that_could_go_out(self) -> None:
@@ -457,7 +457,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 assert not [p for p in self.unacked() if self.next is None or p >= self.next]
         elif self.spec.sub_type == SubType.Shared:
             assert not free or not any(map(self.has_room, self.members.values()))
-        elif self.bench.subscription.replay_count < self.look_ahead():
+        elif self.bench.subscription.type.replay_count < self.look_ahead():
             for position in free:
                 assert self.must_wait(position), position
 
@@ -511,10 +511,12 @@ class SubscriptionMachine(RuleBasedStateMachine):
                     self.acked(position)
                 self.release()
                 self.run(
-                    lambda m=member, a=acks: self.bench.subscription.ack(m.consumer, a, None, 0)
+                    lambda m=member, a=acks: self.bench.subscription.acks.individual(
+                        m.consumer, a, None, 0
+                    )
                 )
         assert self.unacked() == []
-        assert self.bench.subscription.replay_count == 0
+        assert self.bench.subscription.type.replay_count == 0
 
 
 SETTINGS = settings(max_examples=settings().max_examples // 2, stateful_step_count=40)

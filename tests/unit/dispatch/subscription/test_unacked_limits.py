@@ -142,7 +142,7 @@ async def test_a_subscription_at_its_limit_waits_until_it_is_at_half(
         client.flow(4 if kind == SHARED else 100)
     got = [await taken(client) for client in clients]
     assert len(set(got[0] + got[1])) == 6
-    assert subscription(broker).blocked_on_unacked
+    assert subscription(broker).dispatcher.unacked.blocked
     for client in clients:
         client.flow(100)
     acked = 0
@@ -169,7 +169,7 @@ async def test_a_consumer_that_leaves_frees_its_subscription(
     assert await taken(other) == []
     await client.close()
     assert await taken(other) == ids[:4]
-    assert subscription(broker).unacked.messages == 4
+    assert subscription(broker).dispatcher.unacked.messages == 4
 
 
 # -- all subscriptions of a broker --------------------------------------------------------------
@@ -195,12 +195,12 @@ async def test_at_the_brokers_limit_those_with_much_unacknowledged_wait(
     assert await greedy.subscribe(TOPIC, kind=kind) == 0
     assert await taken(greedy) == many[:18]
     assert broker.broker.loader.unacked.total == 20
-    assert subscription(broker).blocked_on_unacked
-    assert not subscription(broker, OTHER).blocked_on_unacked
+    assert subscription(broker).dispatcher.unacked.blocked
+    assert not subscription(broker, OTHER).dispatcher.unacked.blocked
     # The other one has little, and stands still when it has more than a fifth of the limit.
     more = [await modest.publish(12 + n) for n in range(5)]
     assert await taken(modest) == more[:3]
-    assert subscription(broker, OTHER).blocked_on_unacked
+    assert subscription(broker, OTHER).dispatcher.unacked.blocked
     assert await modest.ack(*few[:2], more[0]) == 0
     assert await taken(modest) == more[3:]
     # All go on at half of the broker's limit.

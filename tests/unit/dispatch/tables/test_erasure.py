@@ -150,7 +150,7 @@ async def test_what_was_delivered_and_comes_again_comes_without_them(
     assert len(await deliveries(client)) == 3
     await broker.broker.erasure.erase([topic], ids((at[0], -1), (at[1], 0)))
     subscription = topic.subscriptions["s"]
-    (consumer,) = subscription.consumers
+    (consumer,) = subscription.type.consumers
     assert consumer.unacked == 2
     again = Client(broker)
     await again.subscribe(str(NAME), "s", kind=SHARED)

@@ -94,7 +94,7 @@ async def test_messages_that_are_too_old_count_as_acknowledged(broker) -> None:
     for name in ("s", "t"):
         found = subscription(broker, name)
         assert found.backlog == 3
-        assert (found.entries_expired, found.last_expire_ms > 0) == (150, True)
+        assert (found.totals.entries_expired, found.totals.last_expire_ms > 0) == (150, True)
     consumer = Client(broker)
     await consumer.subscribe(TOPIC)
     assert await consumer.received(3) == kept
@@ -112,8 +112,8 @@ async def test_who_has_acknowledged_further_stays_where_it_is(broker) -> None:
     ids = await client.put(10)
     consumer.send(consumer.ack_command(ids[-1], cumulative=True))
     await asyncio.sleep(TTL_CHECK)
-    assert subscription(broker, "s").entries_expired == 10
-    assert subscription(broker, "fast").entries_expired == 0
+    assert subscription(broker, "s").totals.entries_expired == 10
+    assert subscription(broker, "fast").totals.entries_expired == 0
     assert subscription(broker, "fast").mark_delete == ids[-1]
 
 
@@ -180,14 +180,18 @@ async def test_a_consumer_that_holds_expired_messages_gets_new_ones(broker) -> N
     ids = await client.put(8)
     assert await consumer.received(5) == ids[:5]
     held = subscription(broker)
-    assert held.unacked.messages == 5
+    assert held.dispatcher.unacked.messages == 5
     await asyncio.sleep(TTL_CHECK)
-    assert (held.unacked.messages, held.backlog, held.entries_expired) == (0, 0, 8)
+    assert (held.dispatcher.unacked.messages, held.backlog, held.totals.entries_expired) == (
+        0,
+        0,
+        8,
+    )
     new = await client.put(5)
     assert await consumer.received(5) == new
     consumer.send(consumer.ack_command(ids[0]))
     await asyncio.sleep(0.1)
-    assert held.unacked.messages == 5
+    assert held.dispatcher.unacked.messages == 5
 
 
 @scenario(**QUIET, ttlDurationDefaultInSeconds=100, messageExpiryCheckIntervalInMinutes=1)
@@ -231,9 +235,9 @@ async def test_the_backlog_is_exact_with_holes(broker) -> None:
     consumer.send(consumer.ack_command(ids[91], ack_set=(1,)))
     await asyncio.sleep(0.1)
     assert subscription(broker).backlog == 60
-    subscription(broker).expire(Position(*ids[50]))
+    subscription(broker).acks.expire(Position(*ids[50]))
     assert subscription(broker).backlog == 100 - 51 - 19
-    assert subscription(broker).entries_expired == 51 - 21
+    assert subscription(broker).totals.entries_expired == 51 - 21
 
 
 # -- quotas ----------------------------------------------------------------------------------------

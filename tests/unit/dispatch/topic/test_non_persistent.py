@@ -165,7 +165,7 @@ async def test_key_shared_drops_what_the_keys_consumer_cannot_take(broker) -> No
     delivered = len(await payloads(free))
     subscription = broker.broker.non_persistent.get(NAME).subscriptions["s"]
     assert 0 < delivered < 100
-    assert subscription.messages_dropped == 100 - delivered
+    assert subscription.totals.messages_dropped == 100 - delivered
 
 
 @scenario()
@@ -197,9 +197,9 @@ async def test_without_permits_messages_are_dropped_and_counted(broker) -> None:
     assert await payloads(full) == [b"3", b"4"]
     assert len(await payloads(free)) == 6
     subscriptions = broker.broker.non_persistent.get(NAME).subscriptions
-    assert subscriptions["full"].messages_dropped == 4
-    assert subscriptions["full"].consumers[0].messages_dropped == 4
-    assert subscriptions["free"].messages_dropped == 0
+    assert subscriptions["full"].totals.messages_dropped == 4
+    assert subscriptions["full"].type.consumers[0].messages_dropped == 4
+    assert subscriptions["free"].totals.messages_dropped == 0
 
 
 @pytest.mark.feature("F46")

@@ -209,10 +209,10 @@ async def test_what_a_shared_reader_holds_is_released_with_its_ledger(broker) ->
     ids = await client.produce(TOPIC, 7)
     assert await reader.received(7) == ids
     subscription = broker.broker.topics.get_loaded(NAME).subscriptions["r"]
-    (consumer,) = subscription.consumers
-    assert (subscription.unacked.messages, consumer.unacked) == (7, 7)
+    (consumer,) = subscription.type.consumers
+    assert (subscription.dispatcher.unacked.messages, consumer.unacked) == (7, 7)
     await asyncio.sleep(CHECK)
-    assert (subscription.unacked.messages, consumer.unacked) == (1, 1)
+    assert (subscription.dispatcher.unacked.messages, consumer.unacked) == (1, 1)
     assert set(consumer.pending) == {Position(*ids[6])}
 
 

@@ -34,7 +34,7 @@ async def test_only_a_readers_subscription_goes_with_its_last_consumer(broker) -
     for subscription in (durable, reader):
         topic.registry.idle(subscription)
     assert topic.subscriptions == {"d": durable}
-    assert (durable.closed, reader.closed) == (False, True)
+    assert (durable.members.closed, reader.members.closed) == (False, True)
     assert durable.idle_since == topic.last_used == topic.clock.monotonic()
 
 
@@ -47,4 +47,4 @@ async def test_a_former_subscription_does_not_take_its_successor_along(broker) -
     latter = await registry.create("r", EARLIEST, {}, durable=False)
     registry.idle(former)
     assert registry.by_name == {"r": latter}
-    assert not latter.closed
+    assert not latter.members.closed

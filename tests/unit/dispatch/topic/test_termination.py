@@ -1,4 +1,4 @@
-"""Who hears of the end of a topic."""
+"""A topic ends: its producers are closed, and its subscriptions tell their consumers."""
 
 from __future__ import annotations
 
@@ -21,33 +21,20 @@ class Ledger:
         return LAST
 
 
-def subscription(backlog: int, *consumers: Any) -> Any:
-    cursor = SimpleNamespace(backlog=lambda: backlog)
-    return SimpleNamespace(cursor=cursor, consumers=list(consumers))
-
-
-def consumer(client: FakeClient, *, greeted: bool = True) -> Any:
-    return SimpleNamespace(connection=client, greeted=greeted)
-
-
-def test_producers_are_closed_and_consumers_without_a_backlog_hear_of_the_end() -> None:
+def test_producers_are_closed_and_subscriptions_announce_the_end_once_it_has_come() -> None:
     client, ledger = FakeClient(), Ledger()
-    done, behind, new = consumer(client), consumer(client), consumer(client, greeted=False)
+    told: list[tuple[str, bool]] = []
+
+    def subscription(name: str) -> Any:
+        def announce_end() -> None:
+            told.append((name, ledger.is_terminated))
+
+        return SimpleNamespace(members=SimpleNamespace(announce_end=announce_end))
+
     topic = SimpleNamespace(remove_producer=lambda producer: None)
     producer: Any = SimpleNamespace(connection=client, topic=topic)
-    subscriptions = {"done": subscription(0, done, new), "behind": subscription(1, behind)}
+    subscriptions = {name: subscription(name) for name in "ab"}
     termination = Termination(ledger, {"p": producer}, subscriptions)  # type: ignore[arg-type]
     assert asyncio.run(termination.terminate()) == LAST
     assert client.closed == [producer]
-    assert client.ended == [done]
-
-
-def test_who_catches_up_later_hears_of_it_then_and_of_an_open_topic_never() -> None:
-    client, ledger = FakeClient(), Ledger()
-    termination = Termination(ledger, {}, {})  # type: ignore[arg-type]
-    caught_up = subscription(0, one := consumer(client))
-    termination.acknowledged(caught_up)
-    assert not client.ended
-    ledger.is_terminated = True
-    termination.acknowledged(caught_up)
-    assert client.ended == [one]
+    assert told == [("a", True), ("b", True)]

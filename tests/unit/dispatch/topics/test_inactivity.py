@@ -262,7 +262,7 @@ async def test_a_subscription_that_was_used_while_its_expiry_waited_stays(broker
     client.send(client.close_command("consumer"))
     await client.outcome()
     subscription = broker.broker.topics.get_loaded(NAME).subscriptions["s"]
-    async with subscription.changing:  # a seek, for instance
+    async with subscription.members.changing:  # a seek, for instance
         await asyncio.sleep(15 * 60)
         subscription.cursor.ack_cumulative(Position(*position))
     await asyncio.sleep(1)

@@ -1,0 +1,63 @@
+"""What statistics say of a subscription beyond its consumers: sums over them, and its backlog."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.model.consumer import Consumer
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was sent to some consumers, and when (ms since the epoch; 0: never)."""
+
+    messages: int = 0
+    entries: int = 0
+    bytes: int = 0
+    redelivered: int = 0
+    """Messages that were sent again because a client asked for it."""
+    last_ms: int = 0
+
+    def add(self, consumer: Consumer) -> None:
+        """Add what one consumer was sent."""
+        self.messages += consumer.messages_out
+        self.entries += consumer.entries_out
+        self.bytes += consumer.bytes_out
+        self.redelivered += consumer.messages_redelivered
+        self.last_ms = max(self.last_ms, consumer.last_consumed_ms)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Other counters since it was loaded, and times in ms since the epoch (0: never)."""
+
+    messages_acked: int = 0
+    messages_dropped: int = 0
+    entries_expired: int = 0
+    last_expire_ms: int = 0
+    last_flow_ms: int = 0
+    last_acked_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogStats:
+    """At one moment. All is 0 where nothing is stored."""
+
+    entries: int = 0
+    """Not acknowledged as a whole."""
+    size: int = 0
+    """Bytes behind the mark-delete position, about."""
+    delayed: int = 0
+    """Unacknowledged entries whose delivery time has not come."""
+    delayed_index_bytes: int = 0
+    """Memory for knowing which."""
+    replay: int = 0
+    """Entries that wait to be delivered again."""
+    blocked: bool = False
+    """Whether dispatch is stopped because too many messages are unacknowledged."""
+    acked_ranges: int = 0
+    """Ranges of acknowledged entries above the mark-delete position."""
+    mark_delete_ms: int = 0
+    """When the mark-delete position moved last; 0: never."""
