@@ -151,7 +151,7 @@ class Subscription:
     def _follow_active(self, before: Consumer | None) -> None:
         """If another consumer is active now, it gets everything that is not acknowledged."""
         active = self.type.active
-        if active is before:
+        if active is before or self.members.closed:
             return
         self.dispatcher.rewind()
         if self.type.sub_type != SubType.Failover:
@@ -221,10 +221,11 @@ class Subscription:
             return True
 
     def close(self) -> None:
-        """It was deleted or unloaded: stop all its activity."""
+        """It was deleted or unloaded: stop all its activity. Its consumers connect anew."""
         self.members.closed = True
         self.dispatcher.close()
         self._takeover.cancel()
+        self.members.close_all()
 
 
 def _range_count(entries: BitMap) -> int:

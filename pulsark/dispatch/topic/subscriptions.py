@@ -67,7 +67,6 @@ class TopicSubscriptions:
         """Delete a subscription, durably. The caller holds ``members.changing``."""
         self._topic.touch()
         self._drop(subscription)
-        subscription.members.close_all()
         if subscription.cursor.durable:
             await self._topic.cursors.delete(subscription.name)
 

@@ -267,7 +267,6 @@ class Topic:
         self.closed = True
         self._admission.disconnect()
         for subscription in list(self.subscriptions.values()):
-            subscription.members.close_all()
             subscription.close()
 
     async def close(self) -> None:

@@ -251,3 +251,21 @@ def test_batch_index_acks_reach_the_consumer_again_in_part() -> None:
     again = bench.connect("b")
     bench.flow("b", 9)
     assert again.permits == 7
+
+
+@pytest.mark.parametrize("kind", list(SubType)[1:])
+def test_a_subscription_that_closes_sends_nothing_to_consumers_it_closes_last(
+    kind: SubType,
+) -> None:
+    bench = Bench(kind)
+    for name in "abc":
+        bench.connect(name)
+        bench.flow(name, 100)
+    bench.publish(10)
+    bench.taken()
+    bench.connection.actives.clear()
+    bench.subscription.close()
+    assert bench.taken() == []
+    assert bench.connection.actives == []
+    assert [consumer.name for consumer in bench.connection.closed] == ["a", "b", "c"]
+    assert bench.subscription.type.consumer_count == 0
