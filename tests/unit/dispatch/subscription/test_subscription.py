@@ -269,3 +269,36 @@ def test_a_subscription_that_closes_sends_nothing_to_consumers_it_closes_last(
     assert bench.connection.actives == []
     assert [consumer.name for consumer in bench.connection.closed] == ["a", "b", "c"]
     assert bench.subscription.type.consumer_count == 0
+
+
+def test_consumers_hear_of_the_end_when_the_last_messages_are_erased() -> None:
+    bench = Bench(SubType.Shared)
+    consumer = bench.connect("a")
+    bench.flow("a", 9)
+    bench.publish(2)
+    bench.topic.ledger.is_terminated = True
+    bench.ack("a", 0)
+    assert bench.connection.ended == []
+    bench.subscription.acks.from_others([(Position(LEDGER, 1), None, None)])
+    assert bench.connection.ended == [consumer]
+    assert (consumer.pending, consumer.unacked) == ({}, 0)
+
+
+@pytest.mark.parametrize("kind", list(SubType))
+def test_a_seek_that_is_cancelled_has_moved_the_cursor_and_dispatch_goes_on(
+    loop: asyncio.AbstractEventLoop, kind: SubType
+) -> None:
+    bench = Bench(kind)
+    bench.connect("a")
+    bench.flow("a", 9)
+    bench.publish(4)
+    bench.ack("a", 0, 1, 2, 3)
+    seek = bench.subscription.seeking.to(Position(LEDGER, 2))
+    seek.send(None)  # up to where it waits for the cursor's log
+    with pytest.raises(asyncio.CancelledError):
+        seek.throw(asyncio.CancelledError)
+    assert bench.subscription.type.consumer_count == 0
+    bench.taken()
+    bench.connect("b")
+    bench.flow("b", 9)
+    assert [e for _, e, _ in bench.taken()] == [2, 3]
