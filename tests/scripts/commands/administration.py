@@ -40,7 +40,7 @@ async def unload(stage: Stage, line: Line, options: Options) -> None:
 
 
 async def terminate(stage: Stage, line: Line, options: Options) -> None:
-    await (await stage.process.broker.topics.load(_name(line))).terminate()
+    await (await stage.process.broker.topics.load(_name(line))).termination.terminate()
 
 
 async def compact(stage: Stage, line: Line, options: Options) -> None:
