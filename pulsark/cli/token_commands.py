@@ -82,7 +82,7 @@ def create(
 
 @tokens.command("show")
 def show(token: Token = "-") -> None:
-    """Print what is in a token, which nobody verifies here."""
+    """Print what is in a token, without verifying it."""
     from pulsark.cli.tokens import show_token
 
     show_token(token)

@@ -105,7 +105,7 @@ def print_token(
 
 
 def show_token(token: str) -> None:
-    """Header and claims of a token that nobody has verified."""
+    """Print the header and the claims of a token, without verifying it."""
     data = _token(token)
     try:
         header, claims = header_of(data), claims_of(data)

@@ -1,7 +1,7 @@
 """What each route needs, and the one place that asks for it.
 
 Every route says it with ``needs=``. It is asked before the body is read and before anything is
-looked up, so that nobody learns from an answer what there is. Where the body names what a request
+looked up, so that no answer tells what there is. Where the body names what a request
 is about, the route needs ``in_body`` and asks for each name itself, with ``RightsOf``.
 
 Without authorization nothing is asked.
@@ -55,7 +55,7 @@ class Rights:
 
     @property
     def owner(self) -> str | None:
-        """Whom what it makes belongs to; nobody without authorization."""
+        """The role that owns what this client makes; ``None`` without authorization."""
         if self._provider is None or self._principal is None:
             return None
         return owner_of(self._principal)
@@ -117,7 +117,7 @@ class Need:
 
 
 class InBody(Need):
-    """The route itself asks for each name in the body; everybody has to have logged in."""
+    """The route itself asks for each name in the body; each client has to log in."""
 
     def __init__(self, operation: Operation) -> None:
         super().__init__(lambda method, path: [(GeneralOperation.LOGIN, Target())])

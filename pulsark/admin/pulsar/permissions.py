@@ -1,5 +1,4 @@
-"""What roles may do. It is kept and shown; nobody is asked for a role before there is
-authorization."""
+"""What roles may do on namespaces, topics and subscriptions: shown, granted and revoked."""
 
 from __future__ import annotations
 
