@@ -179,6 +179,12 @@ FAILED_LOGINS_PER_SECOND_MAX = 10
 FAILED_LOGIN_DELAY_SECONDS = 1.0
 """That delay."""
 
+EXPIRY_LOOKED_AT_SECONDS = 3600.0
+"""When credentials expire is compared with the wall clock so often at least: it may be set."""
+
+REFRESH_SECONDS_MIN = 1.0
+"""A connection's client may show its credentials again once in this time."""
+
 # -- HTTP ------------------------------------------------------------------------------------
 
 HTTP_BODY_BYTES_MAX = 1 << 20

@@ -13,11 +13,25 @@ TOKEN_ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "ES", "PS") for bits
 class AuthenticationSettings:
     """That part of ``Settings``."""
 
+    authenticationEnabled: bool = setting(
+        False, "", "Clients have to log in; without it everybody may do everything"
+    )
     authenticationProviders: tuple[str, ...] = setting(
         (),
         "",
         "Ways to log in, asked in this order: token, basic, tls, openid, Pulsar's class names of "
         "these, or names of entry points of the group pulsark.authentication",
+    )
+    authenticationRefreshCheckSeconds: int = setting(
+        60,
+        "s",
+        "Time for a client whose credentials have expired to send new ones; then its connection "
+        "is closed",
+        ge=1,
+        le=86_400,
+    )
+    authenticateOriginalAuthData: bool = setting(
+        False, "", "Credentials of the client that a proxy hands on are verified here, too"
     )
     anonymousUserRole: str = setting(
         "", "", "Role of clients that show no credentials; empty: they are refused"

@@ -38,7 +38,7 @@ def check_together(settings: Settings) -> None:
             "a broker serves at least one kind of topic; set one of them to true"
         )
     _check_ports(settings)
-    if settings.authorizationEnabled and not getattr(settings, "authenticationEnabled", False):
+    if settings.authorizationEnabled and not settings.authenticationEnabled:
         raise ConfigError(
             "authorizationEnabled=true and authenticationEnabled=false: nobody would have a role; "
             "set authenticationEnabled=true and authenticationProviders"

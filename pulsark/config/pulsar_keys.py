@@ -19,9 +19,6 @@ allowLoopback=false
 allowOverrideEntryFilters=false
 athenzDomainNames
 authenticateMetricsEndpoint=false
-authenticateOriginalAuthData=false
-authenticationEnabled=false
-authenticationRefreshCheckSeconds=60
 autoRecoveryDaemonEnabled=true
 autoShrinkForConsumerPendingAcksMap=false
 autoSkipNonRecoverableData=false

@@ -156,6 +156,8 @@ class _Merge:
 
     def refuse_what_guards(self) -> None:
         """Raise if a switch that guards something ended up on, with nothing behind it."""
+        if self.values.get("authenticationEnabled"):
+            self._guards["authenticationEnabled"] = self.sources["authenticationEnabled"]
         for name, source in self._guards.items():
             raise ConfigError(
                 f"{name}=true: Pulsark cannot do this yet and will not start open; "

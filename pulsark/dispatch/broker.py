@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.security.authorization import AuthorizationProvider
+    from pulsark.security.logins import Logins
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
@@ -116,6 +117,12 @@ class Broker:
             from pulsark.security.authorization import provider_of  # for those who need it
 
             self.authorization = provider_of(settings, metadata, self.resources)
+        self.logins: Logins | None = None
+        """Who lets clients in; without it nobody has to log in."""
+        if settings.authenticationEnabled:
+            from pulsark.security.logins import Logins  # for those who need it
+
+            self.logins = Logins(settings, runtime)
         self.policy_source = PolicySource(settings, metadata, self.resources, self.ownership)
         self.topic_tables = TopicTables(metadata, self.resources, tables)
         self._make_topics()

@@ -6,6 +6,7 @@ not at the first client.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import isawaitable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pulsark.runtime import Runtime
     from pulsark.security.principal import Principal
     from pulsark.security.provider import Credentials, Provider
+
+log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "pulsark.authentication"
 """The group in which a package names a class of its own: ``Provider`` says what it has."""
@@ -87,22 +90,37 @@ def first_of(
         except LoginError as error:
             failure = _telling(failure, error)
             continue
+        except Exception as error:  # noqa: BLE001 - of somebody's own provider
+            failure = _failed(provider, error)
+            continue
         if isawaitable(found):
-            return _or_rest(found, providers[index + 1 :], credentials)
+            return _or_rest(provider, found, providers[index + 1 :], credentials)
         return found
     raise failure or LoginError("method", "no provider is there for these credentials")
 
 
 async def _or_rest(
-    found: Awaitable[Principal], rest: Sequence[Provider], credentials: Credentials
+    provider: Provider,
+    found: Awaitable[Principal],
+    rest: Sequence[Provider],
+    credentials: Credentials,
 ) -> Principal:
     try:
         return await found
-    except LoginError:
-        if not rest:
-            raise
+    except LoginError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 - of somebody's own provider
+        failure = _failed(provider, error)
+    if not rest:
+        raise failure
     result = first_of(rest, credentials)
     return await result if isawaitable(result) else result
+
+
+def _failed(provider: Provider, error: Exception) -> LoginError:
+    """A provider has a defect: it has let nobody in."""
+    log.error("the provider %s failed", provider.name, exc_info=error)
+    return LoginError("provider", f"the provider {provider.name} failed")
 
 
 def _telling(before: LoginError | None, after: LoginError) -> LoginError:

@@ -50,7 +50,17 @@ class CommandTurns:
         """Whether as many requests began as may in one turn."""
         self._polled_at = -1.0
         self._deadline = self._large_deadline = 0.0
+        self._waits = False
+        """Whether it is not known yet who the client is."""
         self._closed = False
+
+    def wait(self) -> None:
+        """Carry out nothing more, and read nothing, until ``wait_no_more``."""
+        self._waits = True
+
+    def wait_no_more(self) -> None:
+        """Go on, with what is left first: as soon as the request ends that was waited for."""
+        self._waits = False
 
     def set_max_frame_size(self, size: int) -> None:
         """From the next frame on, frames may have up to ``size`` bytes."""
@@ -122,7 +132,7 @@ class CommandTurns:
         try:
             if self._steps is not None and not next(self._steps, False):
                 self._steps = None
-            if self._steps is not None:
+            if self._steps is not None or self._waits:
                 is_left = True
             else:
                 send, carry_out = self._sends.carry_out, connection.carry_out
@@ -135,7 +145,12 @@ class CommandTurns:
                     else:
                         carry_out(command)
                         self._began_enough = len(requests) >= most
-                        if self._began_enough or now() >= deadline or self._steps is not None:
+                        if (
+                            self._began_enough
+                            or now() >= deadline
+                            or self._steps is not None
+                            or self._waits
+                        ):
                             is_left = True
                             break
                     if self._closed:
@@ -143,7 +158,7 @@ class CommandTurns:
             # At the deadline, too, or the loop would read on, up to 32 times in a row.
             if is_left or now() >= deadline:
                 is_left = True
-                self._intake.leave_rest()
+                self._intake.leave_rest(for_requests=self._waits)
             if self._sends.published_to:
                 self._sends.store()
         except ProtocolError as error:

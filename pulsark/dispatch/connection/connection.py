@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.connection.login import Login
+    from pulsark.security.principal import Principal
 
     Handlers = Mapping[int, Callable[["Connection", pb.BaseCommand], None]]
     """What is done for each command after the handshake."""
@@ -54,6 +56,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = "/local"
         self.handshake = Handshake(self.settings)
         self.attached = Attached()
+        self.login: Login | None = None
+        """Only with authentication."""
         self._handlers = handlers
         self._transport: asyncio.Transport
 
@@ -70,14 +74,31 @@ class Connection(asyncio.BufferedProtocol):
     def carry_out(self, command: pb.BaseCommand) -> None:
         """Every command but SEND passes here: what is to be asked before a handler belongs here."""
         if self.handshake.state is not State.CONNECTED:
-            self.output.send(self.handshake.answer(command))
-            if self.is_open:
-                self.turns.set_max_frame_size(self.settings.maxMessageSize + FRAME_OVERHEAD_BYTES)
+            connect = self.handshake.hear(command)
+            if self.login is None:
+                self.connected()
+            else:
+                self.login.begin(connect)
             return
         handler = self._handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"unexpected command {pb.BaseCommand.Type.Name(command.type)}")
         handler(self, command)
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who the client is; nobody is known without authentication."""
+        return None if self.login is None else self.login.principal
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The client's certificate in DER, if it came with one that was verified."""
+        tls = self._transport.get_extra_info("ssl_object")
+        # What was not verified has no details.
+        if tls is None or not tls.getpeercert():
+            return None
+        certificate: bytes | None = tls.getpeercert(binary_form=True)
+        return certificate
 
     # -- called by the event loop ---
 
@@ -107,6 +128,10 @@ class Connection(asyncio.BufferedProtocol):
         self.client = ServedClient(self)
         self.sends = Sends(self)
         self.turns = CommandTurns(self)
+        if self.broker.logins is not None:
+            from pulsark.dispatch.connection.login import Login  # for those who need it
+
+            self.login = Login(self, self.broker.logins)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes of this connection go."""
@@ -140,6 +165,11 @@ class Connection(asyncio.BufferedProtocol):
         self.keep_alive.stop()
 
     # -- called by the parts ---
+
+    def connected(self) -> None:
+        """The client is let in."""
+        self.output.send(self.handshake.answer())
+        self.turns.set_max_frame_size(self.settings.maxMessageSize + FRAME_OVERHEAD_BYTES)
 
     def _on_write(self) -> None:
         self.client.writable = False
@@ -183,6 +213,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         self.handshake.state = State.CLOSED
+        if self.login is not None:
+            self.login.close()
         self.broker.connections.discard(self)
         self.output.close()
         self.intake.close()

@@ -10,6 +10,7 @@ from pulsark.dispatch.connection import (
     producer_commands,
     transaction_commands,
 )
+from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -29,7 +30,15 @@ def pong(connection: Connection, command: pb.BaseCommand) -> None:
     """Any frame counts as the answer to a ping; nothing else to do."""
 
 
+def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
+    """Credentials anew."""
+    if connection.login is None:
+        raise ProtocolError("AUTH_RESPONSE without authentication")
+    connection.login.refresh(command.authResponse.response)
+
+
 HANDLERS: Handlers = {
+    Command.AUTH_RESPONSE: auth_response,
     Command.PING: ping,
     Command.PONG: pong,
     Command.PARTITIONED_METADATA: lookup_commands.partitioned_metadata,

@@ -19,9 +19,13 @@ _CLIENT_VERSION_CHARS_MAX = 128
 
 
 class State(Enum):
-    """``CONNECTING`` -> ``CONNECTED`` -> ``CLOSED``; a failed handshake skips the middle."""
+    """``CONNECTING`` -> ``LOGGING_IN`` -> ``CONNECTED`` -> ``CLOSED``; a failed one skips the rest.
+
+    Without authentication nobody has to log in.
+    """
 
     CONNECTING = "connecting"
+    LOGGING_IN = "logging in"
     CONNECTED = "connected"
     CLOSED = "closed"
 
@@ -29,7 +33,7 @@ class State(Enum):
 class Handshake:
     """How far the handshake with one client is, and what it told of itself.
 
-    Until it is done, `answer` is all that the client's commands reach.
+    Until it is done, `hear` is all that the client's commands reach.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -38,13 +42,19 @@ class Handshake:
         self.protocol_version = 0
         self._settings = settings
 
-    def answer(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """What the next command of the handshake is answered with; ``ProtocolError`` for others."""
-        if command.type != pb.BaseCommand.CONNECT:
+    def hear(self, command: pb.BaseCommand) -> pb.CommandConnect:
+        """The CONNECT in the first command; ``ProtocolError`` for all others."""
+        if command.type != pb.BaseCommand.CONNECT or self.state is not State.CONNECTING:
             name = pb.BaseCommand.Type.Name(command.type)
-            raise ProtocolError(f"command {name} before CONNECT")
-        self.client_version = command.connect.client_version[:_CLIENT_VERSION_CHARS_MAX]
-        self.protocol_version = min(command.connect.protocol_version, PROTOCOL_VERSION)
+            raise ProtocolError(f"command {name} before CONNECT was answered")
+        connect = command.connect
+        self.client_version = connect.client_version[:_CLIENT_VERSION_CHARS_MAX]
+        self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
+        self.state = State.LOGGING_IN
+        return connect
+
+    def answer(self) -> pb.BaseCommand:
+        """The client is let in: what it is told."""
         self.state = State.CONNECTED
         return self._connected()
 

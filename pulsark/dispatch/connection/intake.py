@@ -52,9 +52,9 @@ class Intake:
         """Whether publishes of all connections take so much memory that no more are read."""
         return self._buffer.is_full and bool(self._producers)
 
-    def leave_rest(self) -> None:
-        """A turn is over and commands are left: others come first."""
-        full = len(self._requests) >= REQUESTS_UNDER_WAY_MAX
+    def leave_rest(self, *, for_requests: bool = False) -> None:
+        """A turn is over and commands are left: others come first, or requests under way."""
+        full = for_requests or len(self._requests) >= REQUESTS_UNDER_WAY_MAX
         self._on(Event.LEFT_FOR_REQUESTS if full else Event.LEFT)
 
     def rest_done(self) -> None:

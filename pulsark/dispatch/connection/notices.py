@@ -22,6 +22,15 @@ def ping() -> Command:
     return command
 
 
+def auth_challenge(method: str, version: int) -> Command:
+    """A question for new credentials, because those of the client have expired."""
+    command = Command(type=Command.AUTH_CHALLENGE)
+    command.authChallenge.challenge.auth_method_name = method
+    command.authChallenge.challenge.auth_data = b"PulsarAuthRefresh"
+    command.authChallenge.protocol_version = version
+    return command
+
+
 def success(request_id: int) -> Command:
     """The answer to a request of which only that is to be said."""
     command = Command(type=Command.SUCCESS)

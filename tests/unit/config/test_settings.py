@@ -142,12 +142,13 @@ def test_what_has_no_effect_is_a_warning(key: str, text: str, warning: str) -> N
 def test_asking_for_authentication_does_not_start_an_open_broker() -> None:
     with pytest.raises(ConfigError, match="authenticationEnabled=true"):
         load_settings(environment={"PULSARK_authenticationEnabled": "true"})
-    assert load_settings(environment={"PULSARK_authenticationEnabled": "false"}).warnings
+    assert not load_settings(environment={"PULSARK_authenticationEnabled": "false"}).warnings
 
 
 def test_a_later_source_may_switch_authentication_off() -> None:
     wanted = {"PULSARK_authenticationEnabled": "true"}
-    assert load_settings(environment=wanted, flags={"authenticationEnabled": False}).warnings
+    off = load_settings(environment=wanted, flags={"authenticationEnabled": False})
+    assert not off.settings.authenticationEnabled
     with pytest.raises(ConfigError, match=r"authenticationEnabled=true.*\(command line\)"):
         load_settings(
             environment={"PULSARK_authenticationEnabled": "false"},

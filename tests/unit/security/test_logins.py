@@ -129,6 +129,33 @@ def test_providers_that_take_their_time(first: type[Fixed], second: type[Fixed])
     assert dict(found.failures) == {("one", "token", "signature"): 1}
 
 
+class Broken(Fixed):
+    """Has a defect."""
+
+    def log_in(self, credentials: Credentials) -> Principal:
+        raise ZeroDivisionError
+
+
+class BrokenLater(Slow):
+    """Has a defect, too."""
+
+    def log_in(self, credentials: Credentials) -> Awaitable[Principal]:
+        async def later() -> Principal:
+            raise ZeroDivisionError
+
+        return later()
+
+
+@pytest.mark.parametrize("kind", [Broken, BrokenLater])
+def test_a_provider_with_a_defect_lets_nobody_in(
+    kind: type[Fixed], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(LoginError):
+        client(logins(kind("one", "token")), "token", b"yes")
+    assert client(logins(kind("one", "token"), Fixed("two", "token")), "token", b"yes") == "two"
+    assert "the provider one failed" in caplog.text
+
+
 def test_a_request_logs_in_by_its_header() -> None:
     found = logins(anonymousUserRole="nobody")
     assert request(found, "Bearer yes") == "first"

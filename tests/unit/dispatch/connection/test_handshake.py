@@ -22,7 +22,9 @@ def connect(version: int) -> pb.BaseCommand:
 @pytest.mark.parametrize("version", [0, 21, 99])
 def test_both_sides_speak_what_the_older_one_speaks(version: int) -> None:
     handshake = Handshake(Settings(maxMessageSize=1 << 20))
-    answer = handshake.answer(connect(version)).connected
+    handshake.hear(connect(version))
+    assert handshake.state is State.LOGGING_IN
+    answer = handshake.answer().connected
     assert answer.protocol_version == handshake.protocol_version == min(version, PROTOCOL_VERSION)
     assert answer.max_message_size == 1 << 20
     assert handshake.state is State.CONNECTED
@@ -32,5 +34,12 @@ def test_both_sides_speak_what_the_older_one_speaks(version: int) -> None:
 def test_nothing_else_comes_before_it() -> None:
     handshake = Handshake(Settings())
     with pytest.raises(ProtocolError, match="LOOKUP before CONNECT"):
-        handshake.answer(Command(type=Command.LOOKUP))
+        handshake.hear(Command(type=Command.LOOKUP))
     assert handshake.state is State.CONNECTING
+
+
+def test_nothing_else_comes_before_its_answer() -> None:
+    handshake = Handshake(Settings())
+    handshake.hear(connect(21))
+    with pytest.raises(ProtocolError, match="CONNECT before CONNECT was answered"):
+        handshake.hear(connect(21))
