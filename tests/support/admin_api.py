@@ -19,6 +19,9 @@ from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.runtime import Runtime
+from pulsark.security.authorization import StoredGrants
+from pulsark.security.facts import Rules
+from pulsark.security.principal import Principal
 from pulsark.storage.cursor.cursor import Ack
 from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.wire import pulsar_pb2 as pb
@@ -67,7 +70,10 @@ class SteppedClock:
 class AdminApi:
     """One broker and its admin API on a loop of their own; calls block."""
 
-    def __init__(self, **changed: Any) -> None:
+    def __init__(self, *, rules: Rules | None = None, **changed: Any) -> None:
+        """With ``rules`` there is authorization; ``principal`` is then whose requests they are."""
+        self._rules = rules
+        self.principal: Principal | None = None
         self.loop = asyncio.new_event_loop()
         self.clock = SteppedClock()
         names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
@@ -83,6 +89,8 @@ class AdminApi:
         tables = inline_tables(["/table"], metadata, runtime)
         ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime, tables)
         broker = Broker(settings, runtime, metadata, ledgers, tables)
+        if self._rules is not None:
+            broker.authorization = StoredGrants(self._rules, metadata, broker.resources)
         await broker.start(
             ServiceUrls("pulsar://broker:6650", "http://broker:8080", "grpc://broker:8815")
         )
@@ -146,6 +154,7 @@ class AdminApi:
             "root_path": "",
             "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()],
             "client": ("127.0.0.1", 1),
+            "state": {"principal": self.principal},
             "server": ("127.0.0.1", 8080),
         }
         pieces = [content[i : i + 65536] for i in range(0, len(content), 65536)] or [b""]

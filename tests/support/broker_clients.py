@@ -12,9 +12,13 @@ from typing import Any, cast
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection.connection import Connection
-from pulsark.dispatch.connection.handlers import HANDLERS
+from pulsark.dispatch.connection.handlers import handlers_of
+from pulsark.dispatch.connection.login import Login
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.security.authorization import StoredGrants
+from pulsark.security.facts import Rules
+from pulsark.security.principal import Principal
 from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.wire import pulsar_pb2 as pb
@@ -47,8 +51,13 @@ class BrokerInMemory:
     """One broker over one bookie. ``started`` makes it; ``Client`` talks to it."""
 
     def __init__(
-        self, sim: Simulation, limits: TableLimits = DEFAULT_LIMITS, **changed: Any
+        self,
+        sim: Simulation,
+        limits: TableLimits = DEFAULT_LIMITS,
+        rules: Rules | None = None,
+        **changed: Any,
     ) -> None:
+        """With ``rules`` there is authorization."""
         names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
         quorums = {f"managedLedgerDefault{name}": 1 for name in names}
         quiet = {"activeConsumerFailoverDelayTimeMillis": 0, "sealEnabled": False}
@@ -60,12 +69,16 @@ class BrokerInMemory:
         self._settings = Settings(**settings)
         self._runtime = runtime
         self._limits = limits
+        self._rules = rules
         self.broker = self._new_broker()
 
     def _new_broker(self) -> Broker:
         tables = inline_tables(["/table"], self.metadata, self._runtime, limits=self._limits)
         ledgers = LedgerManager(self.metadata, {"b1": self.bookie}, self._runtime, tables)
-        return Broker(self._settings, self._runtime, self.metadata, ledgers, tables)
+        broker = Broker(self._settings, self._runtime, self.metadata, ledgers, tables)
+        if self._rules is not None:
+            broker.authorization = StoredGrants(self._rules, self.metadata, broker.resources)
+        return broker
 
     async def restart(self) -> None:
         """Stop the broker and start another one over the same storage. Connections are lost."""
@@ -170,13 +183,35 @@ class FakeTransport(asyncio.Transport):
         del self._protocol, self.on_reading  # as real ones do
 
 
+class KnownLogin:
+    """Lets a client in without looking at what it shows."""
+
+    def __init__(self, connection: Connection, principal: Principal) -> None:
+        self.principal = principal
+        self._connection = connection
+
+    def begin(self, connect: pb.CommandConnect) -> None:
+        self._connection.connected()
+
+    def close(self) -> None:
+        del self._connection
+
+
 class Client:
     """One connection, its handshake done. It answers pings unless ``mute``."""
 
-    def __init__(self, broker: BrokerInMemory, *, handshake: bool = True) -> None:
-        self.connection = Connection(broker.broker, HANDLERS)
+    def __init__(
+        self,
+        broker: BrokerInMemory,
+        *,
+        handshake: bool = True,
+        principal: Principal | None = None,
+    ) -> None:
+        self.connection = Connection(broker.broker, handlers_of(broker.broker))
         self.transport = FakeTransport(self.connection)
         self.connection.connection_made(self.transport)
+        if principal is not None:
+            self.connection.login = cast(Login, KnownLogin(self.connection, principal))
         self.mute = False
         self.answers: list[pb.BaseCommand] = []
         self._deliveries: list[Received] = []

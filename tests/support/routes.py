@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pulsark.admin.http.guard import InBody, Need
 from pulsark.admin.pulsar.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
+from pulsark.security.decisions import Target
 from pulsark.security.operations import GeneralOperation as G
 
 SAMPLE = {
@@ -41,10 +42,7 @@ class Route(NamedTuple):
         if isinstance(self.needs, InBody):
             return f"body: {_word(self.needs.operation)}"
         asked = self.needs.asked(self.method, {**SAMPLE, "policy": self.policy})
-        return ", ".join(
-            _word(operation) + ("" if target.subscription is None else " of subscription")
-            for operation, target in asked
-        )
+        return in_words(asked)
 
 
 def routes_of(app: Any) -> Iterator[Route]:
@@ -55,6 +53,14 @@ def routes_of(app: Any) -> Iterator[Route]:
         for method in sorted(route.methods - {"HEAD"}):
             for path, policy in _each_policy(route.path):
                 yield Route(method, path, declared, policy)
+
+
+def in_words(asked: Iterable[tuple[Any, Target]]) -> str:
+    """Operations as the matrix has them."""
+    return ", ".join(
+        _word(operation) + ("" if target.subscription is None else " of subscription")
+        for operation, target in asked
+    )
 
 
 def _flat(routes: Iterable[Any]) -> Iterator[Any]:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from pulsark.dispatch.connection.login import Login
     from pulsark.security.principal import Principal
 
-    Handlers = Mapping[int, Callable[["Connection", pb.BaseCommand], None]]
+    Handler = Callable[["Connection", pb.BaseCommand], None]
+    Handlers = Mapping[int, Handler]
     """What is done for each command after the handshake."""
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.connection import Connection, Handlers
 
 Command = pb.BaseCommand
@@ -67,3 +68,13 @@ HANDLERS: Handlers = {
     Command.END_TXN_ON_PARTITION: transaction_commands.refuse,
     Command.END_TXN_ON_SUBSCRIPTION: transaction_commands.refuse,
 }
+"""All but CONNECT, which is the handshake, and SEND, which goes to a producer at once."""
+
+
+def handlers_of(broker: Broker) -> Handlers:
+    """What the connections of a broker do. Without authorization nothing is asked before it."""
+    if broker.authorization is None:
+        return HANDLERS
+    from pulsark.dispatch.connection.guard import guarded  # for those who need it
+
+    return guarded(HANDLERS, broker.authorization)

@@ -65,10 +65,13 @@ class Requests:
     def open(
         self, kind: str, client_id: int, request_id: int, work: Coroutine[Any, Any, None]
     ) -> None:
-        """Run the creation of a producer or consumer; a second attempt has to wait for it."""
+        """Run the creation of a producer or consumer; a second attempt has to wait for it.
+
+        What ran before it under the same id, and opens it now, is no other attempt.
+        """
         key = (kind, client_id)
         current = self._opening.get(key)
-        if current is not None and not current.done():
+        if current not in (None, asyncio.current_task()) and not current.done():
             work.close()
             error = f"This {kind} is already being created"
             self._refuse(request_id, ClientError(ServerError.ServiceNotReady, error))

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection.connection import Connection
-from pulsark.dispatch.connection.handlers import HANDLERS
+from pulsark.dispatch.connection.handlers import handlers_of
 from pulsark.errors import ConfigError
 from pulsark.security.tls_listener import TlsListener
 
@@ -22,11 +22,12 @@ class Server:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._handlers = handlers_of(broker)
         self._server: asyncio.Server | None = None
         self._over_tls: TlsListener | None = None
 
     def _connect(self) -> Connection:
-        return Connection(self._broker, HANDLERS)
+        return Connection(self._broker, self._handlers)
 
     async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Take the port; returns it (``port`` 0 takes a free one). ``ConfigError`` if in use.

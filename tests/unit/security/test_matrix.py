@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from pulsark.dispatch.connection.handlers import HANDLERS
+from pulsark.dispatch.connection.needs import NEEDS, Own
+from pulsark.wire import pulsar_pb2 as pb
 from tests.support.admin_api import AdminApi
-from tests.support.routes import routes_of
+from tests.support.routes import in_words, routes_of
+from tests.support.samples import sample_of
 
 MATRIX = Path(__file__).parents[2] / "security" / "matrix.tsv"
 
@@ -46,6 +50,26 @@ def api() -> Iterator[AdminApi]:
     found = AdminApi()
     yield found
     found.close()
+
+
+def test_every_command_needs_what_the_matrix_says() -> None:
+    name = pb.BaseCommand.Type.Name
+    found = {name(kind): needs_of(kind) for kind in NEEDS}
+    # The one is the login, and the other is looked up among the producers of its connection.
+    found |= {"CONNECT": "none", "SEND": "own producer"}
+    assert differences(matrix("binary"), found) == []
+
+
+def test_every_command_that_is_carried_out_needs_something() -> None:
+    assert HANDLERS.keys() - NEEDS.keys() == set()
+
+
+def needs_of(kind: int) -> str:
+    """In the words of the matrix."""
+    needs = NEEDS[kind]
+    if isinstance(needs, Own):
+        return needs.value
+    return in_words(needs.asked(sample_of(kind)))
 
 
 def test_every_route_needs_what_the_matrix_says(api: AdminApi) -> None:
