@@ -105,11 +105,10 @@ class TableRepairs:
             table_id = await self._topic_tables.id_of(base)
             if table_id is None or base in self._adopted:
                 return
-            if await self._tables.has_log(base, table_id):
-                try:
-                    await self._tables.open(base, table_id)
-                except OlderMetadataError as error:
-                    await self.adopt(base, error)
+            try:
+                await self._tables.check(base, table_id)
+            except OlderMetadataError as error:
+                await self.adopt(base, error)
 
     async def adopt(self, base: TopicName, error: OlderMetadataError) -> None:
         """Take up what a table knows; its caller has it to itself."""

@@ -61,6 +61,10 @@ class TableState:
     """What another engine has written to its log, one commit a root."""
 
 
+ADOPTION_SAID_SECONDS = 30.0
+"""Time between two lines that say how far the adoption of tables is."""
+
+
 class Sealing:
     """Seals what the policies ask for; one table after the other."""
 
@@ -147,12 +151,23 @@ class Sealing:
         await self.rounds.run()
 
     async def _adopt_all(self) -> None:
+        """Compare each table with what the metadata store knows; it changes only older ones."""
         seen: set[TopicName] = set()
+        begun = said = self._clock.monotonic()
+        number = 0
         async for name in self._catalog.all_stored():
             base = name.base
-            if base not in seen:
+            if name.partition >= 0:
+                if base in seen:
+                    continue
                 seen.add(base)
-                await self._complaints.attempt(base, self.repairs.adopt_if_older(base))
+            await self._complaints.attempt(base, self.repairs.adopt_if_older(base))
+            number += 1
+            if self._clock.monotonic() - said >= ADOPTION_SAID_SECONDS:
+                said = self._clock.monotonic()
+                log.info("tables are compared with the metadata store: %d so far", number)
+        seconds = self._clock.monotonic() - begun
+        log.info("all %d topics' tables were compared in %.0f s", number, seconds)
 
     def _deleted(self, base: TopicName) -> None:
         for kept in (self._crowded, self._complaints, self._tidy_queue):

@@ -14,6 +14,7 @@ from pulsark.storage.managed_ledger.record import read_record
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.files.record import TableRecord
 from pulsark.storage.table.table import Table, TableParts
+from pulsark.storage.table.table_logs import TableLogs
 
 if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
@@ -107,6 +108,19 @@ class OpenTables:
         async with self._opening:
             self.drop(name)
             return await self._opened(name, table_id, roll_forward=False)
+
+    async def check(self, name: TopicName, table_id: str) -> None:
+        """``OlderMetadataError`` if a log has what the store does not know. Changes nothing."""
+        path, parts = table_path(name), self._parts
+        if path in self._tables:
+            return  # it was looked at when it was opened
+        record = await self.record_if_any(path)
+        if record is None or record.table_id != table_id:
+            directories = await self._roots.having(name, table_id)
+            record = TableRecord(table_id, 0, tuple(directories))
+        disk, thread = parts.runtime.disk, parts.thread()
+        logs = TableLogs(record, topic_at(TABLES, path), disk, thread, self._roots.check)
+        await logs.check(record)
 
     def drop(self, name: TopicName) -> None:
         """The present owner knows more: the next caller that needs a table opens it anew."""

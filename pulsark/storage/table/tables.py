@@ -156,6 +156,10 @@ class Tables:
         """Whether some root has the log of a table, whatever the metadata store knows."""
         return bool(await self.roots.having(name, table_id))
 
+    async def check(self, name: TopicName, table_id: str) -> None:
+        """``OlderMetadataError`` if a log has what the store does not know. Changes nothing."""
+        await self._open.check(name, table_id)
+
     async def record(self, name: TopicName) -> TableRecord | None:
         """The table of a topic, if it has one."""
         try:

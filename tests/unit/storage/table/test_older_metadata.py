@@ -81,6 +81,9 @@ def test_a_table_that_knows_more_is_refused_and_nothing_is_touched(known: int) -
             steps, nodes = disk.steps, dict(copy_of(older)._nodes)
             await asyncio.sleep(2 * DAY_SECONDS)
             back = World.new(runtime, older)
+            await World.new(runtime, tree).tables.check(NAME, TABLE_ID)
+            with pytest.raises(OlderMetadataError, match="is older than this table"):
+                await back.tables.check(NAME, TABLE_ID)
             with pytest.raises(OlderMetadataError, match="is older than this table"):
                 await back.seal(10 * known, 10 * known + 9)
             with pytest.raises(OlderMetadataError) if known else nullcontext():
