@@ -249,6 +249,9 @@ GRANTS_PER_NAMESPACE_MAX = 5_000
 FACTS_KEPT_MAX = 200_000
 """Most names of tenants and namespaces, and grants in them, that are kept for decisions."""
 
+REVISITED_PER_TURN_MAX = 100
+"""Producers and consumers that are asked for their right again in one turn of the event loop."""
+
 PARTITIONS_MAX = 10_000
 """Most partitions of a topic: all are created at once, each a row in the metadata store."""
 

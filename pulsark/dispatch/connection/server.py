@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.connection.revocation import Revocation
 
 
 class Server:
@@ -25,6 +26,11 @@ class Server:
         self._handlers = handlers_of(broker)
         self._server: asyncio.Server | None = None
         self._over_tls: TlsListener | None = None
+        self._revocation: Revocation | None = None
+        if broker.authorization is not None:
+            from pulsark.dispatch.connection.revocation import Revocation  # for those who need it
+
+            self._revocation = Revocation(broker, broker.authorization)
 
     def _connect(self) -> Connection:
         return Connection(self._broker, self._handlers)
@@ -50,6 +56,8 @@ class Server:
 
     async def serve(self) -> None:
         """Accept clients: the broker has started, and knows the addresses that it tells them."""
+        if self._revocation is not None:
+            self._revocation.start()
         if self._server is not None:
             await self._server.start_serving()
         if self._over_tls is not None:
@@ -57,6 +65,8 @@ class Server:
 
     def close(self) -> None:
         """Accept no more clients."""
+        if self._revocation is not None:
+            self._revocation.close()
         if self._server is not None:
             self._server.close()
         if self._over_tls is not None:

@@ -92,6 +92,7 @@ class TopicWatcher:
         self.found = selection.found
         """What there was when it began."""
         self.updated = updated
+        self.namespace = feed.namespace
         self._feed = feed
         self._selection = selection
         selection.watchers[self] = None

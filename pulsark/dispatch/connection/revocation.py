@@ -1,0 +1,112 @@
+"""What a role may do no more, its clients stop doing: their producers and consumers are closed.
+
+Rights are asked for when a producer or a consumer is created, and again here, when what a tenant or
+a namespace grants has changed. A client that is told so creates anew, and is refused then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.errors import PulsarkError
+from pulsark.limits import REVISITED_PER_TURN_MAX
+from pulsark.metadata.paths import POLICIES, policies_at
+from pulsark.security.decisions import Target
+from pulsark.security.operations import NamespaceOperation, TopicOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.connection.connection import Connection
+    from pulsark.security.authorization import AuthorizationProvider
+    from pulsark.security.operations import Operation
+
+log = logging.getLogger(__name__)
+
+
+class _Held(NamedTuple):
+    """Something that a client has, what it needs for that, and how it is taken away."""
+
+    operation: Operation
+    target: Target
+    take: Callable[[], None]
+
+
+class Revocation:
+    """Follows the metadata store, for the clients of one broker."""
+
+    def __init__(self, broker: Broker, provider: AuthorizationProvider) -> None:
+        self._broker = broker
+        self._provider = provider
+        self._changed: set[str] = set()
+        """Tenants and namespaces."""
+        self._end_watch: Callable[[], None] | None = None
+        self._visit: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Follow it, after the provider does: that decides by what is new."""
+        self._end_watch = self._broker.metadata.watch(POLICIES, self._on_change)
+
+    def close(self) -> None:
+        """Follow it no longer."""
+        if self._end_watch is not None:
+            self._end_watch()
+        if self._visit is not None:
+            self._visit.cancel()
+
+    def _on_change(self, path: str) -> None:
+        self._changed.add(policies_at(path))
+        if self._visit is None or self._visit.done():
+            self._visit = asyncio.get_running_loop().create_task(self._visit_all())
+
+    async def _visit_all(self) -> None:
+        while self._changed:
+            changed, self._changed = self._changed, set()
+            try:
+                async for connection, held in in_turns(self._held(changed), REVISITED_PER_TURN_MAX):
+                    if held is not None and not connection.is_closed:
+                        await self._ask(connection, held)
+            except PulsarkError as error:
+                log.warning("grants cannot be read, and clients keep what they have: %s", error)
+
+    def _held(self, changed: set[str]) -> Iterator[tuple[Connection, _Held | None]]:
+        """What clients have in some namespaces; ``None`` where there is nothing to ask."""
+        connections = cast("list[Connection]", list(self._broker.connections))
+        for connection in connections:
+            for held in _held_by(connection):
+                namespace = held.target.namespace
+                is_meant = namespace in changed or held.target.tenant in changed
+                yield connection, held if is_meant else None
+
+    async def _ask(self, connection: Connection, held: _Held) -> None:
+        operation, target, take = held
+        decision = self._provider.decided(connection.principal, operation, target)
+        if decision is None:
+            decision = await self._provider.decision(connection.principal, operation, target)
+        if not decision.granted and not connection.is_closed:
+            log.info("%s: %s is granted no more: %s", connection.address, operation, target)
+            take()
+
+
+def _held_by(connection: Connection) -> Iterator[_Held]:
+    """All that a client has at this moment."""
+    client, attached = connection.client, connection.attached
+    producers = [*attached.producers.values(), *attached.waiting_producers.values()]
+    for producer in producers:
+        target = Target.of_topic(producer.topic.name)
+        yield _Held(TopicOperation.PRODUCE, target, partial(client.close_producer, producer))
+    for consumer in list(attached.consumers.values()):
+        subscription = consumer.subscription
+        target = Target.of_topic(subscription.topic.name, subscription.name)
+        yield _Held(TopicOperation.CONSUME, target, partial(client.close_consumer, consumer))
+    for watcher_id, watcher in list(attached.watchers.items()):
+        yield _Held(
+            NamespaceOperation.GET_TOPICS,
+            Target.of_namespace(watcher.namespace),
+            partial(attached.drop_watcher, watcher_id),
+        )

@@ -1,0 +1,147 @@
+"""What a role may do no more, its clients stop doing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pulsark.dispatch.connection.revocation import Revocation
+from pulsark.errors import ServerError
+from pulsark.limits import REVISITED_PER_TURN_MAX
+from pulsark.metadata.resources import Tenant
+from pulsark.security import grants
+from pulsark.security.facts import Rules
+from pulsark.security.principal import Principal
+from tests.support.broker_clients import SHARED, BrokerInMemory, Client, Command, scenario
+from tests.support.samples import TOPIC, sample_of
+
+AUTHORIZED = scenario(rules=Rules(frozenset({"root"})))
+BOTH = ["produce", "consume"]
+
+
+async def begin(broker: BrokerInMemory, **granted: list[str]) -> Revocation:
+    resources = broker.broker.resources
+    await resources.tenants.create("acme", Tenant(("boss",)))
+    for namespace in ("acme/web", "acme/other"):
+        await resources.namespaces.create(namespace)
+        for role, actions in granted.items():
+            await grant(broker, role, actions, namespace)
+    revocation = Revocation(broker.broker, broker.broker.authorization)
+    revocation.start()
+    return revocation
+
+
+async def grant(
+    broker: BrokerInMemory, role: str, actions: list[str], namespace: str = "acme/web"
+) -> None:
+    def changed(before: Any) -> Any:
+        policies = dict(before.policies)
+        grants.grant(policies, role, actions)
+        return replace(before, policies=policies)
+
+    await broker.broker.resources.namespaces.update(namespace, changed)
+
+
+async def attached(broker: BrokerInMemory, role: str) -> Client:
+    """A client with a producer and a consumer."""
+    client = Client(broker, principal=Principal(role))
+    producer = sample_of(Command.PRODUCER)
+    producer.producer.ClearField("initial_subscription_name")
+    client.send(producer)
+    await client.take(Command.PRODUCER_SUCCESS)
+    client.send(client.subscribe_command(TOPIC, kind=SHARED))
+    await client.take(Command.SUCCESS)
+    return client
+
+
+@AUTHORIZED
+async def test_what_is_not_granted_any_more_is_closed_and_refused_again(broker) -> None:
+    await begin(broker, it=BOTH, other=BOTH)
+    client, other = await attached(broker, "it"), await attached(broker, "other")
+    await grant(broker, "it", ["consume"])
+    await client.take(Command.CLOSE_PRODUCER)
+    await asyncio.sleep(0.01)
+    assert not client.has(Command.CLOSE_CONSUMER)
+    client.send(sample_of(Command.PRODUCER))
+    assert (await client.take(Command.ERROR)).error.error == ServerError.AuthorizationError
+    await grant(broker, "it", [])
+    await client.take(Command.CLOSE_CONSUMER)
+    assert not other.has(Command.CLOSE_PRODUCER)
+    assert not other.has(Command.CLOSE_CONSUMER)
+
+
+@AUTHORIZED
+async def test_another_administrator_of_the_tenant_takes_what_the_one_before_had(broker) -> None:
+    await begin(broker)
+    boss, root = await attached(broker, "boss"), await attached(broker, "root")
+    await broker.broker.resources.tenants.update("acme", Tenant(("heir",)))
+    await boss.take(Command.CLOSE_PRODUCER)
+    await boss.take(Command.CLOSE_CONSUMER)
+    assert not root.has(Command.CLOSE_PRODUCER)
+
+
+@AUTHORIZED
+async def test_changes_of_other_namespaces_and_other_policies_close_nothing(broker) -> None:
+    await begin(broker, it=BOTH)
+    client = await attached(broker, "it")
+    await grant(broker, "it", [], "acme/other")
+    await broker.broker.resources.namespaces.update(
+        "acme/web", lambda n: replace(n, policies={**n.policies, "message_ttl_in_seconds": 9})
+    )
+    await asyncio.sleep(0.1)
+    assert not client.has(Command.CLOSE_PRODUCER)
+    assert not client.has(Command.CLOSE_CONSUMER)
+
+
+@AUTHORIZED
+async def test_who_may_not_list_topics_any_more_hears_of_no_new_ones(broker) -> None:
+    await begin(broker, it=BOTH)
+    client = Client(broker, principal=Principal("it"))
+    client.send(sample_of(Command.WATCH_TOPIC_LIST))
+    await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)
+    assert client.connection.attached.watchers
+    await grant(broker, "it", [])
+    await asyncio.sleep(0.1)
+    assert not client.connection.attached.watchers
+
+
+@AUTHORIZED
+async def test_very_many_are_asked_in_many_turns(broker) -> None:
+    await begin(broker, it=BOTH)
+    client = Client(broker, principal=Principal("it"))
+    count = 2 * REVISITED_PER_TURN_MAX + 1
+    for number in range(count):
+        client.send(client.subscribe_command(TOPIC, kind=SHARED, consumer_id=number))
+        await client.take(Command.SUCCESS)
+    await grant(broker, "it", [])
+    for _ in range(count):
+        await client.take(Command.CLOSE_CONSUMER)
+    assert client.connection.attached.consumers == {}
+
+
+@AUTHORIZED
+async def test_a_client_that_leaves_meanwhile_is_left_alone(broker) -> None:
+    await begin(broker, it=BOTH)
+    client = await attached(broker, "it")
+    await grant(broker, "it", [])
+    client.hang_up()
+    await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_it_ends(started: bool) -> None:
+    @AUTHORIZED
+    async def run(broker) -> None:
+        revocation = await begin(broker, it=BOTH)
+        client = await attached(broker, "it")
+        if started:
+            await grant(broker, "it", [])
+        revocation.close()
+        await grant(broker, "it", [])
+        await asyncio.sleep(0.1)
+        assert client.has(Command.CLOSE_PRODUCER) is False
+
+    run()
