@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SPOKEN = {"web_tls": ("http/1.1",), "flight_tls": ("h2",)}
+"""What clients of a port over TLS ask for beside TLS (ALPN)."""
+
 FAILED_STOP_SECONDS = 5.0
 """So long is tried to stop in order after the disks have failed."""
 
@@ -163,13 +166,14 @@ class Standalone:
         over_tls = (
             ("broker_tls", "pulsar+ssl", settings.brokerServicePortTls, server.listen_tls),
             ("web_tls", "https", settings.webServicePortTls, admin.listen_tls),
+            ("flight_tls", "grpc+tls", settings.flightServicePortTls, flight.listen_tls),
         )
         if any(port is not None for _, _, port, _ in over_tls):
             tls = self._tls()
             for key, scheme, port, listen_tls in over_tls:
                 if port is not None:
-                    alpn = ("http/1.1",) if scheme == "https" else ()
-                    taken = listen_tls(self._hosts(port), port, tls.context(*alpn))
+                    context = tls.context(*_SPOKEN.get(key, ()))
+                    taken = listen_tls(self._hosts(port), port, context)
                     found[key] = f"{scheme}://{name}:{taken}"
         return ServiceUrls(**found)
 

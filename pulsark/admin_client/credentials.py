@@ -125,6 +125,16 @@ class Credentials:
             )
         return found
 
+    def for_flight(self) -> dict[str, bytes]:
+        """Arguments for a Flight client over TLS. ``ConfigError`` for a lost file."""
+        found: dict[str, bytes] = {}
+        if self.trust_path:
+            found["tls_root_certs"] = _content("tlsTrustCertsFilePath", self.trust_path)
+        if self.method == "tls":
+            found["cert_chain"] = _content("authParams", self.params["tlsCertFile"])
+            found["private_key"] = _content("authParams", self.params["tlsKeyFile"])
+        return found
+
     def _token(self) -> str:
         if "token" in self.params:
             return self.params["token"]
@@ -174,6 +184,14 @@ def _json(text: str, names: tuple[str, ...]) -> dict[str, str]:
     ):
         raise ConfigError(f"authParams: write {example}")
     return {name: found[name] for name in names}
+
+
+def _content(key: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{key}: {path}: {error.strerror}") from error
 
 
 def _read(path: str) -> str:

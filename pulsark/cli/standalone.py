@@ -122,6 +122,7 @@ def _announce(ready: asyncio.Future[dict[str, str]], access: str, *, as_json: bo
         ("admin", "webServiceUrl"),
         ("admin", "webServiceUrlTls"),
         ("flight", "flightUrl"),
+        ("flight", "flightUrlTls"),
     ):
         if key in info:
             print(f"  {name:8} {info[key]}")

@@ -58,6 +58,7 @@ PORTS = (
     "webServicePort",
     "webServicePortTls",
     "flightServicePort",
+    "flightServicePortTls",
 )
 
 

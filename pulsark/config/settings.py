@@ -53,6 +53,7 @@ class Settings(AuthorizationSettings):
     flightServicePort: int | None = port(
         8815, "Port of Arrow Flight, where Spark reads entries", own=True
     )
+    flightServicePortTls: int | None = port(None, "Port of Arrow Flight over TLS", own=True)
     flightMaxConnections: int = setting(
         256,
         "count",

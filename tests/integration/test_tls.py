@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow.flight as fl
 import pytest
 import trustme
 
+from pulsark.admin_client.credentials import Credentials
 from pulsark.config.settings import Settings
+from pulsark.dispatch.spark.flight_relay import PREFACE
 from pulsark.runtime import Runtime
 from pulsark.standalone import Standalone as InProcess
 from tests.support.standalone import Standalone
@@ -65,7 +71,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def secured(
     certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Standalone]:
-    more = {"brokerServicePortTls": 0, "webServicePortTls": 0, "tlsCertRefreshCheckDurationSec": 0}
+    more = {
+        "brokerServicePortTls": 0,
+        "webServicePortTls": 0,
+        "flightServicePortTls": 0,
+        "tlsCertRefreshCheckDurationSec": 0,
+    }
     words = [f"--set={key}={value}" for key, value in {**more, **certificates.settings}.items()]
     with Standalone(tmp_path_factory.mktemp("tls") / "data", *words) as standalone:
         yield standalone
@@ -147,11 +158,13 @@ def test_a_new_certificate_is_used_without_a_restart(
         host, port = url.rsplit("/", 1)[1].split(":")
         return ssl.get_server_certificate((host, int(port)), ca_certs=str(certificates.trust))
 
-    urls = [secured.info[key] for key in ("brokerServiceUrlTls", "webServiceUrlTls")]
+    urls = [
+        secured.info[key] for key in ("brokerServiceUrlTls", "webServiceUrlTls", "flightUrlTls")
+    ]
     before = [certificate(url) for url in urls]
     certificates.issue()
     after = [certificate(url) for url in urls]
-    assert after[0] == after[1]
+    assert len(set(after)) == 1
     assert before[0] != after[0]
 
 
@@ -190,3 +203,42 @@ def test_plain_ports_can_be_closed(certificates: Certificates, tmp_path: Path) -
             await standalone.stop()
 
     asyncio.run(main())
+
+
+def test_flight_over_tls(secured: Standalone, certificates: Certificates) -> None:
+    """Large answers and several calls at a time; plain bytes end in a close."""
+    client = pulsar.Client(
+        secured.info["brokerServiceUrlTls"], tls_trust_certs_file_path=str(certificates.trust)
+    )
+    producer = client.create_producer("flight", batching_enabled=False)
+    sent = [os.urandom(1_000_000) for _ in range(8)]
+    for payload in sent:
+        producer.send(payload)
+    client.close()
+    path = "/admin/v2/persistent/public/default/flight/segments"
+    plan = fetch(secured.info["webServiceUrlTls"], path, certificates.context())
+    assert plan["flightUrl"] == secured.info["flightUrlTls"]
+    (partition,) = plan["partitions"]
+    (ledger,) = partition["ledgers"]
+    ticket = {
+        "topic": "persistent://public/default/flight",
+        "topicId": partition["topicId"],
+        "first": [ledger["ledgerId"], 0],
+        "last": [ledger["ledgerId"], len(sent) - 1],
+        "compacted": False,
+    }
+    credentials = Credentials.of(trust_path=str(certificates.trust))
+    with fl.connect(plan["flightUrl"], **credentials.for_flight()) as flight:
+        wanted = fl.Ticket(json.dumps(ticket).encode())
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: flight.do_get(wanted).read_all(), range(8)))
+    for answer in answers:
+        entries = [entry.as_py() for entry in answer.column(2)]
+        assert [
+            entry[-len(payload) :] for entry, payload in zip(entries, sent, strict=True)
+        ] == sent
+    host, port = plan["flightUrl"].rsplit("/", 1)[1].split(":")
+    with socket.create_connection((host, int(port)), 10) as plain:
+        plain.sendall(PREFACE)
+        with contextlib.suppress(ConnectionResetError):
+            assert plain.recv(1) == b""

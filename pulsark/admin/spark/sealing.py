@@ -72,7 +72,7 @@ async def plan(request: Request, broker: BrokerOf) -> Response:
     )
     return value(
         {
-            "flightUrl": broker.urls.flight,
+            "flightUrl": broker.urls.flight_for(request.url.scheme),
             "tables": [_shown(table) for table in found],
             "more": len(found) == TABLES_A_PLAN_MAX,
         }

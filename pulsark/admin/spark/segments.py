@@ -62,11 +62,18 @@ async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Re
     """The partitions of a topic with their ledgers."""
     given = request.query_params.get("after")
     after = [number(part, low=-1) for part in given.split(",")] if given else []
-    return long_value(await plan_of(broker, topic, after, compacted=flag(request, "compacted")))
+    flight_url = broker.urls.flight_for(request.url.scheme)
+    compacted = flag(request, "compacted")
+    return long_value(await plan_of(broker, topic, after, flight_url, compacted=compacted))
 
 
 async def plan_of(
-    broker: Broker, topic: TopicName, after: Sequence[int], *, compacted: bool = False
+    broker: Broker,
+    topic: TopicName,
+    after: Sequence[int],
+    flight_url: str,
+    *,
+    compacted: bool = False,
 ) -> dict[str, Any]:
     """The answer for one topic; ``after`` has a ledger for each partition."""
     found = await broker.resources.partitioned_topics.get(topic)
@@ -82,7 +89,7 @@ async def plan_of(
     return {
         "topic": str(topic),
         "topicId": found.topic_id if found is not None else partitions[0]["topicId"],
-        "flightUrl": broker.urls.flight,
+        "flightUrl": flight_url,
         "partitions": partitions,
     }
 
@@ -137,13 +144,14 @@ async def get_plans(request: Request, broker: BrokerOf, rights: RightsOf) -> Res
     if not isinstance(wanted, dict) or len(wanted) > PLANNED_TOPICS_MAX:
         raise fail(412, f"topics: an object of at most {PLANNED_TOPICS_MAX} topics is expected")
     found = []
+    flight_url = broker.urls.flight_for(request.url.scheme)
     for count, (name, after) in enumerate(wanted.items(), 1):
         if not isinstance(after, list) or not all(type(each) is int for each in after):
             raise fail(400, f"{name[:100]}: a list of ledger ids is expected")
         topic_name = TopicName.parse(name)
         await rights.check_topic(T.PEEK_MESSAGES, topic_name)
         try:
-            found.append(await plan_of(broker, topic_name, after, compacted=compacted))
+            found.append(await plan_of(broker, topic_name, after, flight_url, compacted=compacted))
         except ClientError as error:
             if error.code is not ServerError.TopicNotFound:
                 raise

@@ -184,7 +184,7 @@ def _stream(
         (name.lower().encode(), value.encode()) for name, value in credentials.headers().items()
     ]
     options = fl.FlightCallOptions(timeout=patience_s, headers=headers)
-    reader = _client(url).do_get(fl.Ticket(json.dumps(ticket).encode()), options)
+    reader = _client(url, credentials).do_get(fl.Ticket(json.dumps(ticket).encode()), options)
     for chunk in reader:
         batch = chunk.data
         if not batch.num_rows:
@@ -194,11 +194,15 @@ def _stream(
         yield Entries(ledger_ids.tolist(), entry_ids.tolist(), batch.column(2).to_pylist())
 
 
-def _client(url: str) -> fl.FlightClient:
-    """A connection of this process; Spark's Python workers live on and use it again."""
+def _client(url: str, credentials: Credentials) -> fl.FlightClient:
+    """A connection of this process; Spark's Python workers live on and use it again.
+
+    Each call brings its own login; a certificate is the same in all of a session.
+    """
     client = _clients.get(url)
     if client is None:
-        client = _clients[url] = fl.connect(url)
+        secured = credentials.for_flight() if url.startswith("grpc+tls:") else {}
+        client = _clients[url] = fl.connect(url, **secured)
     return client
 
 

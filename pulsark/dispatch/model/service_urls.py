@@ -13,6 +13,7 @@ class ServiceUrls(NamedTuple):
     flight: str = ""
     broker_tls: str = ""
     web_tls: str = ""
+    flight_tls: str = ""
 
     def of_cluster(self) -> dict[str, str]:
         """What Pulsar's cluster data says of them, without ports that are not open."""
@@ -24,6 +25,12 @@ class ServiceUrls(NamedTuple):
         }
         return {key: url for key, url in said.items() if url}
 
+    def flight_for(self, scheme: str) -> str:
+        """The Flight port for a client that came by ``http`` or ``https``."""
+        if scheme == "https":
+            return self.flight_tls or self.flight
+        return self.flight or self.flight_tls
+
     def as_json(self) -> dict[str, str]:
         """By the names that ``standalone.json`` has, without those that are not open."""
         names = (
@@ -32,5 +39,6 @@ class ServiceUrls(NamedTuple):
             "flightUrl",
             "brokerServiceUrlTls",
             "webServiceUrlTls",
+            "flightUrlTls",
         )
         return {name: url for name, url in zip(names, self, strict=True) if url}

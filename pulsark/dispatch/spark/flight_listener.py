@@ -18,12 +18,14 @@ import socket
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from pulsark.dispatch.spark.flight_relay import Lobby, Relays, shut
+from pulsark.dispatch.spark.flight_relay import PREFACE, Lobby, Relays, shut
+from pulsark.dispatch.spark.flight_tls import HELLO
 from pulsark.errors import ConfigError
 from pulsark.limits import FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS
 from pulsark.runtime import Clock, SystemClock
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable, Sequence
 
     from pulsark.dispatch.spark.flight_server import EntryFlightServer
@@ -92,27 +94,37 @@ class FlightListener:
 
     async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
+        return self._listen(hosts, port, "flightServicePort", None)
+
+    def listen_tls(self, hosts: Sequence[str], port: int, context: ssl.SSLContext) -> int:
+        """The same for clients over TLS."""
+        return self._listen(hosts, port, "flightServicePortTls", context)
+
+    def _listen(
+        self, hosts: Sequence[str], port: int, key: str, context: ssl.SSLContext | None
+    ) -> int:
+        listeners: list[socket.socket] = []
         try:
             for host in hosts:
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                listener = socket.create_server((host, port), family=family, backlog=128)
-                self._listeners.append(listener)
+                listeners.append(socket.create_server((host, port), family=family, backlog=128))
         except OSError as error:
-            _close(self._listeners)
-            raise ConfigError.cannot_listen("flightServicePort", hosts, port, error) from error
+            _close(listeners)
+            raise ConfigError.cannot_listen(key, hosts, port, error) from error
+        self._listeners += listeners
         loop = asyncio.get_running_loop()
-        for listener in self._listeners:
+        for listener in listeners:
             # Here, not in the thread: `close` may run before the thread does.
             selector = selectors.DefaultSelector()
             selector.register(listener, selectors.EVENT_READ)
             selector.register(self._asleep, selectors.EVENT_READ)
             threading.Thread(
                 target=self._accept,
-                args=(listener, selector, loop),
+                args=(listener, selector, loop, context),
                 name="flight-accept",
                 daemon=True,
             ).start()
-        return int(self._listeners[0].getsockname()[1])
+        return int(listeners[0].getsockname()[1])
 
     async def close(self) -> None:
         """Cut all connections and stop the server, if it was ever started."""
@@ -133,9 +145,11 @@ class FlightListener:
         listener: socket.socket,
         selector: selectors.BaseSelector,
         loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext | None,
     ) -> None:
-        """Let clients in, and those that speak HTTP/2 through."""
-        lobby = Lobby(FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS, self._now)
+        """Let clients in, and those through that speak HTTP/2, or TLS where that is wanted."""
+        begin = PREFACE if context is None else HELLO
+        lobby = Lobby(FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS, self._now, begin)
         with selector:
             while not self._closing.is_set():
                 for key, _ in selector.select(_LOBBY_ROUND_SECONDS if lobby else None):
@@ -144,7 +158,7 @@ class FlightListener:
                         self._let_in(listener, lobby, selector)
                     elif found is not self._asleep and found.fileno() >= 0:
                         selector.unregister(found)
-                        self._let_through(found, lobby, loop)
+                        self._let_through(found, lobby, loop, context)
                 for client in lobby.late():
                     selector.unregister(client)
                     client.close()
@@ -167,7 +181,11 @@ class FlightListener:
         selector.register(client, selectors.EVENT_READ)
 
     def _let_through(
-        self, client: socket.socket, lobby: Lobby, loop: asyncio.AbstractEventLoop
+        self,
+        client: socket.socket,
+        lobby: Lobby,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext | None,
     ) -> None:
         try:
             host = client.getpeername()[0]
@@ -186,7 +204,10 @@ class FlightListener:
                 raise
             return backend
 
-        self._relays.join(client, connect, host)
+        if context is None:
+            self._relays.join(client, connect, host)
+        else:
+            self._relays.join_over_tls(client, connect, host, context)
 
     def _backend_address(self, loop: asyncio.AbstractEventLoop) -> str:
         """The path of the server's socket; the first call starts it. Acceptor threads only."""

@@ -15,9 +15,15 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pulsark.limits import FLIGHT_IDLE_SECONDS
+from pulsark.dispatch.spark.flight_tls import copy, shake_hands
+from pulsark.limits import (
+    FLIGHT_IDLE_SECONDS,
+    TLS_HANDSHAKES_MAX,
+    TLS_HANDSHAKES_PER_ADDRESS_MAX,
+)
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
@@ -33,13 +39,18 @@ _UNANSWERED_MS = 120_000
 def shut(connection: socket.socket) -> None:
     """Wake every thread that is blocked on a socket."""
     with contextlib.suppress(OSError):  # not connected any more
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not the method of a connection over TLS, which is not for a second thread.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class Lobby:
     """Clients that have connected and said nothing yet, the oldest first. For one thread."""
 
-    def __init__(self, most: int, seconds: float, now: Callable[[], float]) -> None:
+    def __init__(
+        self, most: int, seconds: float, now: Callable[[], float], begin: bytes = PREFACE
+    ) -> None:
+        """``begin``: what a client sends first."""
+        self._begin = begin
         self._most = most
         self._seconds = seconds
         self._now = now
@@ -61,7 +72,7 @@ class Lobby:
         return gone
 
     def leave(self, client: socket.socket) -> bool:
-        """Whether a client that is readable speaks HTTP/2. It waits no more."""
+        """Whether a client that is readable begins as it has to. It waits no more."""
         self._waiting.pop(client, None)
         try:
             spoken = client.recv(len(PREFACE), socket.MSG_PEEK)
@@ -69,7 +80,7 @@ class Lobby:
             client.setblocking(True)
         except OSError:
             return False
-        return spoken == PREFACE
+        return spoken.startswith(self._begin)
 
     def late(self) -> list[socket.socket]:
         """Take out and return the clients that have waited for too long."""
@@ -112,36 +123,80 @@ class Relays:
         self._lock = threading.Lock()
         self._open: dict[Relay, None] = {}
         self._of_host: Counter[str] = Counter()
+        self._shaking: Counter[str] = Counter()
+        """TLS handshakes under way, by address."""
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def join_over_tls(
+        self,
+        client: socket.socket,
+        connect: Callable[[], socket.socket],
+        host: str,
+        context: ssl.SSLContext,
+    ) -> None:
+        """The same over TLS, in a thread that first has the client's handshake."""
+        with self._lock:
+            shaking = self._shaking[host] + 1
+            allowed = (
+                not self._closed
+                and shaking <= TLS_HANDSHAKES_PER_ADDRESS_MAX
+                and self._shaking.total() < TLS_HANDSHAKES_MAX
+            )
+            self._shaking[host] += allowed
+        try:
+            if allowed:
+                threading.Thread(
+                    target=self._carry_over_tls,
+                    args=(client, connect, host, context),
+                    name="flight-tls",
+                    daemon=True,
+                ).start()
+                return
+        except RuntimeError as error:  # there are too many
+            log.warning("flight: cannot start a thread for a connection from %s: %s", host, error)
+            self._shaken(host)
+        client.close()
+
+    def _carry_over_tls(
+        self,
+        client: socket.socket,
+        connect: Callable[[], socket.socket],
+        host: str,
+        context: ssl.SSLContext,
+    ) -> None:
+        try:
+            secured = shake_hands(client, context)
+        except OSError as error:
+            log.debug("flight: %s: no TLS handshake: %s", host, error)
+            client.close()
+            return
+        finally:
+            self._shaken(host)
+        relay = self._enter(secured, connect, host)
+        if relay is None:
+            return
+
+        def heard() -> None:
+            relay.heard_at = self._now()
+
+        copy(secured, relay.backend, heard)
+        self._leave(relay)
+
+    def _shaken(self, host: str) -> None:
+        with self._lock:
+            self._shaking[host] -= 1
+            self._shaking += Counter()  # without those that have none
+
     def join(self, client: socket.socket, connect: Callable[[], socket.socket], host: str) -> None:
         """Connect a client with the server, or close it."""
-        if not self._make_room(host):
-            client.close()
+        relay = self._enter(client, connect, host)
+        if relay is None:
             return
-        try:
-            backend = connect()
-        except Exception as error:  # whatever it is, the next client is let in
-            self._give_back(host)
-            client.close()
-            log.warning(
-                "flight: cannot connect to the Flight server behind the port: %s",
-                error,
-                exc_info=None if isinstance(error, OSError) else error,
-            )
-            return
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _keep_alive(client)
-        relay = Relay(client, backend, host)
-        relay.heard_at = self._now()
-        with self._lock:
-            self._open[relay] = None
-            closed = self._closed
         half_done = threading.Event()
-        for source, target in ((client, backend), (backend, client)):
+        for source, target in ((client, relay.backend), (relay.backend, client)):
             try:
                 threading.Thread(
                     target=self._copy,
@@ -155,8 +210,35 @@ class Relays:
                 )
                 relay.cut()
                 self._copied(relay, half_done)
+
+    def _enter(
+        self, client: socket.socket, connect: Callable[[], socket.socket], host: str
+    ) -> Relay | None:
+        """A relay between a client and the server; without one the client is closed."""
+        if not self._make_room(host):
+            client.close()
+            return None
+        try:
+            backend = connect()
+        except Exception as error:  # whatever it is, the next client is let in
+            self._give_back(host)
+            client.close()
+            log.warning(
+                "flight: cannot connect to the Flight server behind the port: %s",
+                error,
+                exc_info=None if isinstance(error, OSError) else error,
+            )
+            return None
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(client)
+        relay = Relay(client, backend, host)
+        relay.heard_at = self._now()
+        with self._lock:
+            self._open[relay] = None
+            closed = self._closed
         if closed:
             relay.cut()
+        return relay
 
     def close(self) -> None:
         """End all, now and later."""
@@ -214,13 +296,18 @@ class Relays:
         with self._lock:
             last = half_done.is_set()
             half_done.set()
-            if last and relay in self._open:
+        if last:
+            self._leave(relay)
+
+    def _leave(self, relay: Relay) -> None:
+        """Both directions have ended."""
+        with self._lock:
+            if relay in self._open:
                 del self._open[relay]
                 self._of_host[relay.host] -= 1
                 self._of_host += Counter()  # without those that have none
-        if last:
-            relay.client.close()
-            relay.backend.close()
+        relay.client.close()
+        relay.backend.close()
 
 
 def _keep_alive(client: socket.socket) -> None:

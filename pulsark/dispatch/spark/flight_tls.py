@@ -1,0 +1,93 @@
+"""One Flight client over TLS: the handshake, and copying to and from the Flight server.
+
+One thread copies both directions, because OpenSSL's connections are not for two threads at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from pulsark.limits import TLS_HANDSHAKE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HELLO = b"\x16\x03"
+"""What every client over TLS sends first: a record of a handshake, of any version."""
+
+_Wait = tuple[socket.socket, int]
+_COPY_BYTES = 256 * 1024
+_STEPS = 16
+
+
+def shake_hands(client: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """The client over TLS; ``OSError`` if it fails, takes too long or does not ask for HTTP/2."""
+    client.settimeout(TLS_HANDSHAKE_SECONDS)
+    secured = context.wrap_socket(client, server_side=True)
+    if secured.selected_alpn_protocol() != "h2":
+        secured.close()
+        raise OSError("the client does not speak HTTP/2")
+    return secured
+
+
+def copy(client: ssl.SSLSocket, server: socket.socket, heard: Callable[[], None]) -> None:
+    """Copy both directions until one side ends. ``heard`` is called for what the client sends."""
+    client.setblocking(False)
+    server.setblocking(False)
+    up = _Direction(client, server, heard)
+    down = _Direction(server, client, lambda: None)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            waits = [up.steps(), down.steps()]
+            if None not in waits:
+                _wait([wait for wait in waits if wait is not None])
+    with contextlib.suppress(OSError, ValueError):
+        client.unwrap()
+
+
+class _Direction:
+    def __init__(
+        self, source: socket.socket, target: socket.socket, heard: Callable[[], None]
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._heard = heard
+        self._buffer = memoryview(bytearray(_COPY_BYTES))
+        self._rest = self._buffer[:0]
+
+    def steps(self) -> _Wait | None:
+        """Copy a little; returns what has to be waited for. ``EOFError`` at the source's end."""
+        for _ in range(_STEPS):  # so that neither direction starves the other
+            if not self._rest:
+                try:
+                    size = self._source.recv_into(self._buffer)
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    return self._source, select.POLLIN
+                except ssl.SSLWantWriteError:
+                    return self._source, select.POLLOUT
+                if not size:
+                    raise EOFError
+                self._heard()
+                self._rest = self._buffer[:size]
+            try:
+                self._rest = self._rest[self._target.send(self._rest) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                return self._target, select.POLLOUT
+            except ssl.SSLWantReadError:
+                return self._target, select.POLLIN
+        return None
+
+
+def _wait(waits: list[_Wait]) -> None:
+    """Sleep until one of these can go on, or a socket is shut down."""
+    events: dict[int, int] = {}
+    for connection, event in waits:
+        events[connection.fileno()] = events.get(connection.fileno(), 0) | event
+    poll = select.poll()
+    for descriptor, event in events.items():
+        poll.register(descriptor, event)
+    poll.poll()
