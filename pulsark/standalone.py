@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
-from pulsark.config.addresses import check_access, hosts_of, is_private
+from pulsark.config.addresses import asks_for_login, check_access, hosts_of, is_private
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection.server import Server
 from pulsark.dispatch.loop.garbage import Garbage
@@ -67,7 +67,7 @@ class Standalone:
     async def start(self) -> dict[str, str]:
         """Start everything; returns what ``standalone.json`` holds."""
         settings, runtime = self._settings, self._runtime
-        check_access(settings.bindAddress, insecure=settings.insecure)
+        check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
         data_dir = DataDir.of(settings)
         runtime.disk.make_dirs(data_dir.path)
         for home in data_dir.homes:
@@ -122,9 +122,10 @@ class Standalone:
                 most=settings.flightMaxConnections,
                 most_of_host=settings.flightMaxConnectionsPerIp,
                 clock=broker.clock,
+                logins=broker.logins,
             ),
         )
-        if not is_private(settings.bindAddress):
+        if not is_private(settings.bindAddress) and not asks_for_login(settings):
             log.warning(
                 "insecure: everyone who reaches %s can read, change and delete everything, because "
                 "authentication is off; bindAddress=localhost is for this machine only. Clients "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from email.utils import formatdate
 from typing import Any
 
@@ -13,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pulsark import __version__
 from pulsark.admin.http import errors
 from pulsark.admin.http.browsers import Gate
+from pulsark.admin.http.errors import refuse
 from pulsark.admin.http.guard import Guarded, login
 from pulsark.admin.http.requests import value
 from pulsark.admin.pulsar import (
@@ -104,7 +104,12 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.include_router(router)
     app.include_router(segments.plans)
     app.include_router(unsupported.switched_off)
-    return RawPaths(app, broker.clock, Gate(broker.settings))
+    served: ASGIApp = app
+    if broker.logins is not None:
+        from pulsark.admin.http.login import LoginGate
+
+        served = LoginGate(app, broker.logins, broker.settings)
+    return RawPaths(served, broker.clock, Gate(broker.settings))
 
 
 class RawPaths:
@@ -131,25 +136,14 @@ class RawPaths:
 
         raw: bytes = scope["raw_path"]
         if len(raw) + len(scope["query_string"]) > HTTP_TARGET_BYTES_MAX:
-            await _refuse(send_dated, 414, "The request target is too long")
+            await refuse(send_dated, 414, "The request target is too long")
             return
         refusal = self._gate.refusal(scope["headers"])
         if refusal is not None:
-            await _refuse(send_dated, 403, refusal)
+            await refuse(send_dated, 403, refusal)
             return
         path = raw.decode("latin-1")
         changed: dict[str, Any] = {"path": path.removesuffix("/") or "/", "root_path": ""}
         if scope["method"] == "HEAD":
             changed["method"] = "GET"  # uvicorn leaves the body out
         await self._app({**scope, **changed}, receive, send_dated)
-
-
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(b"content-type", b"application/json"), (b"connection", b"close")],
-        }
-    )
-    await send({"type": "http.response.body", "body": json.dumps({"reason": reason}).encode()})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from pulsark.errors import ConfigError
 from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_HEAD_TIMEOUT_SECONDS
 from pulsark.runtime import run_in_worker
+from pulsark.security.peer import verified_certificate
 from pulsark.security.tls_listener import TlsListener
 
 if TYPE_CHECKING:
@@ -92,9 +93,11 @@ class AdminServer:
         """A connection is closed, or served by uvicorn now."""
         self._waiting.discard(connection)
 
-    def protocol(self) -> H11Protocol | None:
+    def protocol(self, transport: asyncio.BaseTransport) -> H11Protocol | None:
         """A protocol for a connection; ``None`` while the import is under way."""
-        return None if self._http is None else self._http.new_protocol()
+        if self._http is None:
+            return None
+        return self._http.new_protocol(verified_certificate(transport))
 
     async def _load(self) -> None:
         from pulsark.admin.uvicorn_app import Http, load
@@ -148,7 +151,7 @@ class _FirstRequest(asyncio.Protocol):
         """Let uvicorn go on from here, if a head is there and uvicorn is."""
         if _END_OF_HEAD not in self._received or self._transport.is_closing():
             return
-        protocol = self._server.protocol()
+        protocol = self._server.protocol(self._transport)
         if protocol is None:
             return
         self._leave()

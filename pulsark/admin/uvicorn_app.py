@@ -56,11 +56,13 @@ class Http:
         """How many connections are open."""
         return len(self._state.connections)
 
-    def new_protocol(self) -> H11Protocol:
-        """A protocol for one connection."""
+    def new_protocol(self, certificate: bytes | None) -> H11Protocol:
+        """A protocol for one connection; each of its requests has the certificate in its state."""
         from uvicorn.protocols.http.h11_impl import H11Protocol
 
-        return H11Protocol(self._config, self._state, {})
+        from pulsark.admin.http.requests import CERTIFICATE
+
+        return H11Protocol(self._config, self._state, {CERTIFICATE: certificate})
 
     async def close(self) -> None:
         """Close idle connections at once, others when their response is out."""

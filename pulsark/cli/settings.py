@@ -120,15 +120,14 @@ A value comes from the first of these that sets it:
 `pulsark config` prints this list with the values that apply (`--json` for programs). An empty
 value means the default. An unknown key is a warning that names the nearest known one. A
 key of Pulsar's that has no effect here is a warning too, unless its value is Pulsar's default. A
-bad value stops the process with the key, the value and what is allowed; so does switching on
-authentication or authorization, which Pulsark does not have yet.
+bad value stops the process with the key, the value and what is allowed.
 
-A standalone listens on this machine's own addresses. On others it starts only with `--insecure`,
-because without authentication everyone who reaches its ports can do everything; then set
-`advertisedAddress`, too. So that a web page cannot make a browser use the HTTP port, a request is
-refused (403) whose `Host` is neither an IP address nor a name that is known here, whose `Origin`
-is another host's, or whose `Sec-Fetch-Site` is `cross-site`; `webServiceAllowedHosts` lists more
-names.
+A standalone listens on this machine's own addresses. On others it starts only with
+`authenticationEnabled`, or with `--insecure`, because everyone who reaches its ports can do
+everything then; set `advertisedAddress`, too. So that a web page cannot make a browser use the
+HTTP port, a request is refused (403) whose `Host` is neither an IP address nor a name that is
+known here, whose `Origin` is another host's, or whose `Sec-Fetch-Site` is `cross-site`;
+`webServiceAllowedHosts` lists more names.
 
 The quorums of a standalone follow from `--bookies` unless a source sets them: 1 bookie gives
 ensemble, write and ack quorum 1/1/1, 2 give 2/2/2, 3 or more give 3/3/2.

@@ -98,7 +98,7 @@ async def _serve(settings: Settings, *, as_json: bool, adopt: bool) -> None:
     from pulsark.standalone import serve
 
     ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-    access = who_may_come_in(settings.bindAddress)
+    access = who_may_come_in(settings)
     ready.add_done_callback(lambda done: _announce(done, access, as_json=as_json))
     try:
         await serve(settings, ready, adopt=adopt)

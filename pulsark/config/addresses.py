@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pulsark.config.settings import Settings
 
 LOOPBACK = "localhost"
 
@@ -38,12 +42,22 @@ def check_access(bind_address: str, *, insecure: bool) -> None:
         )
 
 
-def who_may_come_in(bind_address: str) -> str:
+def asks_for_login(settings: Settings) -> bool:
+    """Whether nobody may do everything without a login."""
+    may_be_anonymous = bool(settings.anonymousUserRole) and not settings.authorizationEnabled
+    return settings.authenticationEnabled and not may_be_anonymous
+
+
+def who_may_come_in(settings: Settings) -> str:
     """One line for the operator."""
+    bind_address = settings.bindAddress
     machines = (
         "this machine" if is_private(bind_address) else f"everyone who reaches {bind_address}"
     )
-    return f"{machines}, without a login"
+    if not settings.authenticationEnabled:
+        return f"{machines}, without a login"
+    role = settings.anonymousUserRole
+    return f"{machines}, " + (f"as {role} without a login" if role else "with a login")
 
 
 def _has(address: str) -> bool:

@@ -39,6 +39,9 @@ class AuthenticationSettings:
     strictAuthMethod: bool = setting(
         False, "", "A request over HTTP is refused if it does not say how it logs in"
     )
+    authenticateMetricsEndpoint: bool = setting(
+        False, "", "/metrics is only for those who have logged in"
+    )
     tokenSecretKey: str = setting(
         "",
         "",

@@ -18,7 +18,6 @@ allowAutoTopicCreationWithLegacyNamingScheme=true
 allowLoopback=false
 allowOverrideEntryFilters=false
 athenzDomainNames
-authenticateMetricsEndpoint=false
 autoRecoveryDaemonEnabled=true
 autoShrinkForConsumerPendingAcksMap=false
 autoSkipNonRecoverableData=false

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ENVIRONMENT_PREFIX = "PULSARK_"
+_BASIC_CONF = "BASIC_CONF"
+"""The file of users under the name that start scripts of Pulsar give it."""
 
 _CLIENT_VARIABLES = frozenset(
     {
@@ -34,8 +36,6 @@ _CLIENT_VARIABLES = frozenset(
 )
 """Variables of the command line's own calls; they are no settings."""
 
-_MUST_NOT_BE_IGNORED = frozenset({"authenticationEnabled"})
-"""Switches that guard something: a warning in a log is not enough when they have no effect."""
 _BACKLOG_GB, _BACKLOG_BYTES = "backlogQuotaDefaultLimitGB", "backlogQuotaDefaultLimitBytes"
 
 
@@ -60,16 +60,17 @@ def load_settings(
     given.
     """
     merge = _Merge()
-    if file is not None:
-        merge.take(parse_properties(_read(file)), file)
     variables = {
         name.removeprefix(ENVIRONMENT_PREFIX): value
         for name, value in sorted((environment or {}).items())
         if name.startswith(ENVIRONMENT_PREFIX) and name not in _CLIENT_VARIABLES
     }
+    # As in Pulsar, where it is a system property, it is weaker than the setting.
+    merge.take({"basicAuthConf": variables.pop(_BASIC_CONF, "")}, "environment")
+    if file is not None:
+        merge.take(parse_properties(_read(file)), file)
     merge.take(variables, "environment")
     merge.take({key: _text(value) for key, value in (flags or {}).items()}, "command line")
-    merge.refuse_what_guards()
     return LoadedSettings(
         Settings(**merge.values),  # type: ignore[arg-type]
         tuple(merge.warnings),
@@ -129,7 +130,6 @@ class _Merge:
         self.values: dict[str, object] = {}
         self.sources: dict[str, str] = {}
         self.warnings: list[str] = []
-        self._guards: dict[str, str] = {}
         self._keys: Mapping[str, Key] = key_index()
 
     def take(self, texts: Mapping[str, str], source: str) -> None:
@@ -154,26 +154,12 @@ class _Merge:
                 f"{quiet} {'key' if quiet == 1 else 'keys'} ({source})"
             )
 
-    def refuse_what_guards(self) -> None:
-        """Raise if a switch that guards something ended up on, with nothing behind it."""
-        if self.values.get("authenticationEnabled"):
-            self._guards["authenticationEnabled"] = self.sources["authenticationEnabled"]
-        for name, source in self._guards.items():
-            raise ConfigError(
-                f"{name}=true: Pulsark cannot do this yet and will not start open; "
-                f"false is allowed ({source})"
-            )
-
     def _foreign(self, name: str, text: str, source: str) -> int:
         """Warn about a key that is not ours; 1 if it only repeats Pulsar's default."""
         # Imported here: most processes meet no foreign key.
         from pulsark.config.pulsar_keys import pulsar_default
 
         default = pulsar_default(name)
-        if name in _MUST_NOT_BE_IGNORED:
-            self._guards.pop(name, None)
-            if text.strip().lower() == "true":
-                self._guards[name] = source
         if default is None:
             self.warnings.append(f"{name}: unknown key{self._suggestion(name)} ({source})")
         elif text.strip() in ("", default):

@@ -105,3 +105,8 @@ def private_der(key: Any) -> bytes:
 def inline(data: bytes) -> str:
     """A setting that holds the data itself."""
     return "data:;base64," + base64.b64encode(data).decode()
+
+
+def kind_of(thing: object) -> str:
+    """The name of a test's parameter that is another one in each process."""
+    return type(thing).__name__

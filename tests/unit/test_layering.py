@@ -104,6 +104,7 @@ LAZY = (
     "storage.table.files.seal",
     "storage.table.process.reader",
     "storage.table.staging.bulk_writer",
+    "dispatch.spark.flight_login",
     "dispatch.spark.flight_server",
     "cli.tokens",
 )

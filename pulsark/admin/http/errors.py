@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import Send
 
 from pulsark.dispatch.topics.topic_making import NamespaceFullError
 from pulsark.errors import ClientError, PulsarkError, ServerError
@@ -50,6 +52,18 @@ _STATUS_OF_RESOURCE: dict[type[PulsarkError], int] = {
 def fail(status: int, reason: str) -> HTTPException:
     """The exception that ends a request with this status."""
     return HTTPException(status, reason)
+
+
+async def refuse(send: Send, status: int, reason: str) -> None:
+    """End a request that reaches no route, and its connection."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(b"content-type", b"application/json"), (b"connection", b"close")],
+        }
+    )
+    await send({"type": "http.response.body", "body": json.dumps({"reason": reason}).encode()})
 
 
 def status_of(error: PulsarkError) -> int:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INT64_MAX = 2**63 - 1
+CERTIFICATE = "certificate"
+"""Where a request's state has the client certificate of its connection, in DER, if verified."""
 
 
 # -- what handlers ask for ---------------------------------------------------------------------

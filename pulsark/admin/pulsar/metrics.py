@@ -22,6 +22,7 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.interfaces import AnyTopic
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.limits import METRICS_PER_TURN_MAX
+from pulsark.security.logins import Logins
 from pulsark.wire.topic_name import TopicName
 
 router = Guarded(tags=["metrics"])
@@ -240,7 +241,20 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     for topic in broker.tables.changed():
         labels = (("namespace", TopicName.parse(topic).namespace_name), ("topic", topic))
         yield "pulsark_table_changed_by_others", labels, 1
+    if broker.logins is not None:
+        yield from _logins(broker.logins)
     yield "pulsar_version_info", (("version", __version__), ("commit", "")), 1
+
+
+def _logins(logins: Logins) -> Iterator[Sample]:
+    for (provider, method), count in logins.successes.items():
+        by = (("provider_name", provider), ("auth_method", method))
+        yield "pulsar_authentication_success_total", by, count
+    for (provider, method, reason), count in logins.failures.items():
+        why = (("provider_name", provider), ("auth_method", method), ("reason", reason))
+        yield "pulsar_authentication_failures_total", why, count
+        if reason == "expired":
+            yield "pulsar_expired_token_total", (("provider_name", provider),), count
 
 
 def _stalls(stalls: LoopStalls, cluster: str) -> str:

@@ -23,6 +23,7 @@ from pulsark.dispatch.connection.sends import Sends
 from pulsark.dispatch.connection.served_client import ServedClient
 from pulsark.errors import ClientError, ProtocolError, ServerError
 from pulsark.limits import FRAME_OVERHEAD_BYTES
+from pulsark.security.peer import verified_certificate
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -94,12 +95,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def certificate(self) -> bytes | None:
         """The client's certificate in DER, if it came with one that was verified."""
-        tls = self._transport.get_extra_info("ssl_object")
-        # What was not verified has no details.
-        if tls is None or not tls.getpeercert():
-            return None
-        certificate: bytes | None = tls.getpeercert(binary_form=True)
-        return certificate
+        return verified_certificate(self._transport)
 
     # -- called by the event loop ---
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pulsark.dispatch.spark.flight_server import EntryFlightServer
+    from pulsark.security.logins import Logins
     from pulsark.wire.position import Position
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,13 @@ class FlightListener:
         most: int = 256,
         most_of_host: int = 0,
         clock: Clock | None = None,
+        logins: Logins | None = None,
     ) -> None:
-        """``most`` connections at a time, ``most_of_host`` (0: as many) of one address."""
+        """``most`` connections at a time, ``most_of_host`` (0: as many) of one address.
+
+        With ``logins`` each call has to bring credentials.
+        """
+        self._logins = logins
         self._source = source
         self._now = (clock or SystemClock()).monotonic
         self._listeners: list[socket.socket] = []
@@ -218,7 +224,7 @@ class FlightListener:
             with self._starting:
                 server = self._server
                 if server is None:
-                    server = EntryFlightServer(self._source, loop)
+                    server = EntryFlightServer(self._source, loop, self._logins)
                     with self._lock:
                         if self._closing.is_set():
                             server.closing.set()

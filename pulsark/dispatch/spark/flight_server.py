@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from pulsark.dispatch.spark.flight_login import NAME, FlightLogin
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.wire.position import Position
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pulsark.dispatch.spark.flight_listener import FlightSource
+    from pulsark.security.logins import Logins
 
 T = TypeVar("T")
 
@@ -115,7 +117,10 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
     that is being sent, so a slow client holds two chunks and no more.
     """
 
-    def __init__(self, source: FlightSource, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, source: FlightSource, loop: asyncio.AbstractEventLoop, logins: Logins | None = None
+    ) -> None:
+        """With ``logins`` each call has to bring credentials."""
         directory = tempfile.mkdtemp(prefix="pulsark-flight-")
         self.address = os.path.join(directory, "socket")
         try:
@@ -124,7 +129,10 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
                     f"TMPDIR: {self.address} is too long for a Unix socket, at most "
                     f"{_UNIX_PATH_BYTES_MAX} bytes are allowed; name a shorter directory"
                 )
-            super().__init__(fl.Location.for_grpc_unix(self.address))
+            super().__init__(
+                fl.Location.for_grpc_unix(self.address),
+                middleware=None if logins is None else {NAME: FlightLogin(logins, loop)},
+            )
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pulsark.config import addresses
-from pulsark.config.addresses import check_access, hosts_of, is_private, who_may_come_in
+from pulsark.config.addresses import (
+    asks_for_login,
+    check_access,
+    hosts_of,
+    is_private,
+    who_may_come_in,
+)
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
 
@@ -46,5 +54,20 @@ def test_other_machines_come_in_only_when_the_operator_says_so(address: str) -> 
 
 
 def test_one_line_tells_who_may_come_in() -> None:
-    assert who_may_come_in("localhost") == "this machine, without a login"
-    assert who_may_come_in("0.0.0.0") == "everyone who reaches 0.0.0.0, without a login"
+    def told(**given: Any) -> str:
+        return who_may_come_in(Settings(**given))
+
+    assert told() == "this machine, without a login"
+    everyone = "everyone who reaches 0.0.0.0"
+    assert told(bindAddress="0.0.0.0") == f"{everyone}, without a login"
+    on = {"bindAddress": "0.0.0.0", "authenticationEnabled": True}
+    assert told(**on) == f"{everyone}, with a login"
+    assert told(**on, anonymousUserRole="nobody") == f"{everyone}, as nobody without a login"
+
+
+def test_who_is_anonymous_has_no_login_where_everybody_may_do_everything() -> None:
+    on = {"authenticationEnabled": True}
+    assert not asks_for_login(Settings())
+    assert asks_for_login(Settings(**on))
+    assert not asks_for_login(Settings(**on, anonymousUserRole="nobody"))
+    assert asks_for_login(Settings(**on, anonymousUserRole="nobody", authorizationEnabled=True))

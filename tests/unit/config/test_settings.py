@@ -139,21 +139,14 @@ def test_what_has_no_effect_is_a_warning(key: str, text: str, warning: str) -> N
     assert warning in found
 
 
-def test_asking_for_authentication_does_not_start_an_open_broker() -> None:
-    with pytest.raises(ConfigError, match="authenticationEnabled=true"):
-        load_settings(environment={"PULSARK_authenticationEnabled": "true"})
-    assert not load_settings(environment={"PULSARK_authenticationEnabled": "false"}).warnings
-
-
-def test_a_later_source_may_switch_authentication_off() -> None:
-    wanted = {"PULSARK_authenticationEnabled": "true"}
-    off = load_settings(environment=wanted, flags={"authenticationEnabled": False})
-    assert not off.settings.authenticationEnabled
-    with pytest.raises(ConfigError, match=r"authenticationEnabled=true.*\(command line\)"):
-        load_settings(
-            environment={"PULSARK_authenticationEnabled": "false"},
-            flags={"authenticationEnabled": True},
-        )
+def test_the_file_of_users_has_a_second_name_that_is_weaker(tmp_path: Path) -> None:
+    environment = {"PULSARK_BASIC_CONF": "/users"}
+    assert load_settings(environment=environment).settings.basicAuthConf == "/users"
+    file = tmp_path / "broker.conf"
+    file.write_text("basicAuthConf=/others\n")
+    loaded = load_settings(file=str(file), environment=environment)
+    assert loaded.settings.basicAuthConf == "/others"
+    assert loaded.warnings == ()
 
 
 @pytest.mark.parametrize(

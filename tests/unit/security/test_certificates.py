@@ -15,7 +15,7 @@ from pulsark.runtime import Runtime
 from pulsark.security.certificates import CertificateProvider
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError
-from tests.support.logging_in import ec_key
+from tests.support.logging_in import ec_key, kind_of
 
 DAY = datetime.datetime(2026, 1, 1)
 PROVIDER = CertificateProvider(Settings(), Runtime())
@@ -62,6 +62,7 @@ def test_the_common_name_is_the_role(name: str) -> None:
         (certificate("a\x00b"), "role"),
         (certificate(" "), "role"),
     ],
+    ids=kind_of,
 )
 def test_other_certificates_name_nobody(data: bytes | None, why: str) -> None:
     with pytest.raises(LoginError) as caught:

@@ -20,7 +20,7 @@ from pulsark.security import passwords
 from pulsark.security.passwords import PasswordProvider, Remembered, fits
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError
-from tests.support.logging_in import InlineWorker, SetClock, inline, runtime_of
+from tests.support.logging_in import InlineWorker, SetClock, inline, kind_of, runtime_of
 
 PASSWORD = "123456"
 HASHES = {
@@ -186,6 +186,7 @@ def test_passwords_wait_for_their_turn_up_to_a_limit() -> None:
         (b"admin:$2y$04$short", "not safe or not known"),
         (b"\xff:x", "not UTF-8"),
     ],
+    ids=kind_of,
 )
 def test_a_bad_file_stops_the_start(data: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:

@@ -25,6 +25,7 @@ from tests.support.logging_in import (
     SetClock,
     ec_key,
     inline,
+    kind_of,
     part,
     public_der,
     public_pem,
@@ -140,6 +141,7 @@ HEAD, BODY, SIGNATURE = SIGNED.split(b".")
             )
         ),
     ],
+    ids=kind_of,
 )
 def test_what_the_key_has_not_signed_by_the_rules_is_refused(data: bytes) -> None:
     assert reason(data) in ("malformed", "algorithm", "signature")

@@ -1,0 +1,40 @@
+"""The login of each request, ahead of its route: what is not there is told to nobody unknown."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pulsark.admin.http.errors import refuse
+from pulsark.admin.http.requests import CERTIFICATE
+from pulsark.config.settings import Settings
+from pulsark.security.logins import Logins
+from pulsark.security.provider import LoginError
+from pulsark.security.request_login import REFUSED, log_in
+
+
+class LoginGate:
+    """Lets requests through with their principal in the state, and answers 401 to others."""
+
+    def __init__(self, app: ASGIApp, logins: Logins, settings: Settings) -> None:
+        self._app = app
+        self._logins = logins
+        self._open = () if settings.authenticateMetricsEndpoint else ("/metrics",)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        state = scope.get("state", {})
+        if scope["path"] not in self._open:
+            pairs: list[tuple[bytes, bytes]] = scope["headers"]
+
+            def values(name: str) -> list[str]:
+                wanted = name.encode()
+                return [value.decode("latin-1") for key, value in pairs if key == wanted]
+
+            host, port = scope.get("client") or ("", 0)
+            try:
+                found = await log_in(self._logins, values, host, port, state.get(CERTIFICATE))
+            except LoginError:
+                await refuse(send, 401, REFUSED)
+                return
+            state = {**state, "principal": found}
+        await self._app({**scope, "state": state}, receive, send)

@@ -1,0 +1,56 @@
+"""The login of one request: over HTTP and Flight, where each brings its credentials along."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from inspect import isawaitable
+from typing import TYPE_CHECKING
+
+from pulsark.security.provider import Credentials, LoginError, checked_role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pulsark.security.logins import Logins
+    from pulsark.security.principal import Principal
+
+    Headers = Callable[[str], Sequence[str]]
+    """The values of a header, by its name in small letters."""
+
+log = logging.getLogger(__name__)
+
+REFUSED = "Authentication required"
+"""What every client is told; the cause goes to the log."""
+
+
+async def log_in(
+    logins: Logins, headers: Headers, host: str, port: int = 0, certificate: bytes | None = None
+) -> Principal:
+    """Who sends a request. Raises ``LoginError``, after a while where too many fail."""
+    try:
+        return await _log_in(logins, headers, host, port, certificate)
+    except LoginError as error:
+        delay = logins.delay_s(host)
+        level = logging.DEBUG if delay else logging.INFO
+        log.log(level, "a request from %s: login failed: %s", host, error)
+        if delay:
+            await asyncio.sleep(delay)
+        raise
+
+
+async def _log_in(
+    logins: Logins, headers: Headers, host: str, port: int, certificate: bytes | None
+) -> Principal:
+    methods, originals = headers("x-pulsar-auth-method-name"), headers("x-original-principal")
+    if len(methods) > 1 or len(originals) > 1:
+        raise LoginError("malformed", "a header is there twice")
+    shown = Credentials("", b"", f"{host}:{port}" if port else host, certificate)
+    asked = logins.of_request(headers("authorization"), methods[0] if methods else None, shown)
+    found = await asked if isawaitable(asked) else asked
+    original = originals[0] if originals else ""
+    # Whoever names itself asks for nobody else.
+    if not original or original == found.role:
+        return found
+    return replace(found, original=checked_role(original))
