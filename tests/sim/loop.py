@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 CLOCK_RESOLUTION = 1e-9
@@ -83,6 +85,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(lambda _loop, _context: None)
         if not self.is_closed():
             self.close()
+        # What is left asks for this when its memory is freed.
+        self.call_soon = self._never  # type: ignore[method-assign, assignment]
+        self.call_at = self._never_at  # type: ignore[method-assign, assignment]
+
+    def _never(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return asyncio.Handle(callback, args, self, context)
+
+    def _never_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return asyncio.TimerHandle(when, callback, args, self, context)
 
     def _process_events(self, event_list: list[Any]) -> None:
         """There are no file descriptors, hence no events."""

@@ -7,8 +7,10 @@ import contextlib
 import errno
 import functools
 import random
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -283,3 +285,36 @@ def test_a_process_may_die_while_an_async_generator_is_being_closed() -> None:
     with Simulation() as sim:
         sim.run(main(sim))
     assert sim.loop.is_closed()
+
+
+def test_what_is_left_of_a_dead_process_asks_its_loop_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its coroutines are closed when their memory is freed, after the loop was."""
+    noise: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", noise.append)
+    ended: list[str] = []
+    with Simulation() as sim:
+
+        async def waits() -> None:
+            future = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda _: ended.append("a callback"))
+            try:
+                await asyncio.sleep(60)
+            finally:
+                future.set_result(None)
+                asyncio.get_running_loop().call_later(1, ended.append, "a timer")
+                ended.append("the end")
+
+        async def main() -> asyncio.Task[None]:
+            task = asyncio.create_task(waits())
+            await asyncio.sleep(1)
+            return task
+
+        task = sim.run(main())
+    loop = sim.loop
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    coroutine: Any = task.get_coro()
+    coroutine.close()
+    assert ended == ["the end"]
+    assert not noise
