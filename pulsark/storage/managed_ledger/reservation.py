@@ -74,9 +74,13 @@ class Reservation:
             for ledger_id, new in zip(ids, wanted, strict=True)
         ]
         await stored.save(stored.now.with_pending(infos))
-        await asyncio.gather(
-            *[self._manager.add_sealed(i.ledger_id, stored.path, i.entries, i.size) for i in infos]
-        )
+        making = [
+            self._manager.add_sealed(i.ledger_id, stored.path, i.entries, i.size) for i in infos
+        ]
+        # All have come to an end before they are removed, should one of them fail.
+        for error in await asyncio.gather(*making, return_exceptions=True):
+            if error is not None:
+                raise error
         return ids
 
     async def close_ledger(self) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from pulsark.errors import LedgerFencedError, StorageError
+from pulsark.errors import LedgerFencedError, MetadataError, StorageError
+from pulsark.metadata.paths import ledger_path
+from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.storage.managed_ledger.reservation import NewLedger
+from pulsark.wire.position import Position
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Appends, Cluster, settle, simulate, turns
 
@@ -117,5 +121,36 @@ def test_a_partition_that_moves_while_ledgers_are_reserved_stops_no_other() -> N
         other.append(b"1", 1)
         await settle(other)
         assert appends.contexts == [1]
+
+    simulate(main)
+
+
+def test_of_ledgers_that_cannot_all_be_reserved_none_is_made_after_they_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_sealed, made = LedgerManager.add_sealed, list[int]()
+
+    async def slow(self: LedgerManager, ledger_id: int, *given: Any) -> None:
+        made.append(ledger_id)
+        if len(made) == 1:
+            raise MetadataError("not now")
+        await asyncio.sleep(1)
+        await add_sealed(self, ledger_id, *given)
+
+    monkeypatch.setattr(LedgerManager, "add_sealed", slow)
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        managed = await cluster.open(Appends())
+        async with managed.reservation() as reservation:
+            with pytest.raises(MetadataError, match="not now"):
+                await reservation.add([NewLedger(3, 30)] * 3)
+            await reservation.decide(False)
+        await managed.trim(Position(1 << 40, 0))  # which removes them, too
+        await asyncio.sleep(5)
+        assert len(made) == 3
+        for ledger_id in made:
+            assert cluster.tree.get(ledger_path(ledger_id)) is None
+        assert not managed.is_fenced
 
     simulate(main)
