@@ -123,6 +123,7 @@ class Standalone:
                 most_of_host=settings.flightMaxConnectionsPerIp,
                 clock=broker.clock,
                 logins=broker.logins,
+                authorization=broker.authorization,
             ),
         )
         if not is_private(settings.bindAddress) and not asks_for_login(settings):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pulsark.dispatch.spark.flight_server import EntryFlightServer
+    from pulsark.security.authorization import AuthorizationProvider
     from pulsark.security.logins import Logins
     from pulsark.wire.position import Position
 
@@ -81,12 +82,15 @@ class FlightListener:
         most_of_host: int = 0,
         clock: Clock | None = None,
         logins: Logins | None = None,
+        authorization: AuthorizationProvider | None = None,
     ) -> None:
         """``most`` connections at a time, ``most_of_host`` (0: as many) of one address.
 
-        With ``logins`` each call has to bring credentials.
+        With ``logins`` each call has to bring credentials, and ``authorization`` decides what
+        may be read with them.
         """
         self._logins = logins
+        self._authorization = authorization
         self._source = source
         self._now = (clock or SystemClock()).monotonic
         self._listeners: list[socket.socket] = []
@@ -224,7 +228,9 @@ class FlightListener:
             with self._starting:
                 server = self._server
                 if server is None:
-                    server = EntryFlightServer(self._source, loop, self._logins)
+                    server = EntryFlightServer(
+                        self._source, loop, self._logins, self._authorization
+                    )
                     with self._lock:
                         if self._closing.is_set():
                             server.closing.set()

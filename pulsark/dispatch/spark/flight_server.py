@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from pulsark.dispatch.spark.flight_login import NAME, FlightLogin
+from pulsark.dispatch.spark.flight_rights import check
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.wire.position import Position
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pulsark.dispatch.spark.flight_listener import FlightSource
+    from pulsark.security.authorization import AuthorizationProvider
     from pulsark.security.logins import Logins
 
 T = TypeVar("T")
@@ -118,9 +120,13 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
     """
 
     def __init__(
-        self, source: FlightSource, loop: asyncio.AbstractEventLoop, logins: Logins | None = None
+        self,
+        source: FlightSource,
+        loop: asyncio.AbstractEventLoop,
+        logins: Logins | None = None,
+        authorization: AuthorizationProvider | None = None,
     ) -> None:
-        """With ``logins`` each call has to bring credentials."""
+        """With ``logins`` each call has to bring credentials, and ``authorization`` decides."""
         directory = tempfile.mkdtemp(prefix="pulsark-flight-")
         self.address = os.path.join(directory, "socket")
         try:
@@ -141,6 +147,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self.closing = threading.Event()
         self._source = source
         self._loop = loop
+        self._authorization = authorization
 
     def stop(self) -> None:
         """Remove the socket and end the server. Blocks until the last stream has ended."""
@@ -150,6 +157,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         """The entries of a ticket's range."""
         wanted = EntryTicket.parse(ticket.ticket)
+        self._authorize(context, wanted.topic)
         self._check_identity(context, wanted)
         first = self._submit(self._read(wanted, wanted.first))
         # Fetched here, so that a failure is the call's and not in the middle of a stream.
@@ -161,10 +169,18 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if descriptor.descriptor_type != fl.DescriptorType.PATH or len(descriptor.path) != 1:
             raise pa.ArrowInvalid("descriptor: the path must be [topic partition]")
         topic = descriptor.path[0].decode("utf-8", "replace")
+        self._authorize(context, topic)
         held = self._wait(context, self._submit(self._source.topic_range(topic)))
         ticket = EntryTicket(topic, held.topic_id, held.first, held.last)
         endpoint = fl.FlightEndpoint(fl.Ticket(ticket.encode()), [])
         return fl.FlightInfo(ENTRY_SCHEMA, descriptor, [endpoint], -1, -1)
+
+    def _authorize(self, context: Any, topic: str) -> None:
+        """Before anything is told of the topic, also whether there is one."""
+        if self._authorization is not None:
+            login = context.get_middleware(NAME)
+            principal = None if login is None else login.principal
+            self._wait(context, self._submit(check(self._authorization, principal, topic)))
 
     def _check_identity(self, context: Any, wanted: EntryTicket) -> None:
         held = self._wait(context, self._submit(self._source.topic_range(wanted.topic)))
@@ -212,6 +228,8 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
             except ClientError as error:
                 if error.code in (ServerError.TopicNotFound, ServerError.InvalidTopicName):
                     raise pa.ArrowKeyError(str(error)) from error
+                if error.code is ServerError.AuthorizationError:
+                    raise fl.FlightUnauthorizedError(str(error)) from error
                 if error.code is ServerError.NotAllowedError:
                     raise pa.ArrowInvalid(str(error)) from error
                 raise fl.FlightUnavailableError(str(error)) from error
