@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAILED = "Failed to authenticate"
+NO_LOGIN = ClientError(ServerError.AuthenticationError, FAILED)
 _WEBSOCKET_PROXY = "__websocket_dummy_original_principle"
 """What Pulsar's WebSocket proxy sends for whom it asks; it verifies its clients itself."""
 
@@ -143,12 +144,30 @@ class Login:
 
     def _accept(self, found: Principal, connect: pb.CommandConnect) -> None:
         connection = self._connection
+        refusal = self._roles_refusal(found, connect)
+        if refusal:
+            log.info("%s: %s", connection.address, refusal)
+            self._tell(ClientError(ServerError.AuthorizationError, refusal))
+            return
         self.principal = found
         connection.connected()
         # Whom a proxy asks for shows nothing here that it could show again.
         can_refresh = connect.feature_flags.supports_auth_refresh and found.original is None
         self._refresh.start(found.expires_ms, can_refresh=can_refresh)
         connection.turns.wait_no_more()
+
+    def _roles_refusal(self, found: Principal, connect: pb.CommandConnect) -> str:
+        """What is wrong with who asks for whom; nothing where authorization is off."""
+        if self._connection.broker.authorization is None:
+            return ""
+        from pulsark.security.decisions import roles_of  # for those who need it
+
+        proxies = self._settings.proxyRoles
+        if roles_of(found, proxies) is None:
+            return "Invalid roles."
+        if connect.HasField("proxy_version") and found.role not in proxies:
+            return "Must not set proxyVersion without connecting as a ProxyRole."
+        return ""
 
     def _refuse(self, error: LoginError) -> None:
         connection = self._connection
@@ -166,9 +185,8 @@ class Login:
         connection.turns.wait()
         self._told = asyncio.get_running_loop().call_later(delay, self._tell)
 
-    def _tell(self) -> None:
+    def _tell(self, error: ClientError = NO_LOGIN) -> None:
         connection = self._connection
-        error = ClientError(ServerError.AuthenticationError, FAILED)
         connection.output.send(notices.request_error(notices.NO_REQUEST, error))
         connection.close()
 

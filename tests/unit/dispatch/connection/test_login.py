@@ -425,3 +425,34 @@ async def test_a_client_without_credentials_behind_a_proxy(broker: BrokerInMemor
     client = new_client(broker, connect(data=token(), original_principal="x"))
     await client.take(Command.CONNECTED)
     assert client.connection.principal == Principal("nobody", "nobody", "none", None, ADDRESS)
+
+
+@pytest.mark.parametrize(
+    ("role", "fields", "refusal"),
+    [
+        ("orders", {}, ""),
+        ("orders", {"original_principal": "orders"}, ""),
+        ("orders", {"original_principal": "other"}, "Invalid roles."),
+        ("proxy", {}, "Invalid roles."),
+        ("proxy", {"original_principal": "proxy"}, "Invalid roles."),
+        ("proxy", {"original_principal": "orders", "proxy_version": "4"}, ""),
+        ("orders", {"original_principal": "__websocket_dummy_original_principle"}, ""),
+        (
+            "orders",
+            {"proxy_version": "4"},
+            "Must not set proxyVersion without connecting as a ProxyRole.",
+        ),
+    ],
+)
+def test_with_authorization_only_proxies_ask_for_others(
+    role: str, fields: dict[str, Any], refusal: str
+) -> None:
+    @scenario(**ON, authorizationEnabled=True, proxyRoles=("proxy",))
+    async def run(broker: BrokerInMemory) -> None:
+        client = new_client(broker, connect(data=token({"sub": role}), **fields))
+        answer = await client.take(Command.CONNECTED, Command.ERROR)
+        if answer.type == Command.ERROR:
+            assert answer.error.error == ServerError.AuthorizationError
+        assert answer.error.message == refusal
+
+    run()
