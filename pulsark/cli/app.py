@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -277,4 +278,18 @@ def doctor_spark(
     from pulsark.cli.doctor.spark import run_doctor
 
     if not run_doctor(admin_url, service_url, as_json=json):
+        raise typer.Exit(1)
+
+
+@doctor.command("security")
+def doctor_security(
+    conf: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Settings of the standalone.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check what the settings leave open: ports, logins, roles, certificates, files."""
+    from pulsark.cli.doctor.security import run_security_doctor
+
+    if not run_security_doctor(conf, os.environ, as_json=json):
         raise typer.Exit(1)
