@@ -65,7 +65,7 @@ def markdown_page() -> str:
         f"| `{key.name}` | {_cell(key)} | {key.spec.unit or '-'} | {_meaning(key)} |"
         for key in keys()
     ]
-    return _PAGE.format(rows="\n".join(rows), count=len(rows))
+    return _PAGE.format(rows="\n".join(rows))
 
 
 def properties_file() -> str:
@@ -105,7 +105,7 @@ def _meaning(key: Key) -> str:
 _PAGE = """\
 # Configuration
 
-All {count} settings of a Pulsark process. Names and defaults are those of Apache Pulsar's
+All settings of a Pulsark process. Names and defaults are those of Apache Pulsar's
 `broker.conf` wherever it has such a key, so an operator's file can be used as it is:
 `pulsark standalone --conf broker.conf`.
 
