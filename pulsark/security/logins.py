@@ -103,7 +103,8 @@ class Logins:
         if not self._anonymous:
             raise self._failed([], "none", LoginError("method", "no provider has this method"))
         self.successes["anonymous", "none"] += 1
-        return Principal(self._anonymous, None, "none", None, credentials.address)
+        found = Principal(self._anonymous, None, "none", None, credentials.address)
+        return _with_name(found, credentials)
 
     def _ask(
         self, providers: Sequence[Provider], credentials: Credentials
@@ -114,8 +115,7 @@ class Logins:
             raise self._failed(providers, credentials.method, error) from None
         if isawaitable(found):
             return self._when_found(providers, credentials, found)
-        self._succeeded(providers, found)
-        return found
+        return self._succeeded(providers, credentials, found)
 
     async def _when_found(
         self,
@@ -127,17 +127,31 @@ class Logins:
             found = await waited
         except LoginError as error:
             raise self._failed(providers, credentials.method, error) from None
-        self._succeeded(providers, found)
-        return found
+        return self._succeeded(providers, credentials, found)
 
-    def _succeeded(self, providers: Sequence[Provider], found: Principal) -> None:
+    def _succeeded(
+        self, providers: Sequence[Provider], credentials: Credentials, found: Principal
+    ) -> Principal:
         self.successes[providers[0].name, found.method] += 1
+        return _with_name(found, credentials)
 
     def _failed(self, providers: Sequence[Provider], method: str, error: LoginError) -> LoginError:
         name = providers[0].name if providers else "none"
         known = method if providers else "none"
         self.failures[name, known, error.reason] += 1
         return error
+
+
+def _with_name(found: Principal, credentials: Credentials) -> Principal:
+    """The name in the certificate is kept, too, whatever was the login."""
+    if credentials.certificate is None or found.cn is not None:
+        return found
+    from pulsark.security.certificates import common_name  # where there are certificates
+
+    try:
+        return dataclasses.replace(found, cn=common_name(credentials.certificate))
+    except LoginError:
+        return found
 
 
 def _same_scheme(ours: str, sent: str) -> bool:

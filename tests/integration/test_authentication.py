@@ -63,6 +63,7 @@ def produce(url: str, authentication: Any) -> None:
         connected.close()
 
 
+@pytest.mark.feature("F81")
 @pytest.mark.parametrize("scheme", ["pulsar", "http"])
 def test_tokens_and_passwords_let_clients_in(standalone: Standalone, scheme: str) -> None:
     url = standalone.service_url if scheme == "pulsar" else standalone.web_url

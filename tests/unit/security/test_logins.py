@@ -22,6 +22,7 @@ from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError, Provider
 from pulsark.security.providers import providers_of
 from tests.support.logging_in import SECRET, SetClock, inline, runtime_of, token
+from tests.unit.security.test_certificates import certificate
 
 
 class Fixed:
@@ -208,6 +209,22 @@ def test_a_header_wins_over_the_certificate_of_the_connection() -> None:
     assert request(found, basic("a:b"), certificate=b"x") == "user"
     with pytest.raises(LoginError):
         request(found, "Bearer no", certificate=b"x")
+
+
+def test_the_name_in_the_certificate_is_kept() -> None:
+    found = logins(anonymousUserRole="nobody")
+
+    def name(header: list[str], der: bytes) -> tuple[str, str | None]:
+        principal = result(found.of_request(header, None, Credentials("", certificate=der)))
+        return principal.role, principal.cn
+
+    assert name([basic("a:b")], certificate("client")) == ("user", "client")
+    assert name([basic("a:b")], certificate("two", "names")) == ("user", None)
+    without_tls = Logins(Settings(anonymousUserRole="nobody"), runtime_of(SetClock()), [BASIC])
+    shown = Credentials("none", certificate=certificate("client"))
+    assert result(without_tls.of_client(shown)) == (
+        Principal("nobody", None, "none", None, "", "client")
+    )
 
 
 def test_the_method_may_have_to_be_named() -> None:

@@ -272,6 +272,8 @@ async def test_credentials_are_in_no_log(broker: BrokerInMemory) -> None:
 # -- credentials that expire --------------------------------------------------------------------
 
 
+@pytest.mark.feature("F81")
+@pytest.mark.command("AUTH_CHALLENGE", "AUTH_RESPONSE")
 @scenario(**ON)
 async def test_a_client_whose_token_expires_is_asked_and_goes_on(broker: BrokerInMemory) -> None:
     client = new_client(broker, connect(data=until(broker, 30)))
