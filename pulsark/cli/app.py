@@ -10,6 +10,7 @@ import typer
 
 from pulsark import __version__
 from pulsark.cli.admin.ledgers import ledgers
+from pulsark.cli.admin.permissions import permissions
 from pulsark.cli.admin.policies import namespaces, policies
 from pulsark.cli.admin.schemas import schemas
 from pulsark.cli.admin.tables import tables
@@ -39,6 +40,7 @@ app.add_typer(schemas, name="schemas")
 app.add_typer(tokens, name="tokens")
 app.add_typer(namespaces, name="namespaces")
 app.add_typer(policies, name="policies")
+app.add_typer(permissions, name="permissions")
 jobs = typer.Typer(help="List jobs, and run one here.", no_args_is_help=True)
 app.add_typer(jobs, name="jobs")
 app.add_typer(ledgers, name="ledgers")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -108,3 +110,19 @@ def test_the_admin_api_asks_too(standalone: Standalone) -> None:
     assert call(standalone, "reader", "DELETE", "/namespaces/acme/web") == 401
     assert call(standalone, "boss", "GET", "/tenants") == 401
     assert call(standalone, "root", "GET", "/brokers/health") == 200
+
+
+def test_why_a_role_may_or_may_not(standalone: Standalone) -> None:
+    def why(role: str) -> tuple[int, str]:
+        words = ["--auth-plugin", "token", "--auth-params", f"token:{token('boss')}"]
+        words += ["permissions", "why", role, "PRODUCE", TOPIC, "--admin-url", standalone.web_url]
+        ended = subprocess.run(
+            [sys.executable, "-m", "pulsark", *words], capture_output=True, text=True, check=False
+        )
+        return ended.returncode, ended.stdout
+
+    assert why("writer") == (
+        0,
+        "writer may PRODUCE: it was granted on the topic. It needs produce.\n",
+    )
+    assert why("reader") == (1, "reader may not PRODUCE: nothing grants it. It needs produce.\n")

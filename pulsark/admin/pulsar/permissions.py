@@ -8,7 +8,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
-from pulsark.admin.http.guard import Guarded, Rights, RightsOf, in_body, namespace
+from pulsark.admin.http.guard import Guarded, Rights, RightsOf, in_body, namespace, tenant_admin
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.requests import (
     AnyTopicOf,
@@ -23,11 +23,16 @@ from pulsark.admin.http.requests import (
 from pulsark.admin.pulsar.partitioned import is_there, staying
 from pulsark.admin.pulsar.policies import Edit, existing_namespace, of_namespace
 from pulsark.dispatch.broker import Broker
-from pulsark.errors import ClientError, ServerError
+from pulsark.errors import ClientError, ServerError, near_miss
 from pulsark.limits import GRANTS_PER_NAMESPACE_MAX, ROLE_CHARS_MAX
 from pulsark.security import grants
+from pulsark.security.authorization import StoredGrants
+from pulsark.security.decisions import Target
+from pulsark.security.facts import Rules
 from pulsark.security.operations import GeneralOperation as G
+from pulsark.security.operations import NamespaceOperation, TopicOperation
 from pulsark.security.operations import NamespaceOperation as N
+from pulsark.security.principal import Principal
 from pulsark.wire.topic_name import TopicName
 
 router = Guarded(tags=["permissions"])
@@ -128,6 +133,39 @@ async def revoke_on_topic(topic: AnyTopicOf, role: str, broker: BrokerOf) -> Res
     if not await _revoke_on_topic(broker, topic, _role(role)):
         raise fail(412, "Permissions are not set at the topic level")
     return done()
+
+
+@router.get(_OF_TOPIC + "/{role}/{operation}", needs=tenant_admin)
+async def may(
+    topic: AnyTopicOf, role: str, operation: str, request: Request, broker: BrokerOf
+) -> Response:
+    """``{"granted", "rule", "needs"}``: whether a role may do something, and why or why not.
+
+    Pulsark's own. ``?subscription=`` names one of the topic, or the namespace's of that name.
+    Without authorization it is answered as if it were on.
+    """
+    wanted = _operation(operation)
+    subscription = request.query_params.get("subscription")
+    target = Target.of_topic(topic, subscription)
+    if isinstance(wanted, NamespaceOperation):
+        target = Target.of_namespace(topic.namespace_name, subscription)
+    provider = broker.authorization or StoredGrants(
+        Rules.of(broker.settings), broker.metadata, broker.resources
+    )
+    granted, rule = await provider.decision(Principal(_role(role)), wanted, target)
+    return value({"granted": granted, "rule": rule.value, "needs": wanted.right.label})
+
+
+def _operation(segment: str) -> TopicOperation | NamespaceOperation:
+    name = unquoted(segment).upper()
+    kinds: tuple[type[TopicOperation | NamespaceOperation], ...]
+    kinds = (TopicOperation, NamespaceOperation)
+    for kind in kinds:
+        if name in kind.__members__:
+            return kind[name]
+    known = [each for kind in kinds for each in kind.__members__]
+    near = near_miss(name, known)
+    raise fail(412, f"{name[:100]} is no operation{near}; there are {', '.join(known)}")
 
 
 async def _check_there(broker: Broker, topic: TopicName) -> None:

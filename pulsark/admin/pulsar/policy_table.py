@@ -183,6 +183,11 @@ POLICIES = (
         ),
         PolicyPath("subscriptionExpirationTime"),
     ),
+    Policy(
+        grants.SUBSCRIPTION_AUTH_MODE,
+        values.subscription_auth_mode,
+        PolicyPath("subscriptionAuthMode", removable=False, unset="None"),
+    ),
     Policy(SEALING, values.sealing, *_both("sealing")),
     Policy("properties", values.properties, PolicyPath("properties", "PUT", unset={})),
     Policy("offload_policies", values.kept("offloadPolicies"), *_both("offloadPolicies")),
@@ -223,7 +228,6 @@ _NOT_BUILT_NAMESPACE = (
     *_plain(*_RATES, "publishRate", "entryFilters", "resourcegroup"),
     PolicyPath("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
     PolicyPath("allowedClusters", removable=False, unset=[]),
-    PolicyPath("subscriptionAuthMode", removable=False, unset="None"),
     PolicyPath("antiAffinity", unset=_NO_204),
     PolicyPath("dispatcherPauseOnAckStatePersistent", unset=False),
 )

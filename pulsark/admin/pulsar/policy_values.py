@@ -224,6 +224,12 @@ def strategy(value: Any) -> str | None:
     return None if chosen == "UNDEFINED" else chosen
 
 
+def subscription_auth_mode(value: Any) -> str | None:
+    """``Prefix``, or nothing of the kind."""
+    chosen = _choice(value, "subscriptionAuthMode", ("None", "Prefix"))
+    return None if chosen == "None" else chosen
+
+
 def properties(value: Any) -> dict[str, str]:
     return string_map(value, "properties", TOPIC_PROPERTIES_MAX)
 

@@ -91,3 +91,37 @@ def test_a_namespace_names_only_so_many_roles(
     assert api.post(f"{NS}/permissions/subscription/s", ["a", "b"]).status == 204
     assert api.post(f"{NS}/permissions/c", ["produce"]).status == 412
     assert api.post(f"{NS}/permissions/a", ["consume"]).status == 204
+
+
+@pytest.mark.parametrize(
+    ("role", "operation", "query", "expected"),
+    [
+        ("w", "PRODUCE", "", (True, "topic_grant", "produce")),
+        ("w", "produce", "", (True, "topic_grant", "produce")),
+        ("w", "CONSUME", "", (False, "none", "consume")),
+        ("r", "CONSUME", "?subscription=s", (True, "namespace_grant", "consume")),
+        ("r", "CONSUME", "?subscription=closed", (False, "subscription_list", "consume")),
+        ("r", "GET_TOPICS", "", (True, "namespace_grant", "produce or consume")),
+        ("w", "GET_TOPICS", "", (False, "none", "produce or consume")),
+        ("root", "UNLOAD", "", (True, "superuser", "an administrator of the tenant")),
+    ],
+)
+def test_why_a_role_may_do_something(
+    role: str, operation: str, query: str, expected: tuple[bool, str, str]
+) -> None:
+    api = AdminApi(superUserRoles=("root",))
+    try:
+        api.topic(TOPIC)
+        assert api.post(f"{NS}/permissions/r", ["consume"]).status == 204
+        assert api.post(f"{NS}/permissions/subscription/closed", ["other"]).status == 204
+        assert api.post(f"{NAMESPACE}/t/permissions/w", ["produce"]).status == 204
+        found = api.get(f"{NAMESPACE}/t/permissions/{role}/{operation}{query}").json
+        assert (found["granted"], found["rule"], found["needs"]) == expected
+    finally:
+        api.close()
+
+
+def test_an_operation_that_is_none_is_refused_with_the_nearest(api: AdminApi) -> None:
+    answer = api.get(f"{NAMESPACE}/t/permissions/r/PRODUSE")
+    assert answer.status == 412
+    assert answer.reason.startswith("PRODUSE is no operation (did you mean PRODUCE?)")

@@ -42,6 +42,7 @@ VALUES: dict[str, Any] = {
     "tableRetention": RETENTION,
     "persistence": PERSISTENCE,
     "deduplication": False,
+    "subscriptionAuthMode": "Prefix",
     "deduplicationEnabled": False,
     "deduplicationSnapshotInterval": 7,
     "autoTopicCreation": AUTO_TOPICS,
