@@ -249,6 +249,9 @@ GRANTS_PER_NAMESPACE_MAX = 5_000
 FACTS_KEPT_MAX = 200_000
 """Most names of tenants and namespaces, and grants in them, that are kept for decisions."""
 
+REVOKED_AGAIN_SECONDS = 10.0
+"""A change of grants is looked at once more after this time: creation takes less."""
+
 REVISITED_PER_TURN_MAX = 100
 """Producers and consumers that are asked for their right again in one turn of the event loop."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import PulsarkError
-from pulsark.limits import REVISITED_PER_TURN_MAX
+from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.paths import POLICIES, policies_at
 from pulsark.security.decisions import Target
 from pulsark.security.operations import NamespaceOperation, TopicOperation
@@ -45,6 +45,8 @@ class Revocation:
         self._provider = provider
         self._changed: set[str] = set()
         """Tenants and namespaces."""
+        self._again: dict[str, asyncio.TimerHandle] = {}
+        """What is looked at once more: what was granted before may have been in creation."""
         self._end_watch: Callable[[], None] | None = None
         self._visit: asyncio.Task[None] | None = None
 
@@ -58,9 +60,22 @@ class Revocation:
             self._end_watch()
         if self._visit is not None:
             self._visit.cancel()
+        for timer in self._again.values():
+            timer.cancel()
 
     def _on_change(self, path: str) -> None:
-        self._changed.add(policies_at(path))
+        name = policies_at(path)
+        self._look_at(name)
+        if name not in self._again:
+            later = asyncio.get_running_loop().call_later
+            self._again[name] = later(REVOKED_AGAIN_SECONDS, self._look_again, name)
+
+    def _look_again(self, name: str) -> None:
+        del self._again[name]
+        self._look_at(name)
+
+    def _look_at(self, name: str) -> None:
+        self._changed.add(name)
         if self._visit is None or self._visit.done():
             self._visit = asyncio.get_running_loop().create_task(self._visit_all())
 

@@ -10,7 +10,7 @@ import pytest
 
 from pulsark.dispatch.connection.revocation import Revocation
 from pulsark.errors import ServerError
-from pulsark.limits import REVISITED_PER_TURN_MAX
+from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.resources import Tenant
 from pulsark.security import grants
 from pulsark.security.facts import Rules
@@ -71,6 +71,30 @@ async def test_what_is_not_granted_any_more_is_closed_and_refused_again(broker) 
     await client.take(Command.CLOSE_CONSUMER)
     assert not other.has(Command.CLOSE_PRODUCER)
     assert not other.has(Command.CLOSE_CONSUMER)
+
+
+@AUTHORIZED
+async def test_what_was_in_creation_when_the_right_went_is_closed_later(
+    broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin(broker, it=BOTH)
+    gate, create = asyncio.Event(), broker.broker.creation.topic_for_clients
+
+    async def slowly(name: Any) -> Any:
+        await gate.wait()
+        return await create(name)
+
+    monkeypatch.setattr(broker.broker.creation, "topic_for_clients", slowly)
+    client = Client(broker, principal=Principal("it"))
+    producer = sample_of(Command.PRODUCER)
+    producer.producer.ClearField("initial_subscription_name")
+    client.send(producer)
+    await asyncio.sleep(0.1)
+    await grant(broker, "it", [])
+    await asyncio.sleep(0.1)
+    gate.set()
+    await client.take(Command.PRODUCER_SUCCESS)
+    await client.take(Command.CLOSE_PRODUCER, seconds=2 * REVOKED_AGAIN_SECONDS)
 
 
 @AUTHORIZED
