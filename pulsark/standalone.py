@@ -17,7 +17,13 @@ import time
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
-from pulsark.config.addresses import asks_for_login, check_access, hosts_of, is_private
+from pulsark.config.addresses import (
+    asks_for_login,
+    check_access,
+    hosts_of,
+    is_private,
+    plain_ports,
+)
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection.server import Server
 from pulsark.dispatch.loop.garbage import Garbage
@@ -135,6 +141,14 @@ class Standalone:
                 settings.bindAddress,
                 settings.advertisedAddress,
             )
+        if not is_private(settings.bindAddress) and settings.authenticationEnabled:
+            ports = plain_ports(settings)
+            if ports:
+                log.warning(
+                    "tokens and passwords cross the network in the clear on %s; leave it empty and "
+                    "set the one for TLS",
+                    " and ".join(ports),
+                )
         urls = await self._open_ports(server, admin, flight)
         broker.sealing.rounds.load = LoopLoad(broker.clock, time.thread_time)
         broker.sealing.repairs.adopts = self._adopt

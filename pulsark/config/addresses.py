@@ -48,6 +48,16 @@ def asks_for_login(settings: Settings) -> bool:
     return settings.authenticationEnabled and not may_be_anonymous
 
 
+def plain_ports(settings: Settings) -> list[str]:
+    """The settings of the ports without TLS that are open."""
+    ports = {
+        "brokerServicePort": settings.brokerServicePort,
+        "webServicePort": settings.webServicePort,
+        "flightServicePort": settings.flightServicePort,
+    }
+    return [name for name, port in ports.items() if port is not None]
+
+
 def who_may_come_in(settings: Settings) -> str:
     """One line for the operator."""
     bind_address = settings.bindAddress

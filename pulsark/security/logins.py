@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pulsark.security.provider import Provider
 
 
+_NOBODY = Principal("")
+_NO_METHOD = (None, "", "none")
+
+
 class Logins:
     """Lets clients of one broker in. Make one only where authentication is on."""
 
@@ -37,6 +41,7 @@ class Logins:
         self._providers = providers_of(settings, runtime) if providers is None else providers
         self._anonymous = settings.anonymousUserRole
         self._strict = settings.strictAuthMethod
+        self._proxies = settings.proxyRoles
         self._clock = runtime.clock
         self._failures = Failures()
         self.successes: Counter[tuple[str, str]] = Counter()
@@ -61,6 +66,8 @@ class Logins:
         """
         if method is None and self._strict:
             raise self._failed([], "none", LoginError("method", "no method is named"))
+        if self._is_of_proxy(credentials):
+            return self._without_header(None, credentials)
         if not authorization:
             return self._without_header(method, credentials)
         if len(authorization) > 1:
@@ -84,6 +91,12 @@ class Logins:
         """A client of this address has failed; says after how many seconds it is told."""
         return self._failures.delay_s(host, self._clock.monotonic())
 
+    def _is_of_proxy(self, credentials: Credentials) -> bool:
+        """Whether the certificate is a proxy's: then the header is that of the proxy's client."""
+        if not self._proxies or all(each.method != "tls" for each in self._providers):
+            return False
+        return _with_name(_NOBODY, credentials).cn in self._proxies
+
     def _without_header(
         self, method: str | None, credentials: Credentials
     ) -> Principal | Awaitable[Principal]:
@@ -95,8 +108,8 @@ class Logins:
         if by_certificate:
             named = dataclasses.replace(credentials, method=by_certificate[0].method)
             return self._ask(by_certificate, named)
-        if any(each.method == method for each in self._providers):
-            raise self._failed([], method or "", LoginError("malformed", "credentials are missing"))
+        if method not in _NO_METHOD:
+            raise self._failed([], "none", LoginError("method", "no credentials for the method"))
         return self._nobody(credentials)
 
     def _nobody(self, credentials: Credentials) -> Principal:

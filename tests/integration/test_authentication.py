@@ -46,17 +46,17 @@ def token(role: str, seconds: float | None = None) -> str:
     return jwt.encode(claims, SECRET, "HS256")
 
 
-def client(url: str, authentication: Any = None) -> pulsar.Client:
+def client(url: str, authentication: Any, seconds: int = 10) -> pulsar.Client:
     return pulsar.Client(
         url,
         authentication=authentication,
-        operation_timeout_seconds=5,
+        operation_timeout_seconds=seconds,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
 
 
-def produce(url: str, authentication: Any) -> None:
-    connected = client(url, authentication)
+def produce(url: str, authentication: Any, seconds: int = 10) -> None:
+    connected = client(url, authentication, seconds)
     try:
         connected.create_producer(TOPIC).send(b"x")
     finally:
@@ -82,7 +82,7 @@ def test_others_stay_outside(standalone: Standalone) -> None:
     ):
         for url in (standalone.service_url, standalone.web_url):
             with pytest.raises(pulsar.PulsarException):
-                produce(url, authentication)
+                produce(url, authentication, 1)
 
 
 def test_http_asks_for_credentials(standalone: Standalone) -> None:
@@ -135,9 +135,9 @@ def test_a_token_that_expires_while_a_client_publishes_costs_nothing(
 
 def test_no_log_has_credentials(standalone: Standalone) -> None:
     with pytest.raises(pulsar.PulsarException):
-        produce(standalone.service_url, pulsar.AuthenticationToken("CANARY.CANARY.CANARY"))
+        produce(standalone.service_url, pulsar.AuthenticationToken("CANARY.CANARY.CANARY"), 1)
     with pytest.raises(pulsar.PulsarException):
-        produce(standalone.service_url, pulsar.AuthenticationBasic("admin", "CANARY"))
+        produce(standalone.service_url, pulsar.AuthenticationBasic("admin", "CANARY"), 1)
     assert "CANARY" not in log_of(standalone)
 
 

@@ -12,6 +12,7 @@ from pulsark.config.addresses import (
     check_access,
     hosts_of,
     is_private,
+    plain_ports,
     who_may_come_in,
 )
 from pulsark.config.settings import Settings
@@ -71,3 +72,10 @@ def test_who_is_anonymous_has_no_login_where_everybody_may_do_everything() -> No
     assert asks_for_login(Settings(**on))
     assert not asks_for_login(Settings(**on, anonymousUserRole="nobody"))
     assert asks_for_login(Settings(**on, anonymousUserRole="nobody", authorizationEnabled=True))
+
+
+def test_ports_without_tls_are_named() -> None:
+    assert plain_ports(Settings()) == ["brokerServicePort", "webServicePort", "flightServicePort"]
+    assert plain_ports(Settings(brokerServicePort=None, flightServicePort=None)) == [
+        "webServicePort"
+    ]

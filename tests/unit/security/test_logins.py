@@ -16,6 +16,7 @@ from pulsark.errors import ConfigError
 from pulsark.limits import FAILED_LOGINS_PER_SECOND_MAX
 from pulsark.runtime import Runtime
 from pulsark.security import providers as providers_module
+from pulsark.security.certificates import CertificateProvider
 from pulsark.security.failures import Failures
 from pulsark.security.logins import Logins
 from pulsark.security.principal import Principal
@@ -192,6 +193,7 @@ def test_a_request_logs_in_by_its_header() -> None:
         (["Bearer yes"], "basic"),
         (["Bearer yes"], "unknown"),
         ([], "token"),
+        ([], "unknown"),
     ],
 )
 def test_a_header_that_does_not_verify_is_refused(headers: list[str], method: str | None) -> None:
@@ -209,6 +211,16 @@ def test_a_header_wins_over_the_certificate_of_the_connection() -> None:
     assert request(found, basic("a:b"), certificate=b"x") == "user"
     with pytest.raises(LoginError):
         request(found, "Bearer no", certificate=b"x")
+
+
+def test_the_certificate_of_a_proxy_wins_over_the_header_of_its_client() -> None:
+    found = logins(CertificateProvider(Settings(), Runtime()), TOKEN, proxyRoles=("proxy",))
+    for name, role in (("proxy", "proxy"), ("client", "first")):
+        assert request(found, "Bearer yes", certificate=certificate(name)) == role
+    der = certificate("proxy")
+    assert request(found, "Bearer of its client", method="token", certificate=der) == "proxy"
+    with pytest.raises(LoginError):
+        request(logins(TOKEN, proxyRoles=("proxy",)), "Bearer no", certificate=der)
 
 
 def test_the_name_in_the_certificate_is_kept() -> None:
