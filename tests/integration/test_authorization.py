@@ -87,6 +87,7 @@ def clients(standalone: Standalone) -> Iterator[Any]:
         client.close()
 
 
+@pytest.mark.feature("F81")
 def test_granted_roles_do_what_they_were_granted(clients: Any) -> None:
     consumer = clients("reader").subscribe(TOPIC, "s")
     producer = clients("writer").create_producer(TOPIC)
@@ -94,6 +95,7 @@ def test_granted_roles_do_what_they_were_granted(clients: Any) -> None:
     assert consumer.receive(5000).data() == b"x"
 
 
+@pytest.mark.feature("F81")
 def test_others_are_refused(clients: Any) -> None:
     for role, topic in (("stranger", TOPIC), ("reader", TOPIC), ("writer", OTHER)):
         with pytest.raises(pulsar.AuthorizationError):
@@ -103,6 +105,7 @@ def test_others_are_refused(clients: Any) -> None:
             clients(role).subscribe(TOPIC, "s2")
 
 
+@pytest.mark.feature("F80")
 def test_the_admin_api_asks_too(standalone: Standalone) -> None:
     stats = "/persistent/acme/web/clicks/partitioned-stats"
     assert call(standalone, "reader", "GET", stats) == 200

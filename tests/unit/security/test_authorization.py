@@ -94,6 +94,7 @@ def test_pulsars_rules_decide_by_default() -> None:
     asyncio.run(ask())
 
 
+@pytest.mark.feature("F81")
 @pytest.mark.usefixtures("entry_points")
 def test_an_own_provider_decides_and_may_ask_pulsars_rules() -> None:
     async def ask() -> None:

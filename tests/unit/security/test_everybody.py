@@ -140,6 +140,7 @@ def api() -> Iterator[AdminApi]:
     found.close()
 
 
+@pytest.mark.feature("F80", "F81")
 @pytest.mark.parametrize("role", ROLES)
 def test_every_route(api: AdminApi, role: str | None) -> None:
     expected = matrix("http")
@@ -239,6 +240,7 @@ def test_a_query_belongs_to_the_role_that_claimed_it(api: AdminApi) -> None:
 # -- the binary protocol -----------------------------------------------------------------------
 
 
+@pytest.mark.feature("F81")
 @pytest.mark.parametrize("role", [role for role in ROLES if role is not None])
 def test_every_command(role: str) -> None:
     @scenario(rules=RULES)
