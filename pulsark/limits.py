@@ -168,7 +168,7 @@ PASSWORDS_REMEMBERED_SECONDS = 60.0
 """For so long."""
 
 LOGINS_WAITING_MAX = 1000
-"""Passwords that wait for being hashed; who comes later is refused."""
+"""Passwords that wait for being hashed, addresses in turn; whoever comes later is refused."""
 
 ISSUER_RETRY_SECONDS = 5.0
 """An issuer of tokens whose keys could not be fetched is not asked again before."""

@@ -22,7 +22,7 @@ from pulsark.limits import (
     PASSWORDS_REMEMBERED_MAX,
     PASSWORDS_REMEMBERED_SECONDS,
 )
-from pulsark.runtime import run_in_worker
+from pulsark.security.fair_worker import FairWorker
 from pulsark.security.keys import Kept
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError, checked_role
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from pulsark.config.settings import Settings
-    from pulsark.runtime import Runtime, Worker
+    from pulsark.runtime import Runtime
 
 _HASHES = {"$apr1$": apr_md5_crypt, "$5$": sha256_crypt, "$6$": sha512_crypt}
 _BCRYPT = re.compile(r"\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}")
@@ -106,8 +106,7 @@ class PasswordProvider:
             "basicAuthConf", settings.basicAuthConf, lambda data: users_of("basicAuthConf", data)
         )
         self._runtime = runtime
-        self._worker: Worker | None = None
-        self._waiting = 0
+        self._worker = FairWorker(runtime, "passwords")
         self._remembered = Remembered()
 
     def log_in(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
@@ -130,20 +129,15 @@ class PasswordProvider:
     async def _verify(
         self, principal: Principal, data: bytes, password: bytes, users: Mapping[str, str]
     ) -> Principal:
-        if self._waiting >= LOGINS_WAITING_MAX:
+        if self._worker.waiting >= LOGINS_WAITING_MAX:
             raise LoginError("busy", "too many passwords wait for being verified")
-        if self._worker is None:
-            self._worker = self._runtime.new_worker("passwords")
         hashed = users.get(principal.role)
         # Of somebody who is not there, another's hash is tried, which takes as long.
         tried = hashed if hashed is not None else next(iter(users.values()), None)
         if tried is None:
             raise _wrong()
-        self._waiting += 1
-        try:
-            is_right = await run_in_worker(self._worker, lambda: fits(password, tried))
-        finally:
-            self._waiting -= 1
+        host = principal.address.rpartition(":")[0]
+        is_right = await self._worker.run(host, lambda: fits(password, tried))
         if hashed is None or not is_right:
             raise _wrong()
         self._remembered.add(data, hashed, self._runtime.clock.monotonic())

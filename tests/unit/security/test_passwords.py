@@ -157,12 +157,13 @@ def test_passwords_wait_for_their_turn_up_to_a_limit() -> None:
             assert isawaitable(result)
             await result
 
-        waiting = [asyncio.ensure_future(one()) for _ in range(LOGINS_WAITING_MAX)]
+        # One is being verified, and the others wait.
+        waiting = [asyncio.ensure_future(one()) for _ in range(LOGINS_WAITING_MAX + 1)]
         await asyncio.sleep(0)
         with pytest.raises(LoginError, match="too many"):
             await one()
-        waiting[0].cancel()
-        await asyncio.wait(waiting[:1])
+        waiting[-1].cancel()
+        await asyncio.wait(waiting[-1:])
         last = asyncio.ensure_future(one())
         await asyncio.sleep(0)
         assert not last.done()
