@@ -1,8 +1,9 @@
 """Who a client is, and what it may do.
 
-Start with ``principal``, what a login comes to. ``providers`` asks each way to log in that is
-configured, in order: ``tokens``, ``passwords``, ``certificates`` and ``openid`` are those that are
-built in. ``keys`` reads keys from wherever a setting says they are.
+Start with ``principal``, what a login comes to, and ``logins``, which lets clients in or not.
+``providers`` asks each way to log in that is configured, in order: ``tokens``, ``passwords``,
+``certificates`` and ``openid`` are built in, and ``provider`` says what one of a user has.
+``keys`` reads keys from wherever a setting says they are.
 
 What it may do is decided in ``decisions``, a pure function: ``operations`` says what each operation
 needs, ``facts`` what there is to know of settings, tenants and namespaces, ``known_facts`` keeps
