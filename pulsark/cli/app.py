@@ -14,6 +14,7 @@ from pulsark.cli.admin.permissions import permissions
 from pulsark.cli.admin.policies import namespaces, policies
 from pulsark.cli.admin.schemas import schemas
 from pulsark.cli.admin.tables import tables
+from pulsark.cli.admin.tenants import tenants
 from pulsark.cli.admin.topics import topics
 from pulsark.cli.terminal.arguments import (
     DEFAULT_ADMIN_URL,
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.add_typer(topics, name="topics")
 app.add_typer(schemas, name="schemas")
 app.add_typer(tokens, name="tokens")
+app.add_typer(tenants, name="tenants")
 app.add_typer(namespaces, name="namespaces")
 app.add_typer(policies, name="policies")
 app.add_typer(permissions, name="permissions")

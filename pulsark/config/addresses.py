@@ -36,9 +36,10 @@ def check_access(bind_address: str, *, insecure: bool) -> None:
     """``ConfigError`` if other machines could come in without a login."""
     if not is_private(bind_address) and not insecure:
         raise ConfigError(
-            f"bindAddress={bind_address}: without authentication everyone who reaches this "
-            "address can read, change and delete everything; keep bindAddress=localhost, or add "
-            "--insecure (insecure=true) if only trusted machines reach it"
+            f"bindAddress={bind_address}: everyone who reaches this address could read, change and "
+            "delete everything without a login; keep bindAddress=localhost, set "
+            "authenticationEnabled=true (and, with anonymousUserRole, authorizationEnabled=true), "
+            "or add --insecure (insecure=true) if only trusted machines reach it"
         )
 
 

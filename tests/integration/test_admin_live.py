@@ -255,6 +255,26 @@ def test_namespaces_and_policies(shared_standalone: Standalone) -> None:
     assert call("namespaces", "delete", namespace) == f"Deleted {namespace}\n"
 
 
+@pytest.mark.feature("F79")
+def test_tenants_and_permissions(shared_standalone: Standalone) -> None:
+    def call(*arguments: str) -> str:
+        return pulsark(shared_standalone, *arguments)[0]
+
+    assert call("tenants", "create", "cli-tenant", "--admin-role", "boss") == "Created cli-tenant\n"
+    assert "cli-tenant" in call("tenants", "list").splitlines()
+    call("namespaces", "create", "cli-tenant/n")
+    call("permissions", "grant", "cli-tenant/n", "waiter", "produce", "consume")
+    found = json.loads(call("permissions", "show", "cli-tenant/n", "--json"))
+    assert {role: sorted(actions) for role, actions in found.items()} == {
+        "waiter": ["consume", "produce"]
+    }
+    call("permissions", "revoke", "cli-tenant/n", "waiter")
+    assert call("permissions", "show", "cli-tenant/n") == "Nothing was granted\n"
+    call("namespaces", "delete", "cli-tenant/n")
+    assert call("tenants", "delete", "cli-tenant") == "Deleted cli-tenant\n"
+    assert "cli-tenant" not in call("tenants", "list").splitlines()
+
+
 @pytest.mark.feature("F44")
 def test_produce_and_consume_what_is_not_stored(shared_standalone: Standalone) -> None:
     topic = "non-persistent://public/default/cli-5"

@@ -140,7 +140,11 @@ def _reason(error: Exception, brokers_words: str | None) -> str:
     if brokers_words is not None:
         return f"{brokers_words} ({name})"
     if name in ("ConnectError", "Timeout", "RetryableError"):
-        return f"no answer from a broker ({name}); is it running?"
+        # The library tries again whatever the broker says before it has let a client in.
+        return (
+            f"no answer from a broker ({name}); is it running, does it take this login, and is "
+            "its certificate trusted here? See pulsark --help"
+        )
     return f"{_MEANINGS[name]} ({name})" if name in _MEANINGS else f"{name}: {error}"
 
 

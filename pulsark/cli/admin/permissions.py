@@ -11,9 +11,19 @@ from pulsark.admin_client.paths import segment, topic_path
 from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json, Topic
 from pulsark.cli.terminal.output import print_json, print_table
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import TopicName, parse_namespace
 
-permissions = typer.Typer(help="Show what roles may do, and why.", no_args_is_help=True)
+permissions = typer.Typer(
+    help="Grant roles what they may do, show it, and say why.", no_args_is_help=True
+)
+
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHERE", help="A namespace, tenant/namespace, or a topic.", show_default=False
+    ),
+]
+Role = Annotated[str, typer.Argument(help="Role.", show_default=False)]
 
 _REASONS = {
     "superuser": "it is a super user",
@@ -31,10 +41,9 @@ _REASONS = {
 
 
 @permissions.command("show")
-def show(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
-    """Show what was granted on a topic and on its namespace."""
-    path = topic_path(TopicName.parse(topic))
-    found = admin_client(admin_url).get(f"{path}/permissions")
+def show(where: Where, admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
+    """Show what was granted on a namespace, or on a topic and its namespace."""
+    found = admin_client(admin_url).get(_path(where))
     if as_json:
         print_json(found)
     elif found:
@@ -46,9 +55,30 @@ def show(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = 
         print("Nothing was granted")
 
 
+@permissions.command("grant")
+def grant(
+    where: Where,
+    role: Role,
+    actions: Annotated[
+        list[str], typer.Argument(metavar="ACTION...", help="produce, consume, or both.")
+    ],
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Say what a role may do in a namespace or with a topic, in place of what it might before."""
+    admin_client(admin_url).call("POST", f"{_path(where)}/{segment(role)}", actions)
+    print(f"{role} may {' and '.join(actions)} in {where}")
+
+
+@permissions.command("revoke")
+def revoke(where: Where, role: Role, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Take what was granted to a role on a namespace or a topic."""
+    admin_client(admin_url).call("DELETE", f"{_path(where)}/{segment(role)}")
+    print(f"Revoked what {role} might do in {where}")
+
+
 @permissions.command("why")
 def why(
-    role: Annotated[str, typer.Argument(help="Role.", show_default=False)],
+    role: Role,
     operation: Annotated[
         str,
         typer.Argument(help="As Pulsar names them: PRODUCE, CONSUME, LOOKUP.", show_default=False),
@@ -72,3 +102,10 @@ def why(
         print(f"{role} {verb} {operation.upper()}: {reason}. It needs {found['needs']}.")
     if not found["granted"]:
         raise typer.Exit(1)
+
+
+def _path(where: str) -> str:
+    """The permissions of a namespace, or of a topic."""
+    if "://" not in where and where.count("/") == 1:
+        return f"/namespaces/{'/'.join(map(segment, parse_namespace(where)))}/permissions"
+    return f"{topic_path(TopicName.parse(where))}/permissions"

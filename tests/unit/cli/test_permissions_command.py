@@ -1,4 +1,4 @@
-"""``pulsark permissions`` says what a role may do, and why."""
+"""``pulsark permissions`` grants roles what they may do, shows it, and says why."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ class FakeAdmin:
     def get(self, path: str) -> Any:
         self.paths.append(path)
         return self.answer
+
+    def call(self, method: str, path: str, body: Any = None) -> None:
+        self.paths.append(f"{method} {path} {body}")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin, *words: str) -> int:
@@ -68,3 +71,27 @@ def test_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "Nothing was granted\n"
     assert run(monkeypatch, FakeAdmin({"r": ["consume", "produce"]}), "show", "clicks") == 0
     assert "consume, produce" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("where", "path"),
+    [
+        ("cafe/shop", "/namespaces/cafe/shop/permissions"),
+        ("clicks", "/persistent/public/default/clicks/permissions"),
+        ("cafe/shop/orders", "/persistent/cafe/shop/orders/permissions"),
+        ("non-persistent://cafe/shop/t", "/non-persistent/cafe/shop/t/permissions"),
+    ],
+)
+def test_grants_are_made_and_revoked_for_namespaces_and_topics(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str, path: str
+) -> None:
+    admin = FakeAdmin({})
+    assert run(monkeypatch, admin, "grant", where, "a/b", "produce", "consume") == 0
+    assert run(monkeypatch, admin, "show", where) == 0
+    assert run(monkeypatch, admin, "revoke", where, "a/b") == 0
+    assert admin.paths == [
+        f"POST {path}/a%2Fb ['produce', 'consume']",
+        path,
+        f"DELETE {path}/a%2Fb None",
+    ]
+    assert f"a/b may produce and consume in {where}\n" in capsys.readouterr().out

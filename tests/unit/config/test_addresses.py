@@ -48,7 +48,7 @@ def test_what_is_asked_for(address: str, private: bool) -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "broker.example"])
 def test_other_machines_come_in_only_when_the_operator_says_so(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"bindAddress=.*--insecure"):
+    with pytest.raises(ConfigError, match=r"bindAddress=.*authenticationEnabled.*--insecure"):
         check_access(address, insecure=False)
     check_access(address, insecure=True)
     check_access("localhost", insecure=False)
