@@ -108,7 +108,7 @@ class AdminApi:
         self.loop.close()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(asyncio.wait_for(main, 10))
+        return self.loop.run_until_complete(asyncio.wait_for(main, 60))
 
     # -- requests ----------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ def consumed(broker: Standalone, topic: str, name: str, count: int) -> list[tupl
     with connected(broker) as client:
         consumer = client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest)
         for _ in range(count):
-            message = consumer.receive(10_000)
+            message = consumer.receive(60_000)
             i = message.message_id()
             place = i.partition(), i.ledger_id(), i.entry_id(), i.batch_index()
             found.append((place, message.data(), message.partition_key(), message.properties()))
@@ -126,6 +126,6 @@ def admin(broker: Standalone, method: str, path: str, body: Any = None) -> Any:
     data = json.dumps(body).encode() if body is not None else None
     headers = {"Content-Type": "application/json"}
     request = Request(broker.web_url + path, data, headers, method=method)
-    with urlopen(request, timeout=30) as answer:
+    with urlopen(request, timeout=120) as answer:
         text = answer.read()
     return json.loads(text) if text else None

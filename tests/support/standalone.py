@@ -57,7 +57,7 @@ class Standalone:
     def log_path(self) -> Path:
         return self.data_dir.with_suffix(".log")
 
-    def start(self, timeout: float = 30.0) -> Standalone:
+    def start(self, timeout: float = 60.0) -> Standalone:
         """Start and wait until it is ready."""
         ready = self.data_dir / "standalone.json"
         ready.unlink(missing_ok=True)
@@ -97,6 +97,13 @@ class Standalone:
         """SIGTERM and wait; returns the exit code."""
         return self._end(signal.SIGTERM)
 
+    def wait_for_log(self, text: str, seconds: float = 60.0) -> None:
+        """Return once a line of the log has the text."""
+        deadline = time.monotonic() + seconds
+        while text not in (said := self.log_path.read_text()):
+            assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{said[-4000:]}"
+            time.sleep(0.02)
+
     def wait(self, timeout: float) -> int:
         """The exit code of a process that ends by itself."""
         process, self._process = self._process, None
@@ -113,7 +120,7 @@ class Standalone:
             return 0
         process.send_signal(how)
         try:
-            return process.wait(30)
+            return process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
