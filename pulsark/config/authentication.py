@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsark.config.spec import setting
+from pulsark.config.tls import TlsSettings
 
 TOKEN_ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "ES", "PS") for bits in (256, 384, 512))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthenticationSettings:
-    """That part of ``Settings``."""
+class AuthenticationSettings(TlsSettings):
+    """That part of ``Settings``, and what it needs: clients show their certificates over TLS."""
 
     authenticationEnabled: bool = setting(
         False, "", "Clients have to log in; without it everybody may do everything"
