@@ -24,11 +24,9 @@ COMMAND_SECONDS = 60
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
 
 # A standalone that a document starts takes free ports: the well-known ones may be in use.
-FREE_PORTS = {
-    "PULSARK_brokerServicePort": "0",
-    "PULSARK_webServicePort": "0",
-    "PULSARK_flightServicePort": "0",
-}
+PORTS = ("brokerServicePort", "webServicePort", "flightServicePort")
+FREE_PORTS = {f"PULSARK_{key}": "0" for key in PORTS}
+FREE_PORTS_TLS = {f"PULSARK_{key}Tls": "0" for key in PORTS}
 
 
 class Reader:
@@ -38,9 +36,19 @@ class Reader:
         self.home = home
         self.output = ""
         self.started: list[subprocess.Popen[str]] = []
-        self._broker = broker
+        self._running: list[tuple[subprocess.Popen[str], Path, Path]] = []
         self._spark = spark
         self._names: dict[str, Any] = {}
+        self._environment = {"PYTHONUNBUFFERED": "1", "SPARK_TESTING": "1"}
+        """Spark Connect's server takes a free port then, in place of 15002."""
+        self._real = {
+            "pulsar://localhost:6650": broker.info.get("brokerServiceUrl", ""),
+            "http://localhost:8080": broker.info.get("webServiceUrl", ""),
+            "grpc://localhost:8815": broker.info.get("flightUrl", ""),
+            "/lake/": f"{home}/lake/",
+            "/etc/pulsark/": f"{home}/",
+        }
+        """What stands for addresses and directories of documents."""
 
     def run(self, snippet: Snippet) -> None:
         """Do what the snippet says; raises if it fails or if nobody knows how to run it."""
@@ -49,6 +57,7 @@ class Reader:
             "python": self._python,
             "sql": self._sql,
             "json": lambda snippet: json.loads(snippet.text),
+            "properties": self._properties,
             "text": lambda snippet: None,
         }.get(snippet.language)
         assert how is not None, (
@@ -62,32 +71,42 @@ class Reader:
         # Spark derives the admin API's address from a service URL that is given: port 8080.
         option = '.option("serviceUrl", "pulsar://localhost:6650")'
         text = text.replace(option, f'{option}.option("adminUrl", "http://localhost:8080")')
-        for written, real in (
-            ("pulsar://localhost:6650", self._broker.service_url),
-            ("http://localhost:8080", self._broker.web_url),
-            ("grpc://localhost:8815", self._broker.flight_url),
-            ("/lake/", f"{self.home}/lake/"),
-        ):
+        for written, real in self._real.items():
             text = text.replace(written, real)
         return text
 
     def _shell(self, snippet: Snippet) -> None:
         for command in shell_commands(snippet):
             words = shlex.split(command, comments=True)
-            if words[0] == "make":
+            if words[0] == "export":
+                self._export(words[1:])
+            elif words[0] == "make":
                 # They install, or take minutes: it is enough here that they exist.
                 assert words[1] in MAKE_TARGETS, f"{snippet.place}: no target {words[1]}"
             elif words[:2] == [".venv/bin/pulsark", "standalone"]:
-                self._start_and_stop(words)
+                if "--conf" in words:
+                    self._start(words, FREE_PORTS_TLS)
+                else:
+                    self._start_and_stop(words)
             else:
-                self._call(snippet, ["bash", "-c", self._here(command)])
+                refused = command.endswith("# refused")
+                self._call(snippet, ["bash", "-c", self._here(command)], refused=refused)
 
-    def _call(self, snippet: Snippet, command: list[str]) -> None:
+    def _export(self, words: list[str]) -> None:
+        for word in words:
+            name, _, value = word.partition("=")
+            self._environment[name] = self._here(value).replace("$PWD", str(self.home))
+
+    def _properties(self, snippet: Snippet) -> None:
+        """The first line is a comment with the file's name."""
+        head, _, text = snippet.text.partition("\n")
+        (self.home / head.removeprefix("# ")).write_text(self._here(text))
+
+    def _call(self, snippet: Snippet, command: list[str], *, refused: bool = False) -> None:
         done = subprocess.run(
             command,
             cwd=self.home,
-            # Spark Connect's server takes a free port then, in place of 15002.
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "SPARK_TESTING": "1"},
+            env={**os.environ, **self._environment},
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -95,18 +114,24 @@ class Reader:
             timeout=COMMAND_SECONDS,
         )
         self.output += done.stdout
-        assert done.returncode == 0, f"{snippet.place}: {command[-1]}\n{done.stdout[-4000:]}"
+        said = f"{snippet.place}: {command[-1]}\n{done.stdout[-4000:]}"
+        assert (done.returncode != 0) if refused else (done.returncode == 0), said
 
     def _start_and_stop(self, words: list[str]) -> None:
         """Run a standalone as written until it is ready; then stop it as Ctrl-C does."""
+        self._start(words, FREE_PORTS)
+        self._stop_newest()
+
+    def _start(self, words: list[str], ports: dict[str, str]) -> None:
+        """Run a standalone until it is ready; what comes later finds its ports over TLS."""
         flags = dict(itertools.pairwise(words))
         ready = self.home / flags.get("--data-dir", "data") / "standalone.json"
-        log = self.home / "standalone.log"
+        log = self.home / f"standalone-{len(self.started)}.log"
         with log.open("w") as out:
             process = subprocess.Popen(
                 words,
                 cwd=self.home,
-                env={**os.environ, **FREE_PORTS},
+                env={**os.environ, **ports},
                 text=True,
                 stdout=out,
                 stderr=out,
@@ -117,6 +142,23 @@ class Reader:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.02)
+        info = json.loads(ready.read_text())
+        for written, key in (
+            ("pulsar+ssl://localhost:6651", "brokerServiceUrlTls"),
+            ("https://localhost:8443", "webServiceUrlTls"),
+            ("grpc+tls://localhost:8816", "flightUrlTls"),
+        ):
+            if key in info:
+                self._real[written] = info[key]
+        self._running.append((process, log, ready))
+
+    def leave(self) -> None:
+        """Stop what was started and still runs."""
+        while self._running:
+            self._stop_newest()
+
+    def _stop_newest(self) -> None:
+        process, log, ready = self._running.pop()
         process.send_signal(signal.SIGINT)
         assert process.wait(COMMAND_SECONDS) == 0, log.read_text()
         assert not ready.exists()

@@ -34,6 +34,7 @@ def test_every_snippet_runs(document: Path, reader: Reader) -> None:
     for snippet in snippets(document):
         if snippet.not_run is None:
             reader.run(snippet)
+    reader.leave()
     for words in EXPECTED.get(document.name, ()):
         assert words in reader.output, reader.output
 
@@ -51,6 +52,16 @@ EXPECTED = {
         "backup of ",
         "restored the state of ",
         "Nothing is wrong here.",
+    ),
+    "security.md": (
+        "this machine, with a login",
+        "one espresso",
+        "received b'one filter'",
+        "not authorized",
+        "401: Authentication required",
+        "does it take this login",
+        "it was granted on the namespace",
+        "Nothing is wide open.",
     ),
     "spark.md": (
         "key='table-7'",

@@ -73,6 +73,12 @@ def test_moving_to_pulsark() -> None:
     assert names["copied"].count() == 3000
 
 
+def test_secured() -> None:
+    names = run_notebook("secured")
+    assert names["count"] == names["written"] == 100
+    assert "answered 401" in names["refused"]
+
+
 def test_every_notebook_is_run_here() -> None:
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= tested
