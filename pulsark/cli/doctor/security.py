@@ -15,7 +15,7 @@ from pulsark.security.keys import path_of
 from pulsark.security.tls import ServerTls, TlsRules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pulsark.config.settings import Settings
@@ -150,7 +150,7 @@ def certificate(settings: Settings, now: datetime.datetime) -> Finding:
         until = f"{found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d}"
         return Finding("certificate", FAILURE, f"it is valid from {until}", renew)
     names = _names(found)
-    if settings.advertisedAddress not in names:
+    if not covers(names, settings.advertisedAddress):
         return Finding(
             "certificate",
             FAILURE,
@@ -184,6 +184,12 @@ def _is_open(path: str | Path) -> bool:
         return bool(os.stat(path).st_mode & stat.S_IRWXO)
     except OSError:
         return False
+
+
+def covers(names: Sequence[str], host: str) -> bool:
+    """Whether clients take a certificate for these names as that of a host. ``*`` is one label."""
+    _, dot, domain = host.lower().partition(".")
+    return bool({host.lower(), f"*{dot}{domain}" if dot else ""} & {each.lower() for each in names})
 
 
 def _names(certificate: object) -> list[str]:

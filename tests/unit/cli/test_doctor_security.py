@@ -93,6 +93,22 @@ def test_the_certificate(tmp_path: Path) -> None:
     assert doctor.certificate(settings, NOW).status == FAILURE
 
 
+@pytest.mark.parametrize(
+    ("name", "covered"),
+    [
+        ("a.example", True),
+        ("A.Example", True),
+        ("b.cafe.example", True),
+        ("c.b.cafe.example", False),
+        ("cafe.example", False),
+        ("192.0.2.1", True),
+        ("192.0.2.2", False),
+    ],
+)
+def test_names_that_a_certificate_is_for(name: str, covered: bool) -> None:
+    assert doctor.covers(["a.example", "*.cafe.example", "192.0.2.1"], name) == covered
+
+
 def test_files_that_all_can_read(tmp_path: Path) -> None:
     settings = Settings(**tls(tmp_path))
     assert doctor.files(settings).status == OK
