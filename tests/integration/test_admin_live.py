@@ -63,7 +63,7 @@ def test_lookups_over_http(client: pulsar.Client, admin: AdminClient) -> None:
     producer = client.create_producer("http-lookup")
     consumer = client.subscribe("http-lookup", "s")
     producer.send(b"hello")
-    assert consumer.receive(5000).data() == b"hello"
+    assert consumer.receive(60_000).data() == b"hello"
 
 
 def test_partitions_over_http(client: pulsar.Client, admin: AdminClient) -> None:
@@ -73,7 +73,7 @@ def test_partitions_over_http(client: pulsar.Client, admin: AdminClient) -> None
     sent = {f"m{i}".encode() for i in range(12)}
     for payload in sent:
         producer.send(payload)
-    assert {consumer.receive(5000).data() for _ in sent} == sent
+    assert {consumer.receive(60_000).data() for _ in sent} == sent
     stats = admin.get(f"{NAMESPACE}/http-partitions/partitioned-stats")
     assert stats["msgInCounter"] == 12
     assert len(stats["partitions"]) == 3
@@ -88,7 +88,7 @@ def test_a_pattern_over_http(client: pulsar.Client, admin: AdminClient) -> None:
     )
     for producer in producers:
         producer.send(b"x")
-    assert len({consumer.receive(5000).topic_name() for _ in producers}) == 2
+    assert len({consumer.receive(60_000).topic_name() for _ in producers}) == 2
 
 
 # -- what live clients look like --------------------------------
@@ -100,8 +100,8 @@ def test_statistics_of_live_clients(client: pulsar.Client, admin: AdminClient) -
     consumer = client.subscribe("live", "s", consumer_name="c-1")
     for _ in range(3):
         producer.send(b"x" * 100)
-    consumer.acknowledge(consumer.receive(5000))
-    consumer.receive(5000)
+    consumer.acknowledge(consumer.receive(60_000))
+    consumer.receive(60_000)
     stats = admin.get(f"{NAMESPACE}/live/stats")
     assert stats["msgInCounter"] == 3
     assert stats["msgRateIn"] > 0
@@ -128,19 +128,19 @@ def test_what_the_admin_api_does_reaches_the_consumer(
     ids = [producer.send(f"m{i}".encode()) for i in range(4)]
     consumer = client.subscribe("reset", "s")
     for i in range(4):
-        message = consumer.receive(5000)
+        message = consumer.receive(60_000)
         assert message.data() == f"m{i}".encode()
         consumer.acknowledge(message)
     body = {"ledgerId": ids[2].ledger_id(), "entryId": ids[2].entry_id()}
     admin.call("POST", f"{NAMESPACE}/reset/subscription/s/resetcursor", body)
-    assert consumer.receive(5000).data() == b"m2"
+    assert consumer.receive(60_000).data() == b"m2"
     admin.call("POST", f"{NAMESPACE}/reset/subscription/s/skip_all")
     producer.send(b"m4")
-    while (message := consumer.receive(5000)).data() != b"m4":
+    while (message := consumer.receive(60_000)).data() != b"m4":
         assert message.data() in (b"m2", b"m3")  # was on its way already
     admin.call("PUT", f"{NAMESPACE}/reset/unload")
     producer.send(b"m5")
-    while consumer.receive(5000).data() != b"m5":
+    while consumer.receive(60_000).data() != b"m5":
         pass
 
 
@@ -158,13 +158,13 @@ def test_peek(client: pulsar.Client, shared_standalone: Standalone, admin: Admin
         f"ledger/{place.replace(':', '/entry/')}",
         "examinemessage?initialPosition=earliest",
     ):
-        with urllib.request.urlopen(f"{path}/{target}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{path}/{target}", timeout=60) as answer:
             assert answer.read() == b"x" * 100
             assert answer.headers["X-Pulsar-Message-ID"] == place
             assert answer.headers["X-Pulsar-partition-key"] == "k??\u00fc"
             assert json.loads(answer.headers["X-Pulsar-PROPERTY"]) == {"a": "\u4f60"}
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"{path}/subscription/s/position/2", timeout=10)
+        urllib.request.urlopen(f"{path}/subscription/s/position/2", timeout=60)
 
 
 @pytest.mark.feature("F92")
@@ -213,7 +213,7 @@ def test_produce_and_consume(shared_standalone: Standalone) -> None:
     )
     ids = [json.loads(line)["messageId"] for line in out.splitlines()]
     assert len(set(ids)) == 2500
-    command = "consume cli-1 -s s -n 2504 --position earliest --timeout 10 --json"
+    command = "consume cli-1 -s s -n 2504 --position earliest --timeout 60 --json"
     out, _ = pulsark(shared_standalone, *command.split())
     found = [json.loads(line) for line in out.splitlines()]
     assert [m["payload"] for m in found] == ["eins", "zwei"] * 2 + lines
@@ -280,7 +280,7 @@ def test_produce_and_consume_what_is_not_stored(shared_standalone: Standalone) -
     topic = "non-persistent://public/default/cli-5"
     out, _ = pulsark(shared_standalone, "topics", "create", topic)
     assert out == f"Created {topic}\n"
-    command = f"consume {topic} -s s -n 1 --timeout 10 --json"
+    command = f"consume {topic} -s s -n 1 --timeout 60 --json"
     consuming = subprocess.Popen(
         [sys.executable, "-m", "pulsark", *command.split()],
         stdout=subprocess.PIPE,
@@ -293,7 +293,7 @@ def test_produce_and_consume_what_is_not_stored(shared_standalone: Standalone) -
             assert json.loads(out)["messageId"].startswith("0:0:")
             if consuming.poll() is not None:
                 break
-        out, _ = consuming.communicate(timeout=30)
+        out, _ = consuming.communicate(timeout=60)
     finally:
         consuming.kill()
         consuming.wait()
@@ -419,10 +419,10 @@ def test_a_signal_stops_a_consumer_and_a_standalone_cleanly(
             assert consumer.stdout is not None
             assert consumer.stdout.readline() == b"x\n"
             consumer.send_signal(signal.SIGINT)
-            _, error = consumer.communicate(timeout=10)
+            _, error = consumer.communicate(timeout=60)
             assert (consumer.returncode, error) == (0, b"")
         broker.send_signal(number)
-        _, error = broker.communicate(timeout=10)
+        _, error = broker.communicate(timeout=60)
         assert broker.returncode == 0
         assert b"Traceback" not in error
     assert not (tmp_path / "data/standalone.json").exists()

@@ -61,7 +61,7 @@ def call(standalone: Standalone, role: str, method: str, path: str, body: Any = 
         method=method,
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -92,7 +92,7 @@ def test_granted_roles_do_what_they_were_granted(clients: Any) -> None:
     consumer = clients("reader").subscribe(TOPIC, "s")
     producer = clients("writer").create_producer(TOPIC)
     producer.send(b"x")
-    assert consumer.receive(5000).data() == b"x"
+    assert consumer.receive(60_000).data() == b"x"
 
 
 @pytest.mark.feature("F81")

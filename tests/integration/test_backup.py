@@ -69,7 +69,7 @@ def read(standalone: Standalone, topic: str) -> list[int]:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
-            found.append(int(reader.read_next(10_000).data().split()[0]))
+            found.append(int(reader.read_next(60_000).data().split()[0]))
         return found
 
 
@@ -164,7 +164,7 @@ def test_half_a_backup_is_none(tmp_path: Path) -> None:
             producer.send(bytes(1 << 20))
         words = ["backup", str(tmp_path / "half"), "--data-dir", str(tmp_path / "data")]
         slow = subprocess.Popen([sys.executable, "-m", "pulsark", *words])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not list((tmp_path / "half").rglob("*.journal")):
             assert time.monotonic() < deadline
             time.sleep(0.001)

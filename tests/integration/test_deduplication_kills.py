@@ -38,7 +38,7 @@ def stored(client: pulsar.Client, topic: str) -> list[tuple[str, int]]:
     found = []
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     while reader.has_message_available():
-        message = reader.read_next(10_000)
+        message = reader.read_next(60_000)
         found.append((message.producer_name(), int(message.data())))
     reader.close()
     return found
@@ -129,7 +129,7 @@ def test_an_application_that_goes_on_where_it_was_writes_everything_once(tmp_pat
                 broker.start()
             else:
                 application.kill()
-            application.wait(10)
+            application.wait(60)
         application = start(broker)
         output, _ = application.communicate(timeout=WAIT_SECONDS)
         assert output.split()[-1] == "done"

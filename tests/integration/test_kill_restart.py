@@ -103,7 +103,7 @@ class Acknowledger(threading.Thread):
     def _session(self) -> None:
         """One connection, until the broker is killed; the first only subscribes."""
         with suppress(Closed, Refused, ConnectionError, TimeoutError):
-            with WireClient(self._broker.broker_port) as client:
+            with WireClient(self._broker.broker_port, timeout=10) as client:
                 topic = f"{TOPIC}-partition-{self._partition}"
                 shared, failover = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Failover
                 kind = failover if self._cumulative else shared
@@ -171,7 +171,7 @@ def create_topic(broker: Standalone) -> None:
         data=str(PARTITIONS).encode(),
         headers={"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=10):
+    with urllib.request.urlopen(request, timeout=60):
         pass
 
 
@@ -189,7 +189,7 @@ def read_all(client: pulsar.Client, partition: int) -> list[tuple[Id, Payload]]:
     name = f"{TOPIC}-partition-{partition}"
     reader = client.create_reader(name, pulsar.MessageId.earliest)
     while reader.has_message_available():
-        message = reader.read_next(10_000)
+        message = reader.read_next(60_000)
         producer, sequence = json.loads(message.data())
         log.append((identify(message.message_id(), partition), (producer, sequence)))
     reader.close()

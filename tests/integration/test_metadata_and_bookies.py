@@ -26,7 +26,7 @@ def read(standalone: Standalone, topic: str) -> list[str]:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
-            found.append(reader.read_next(10_000).data().decode())
+            found.append(reader.read_next(60_000).data().decode())
         return found
 
 

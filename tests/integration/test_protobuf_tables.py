@@ -104,5 +104,5 @@ def test_messages_of_two_versions_are_columns(standalone: Standalone) -> None:
     client = connect(standalone)
     consumer = client.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)
     sent = [payload(1 + n // COUNT, n) for n in range(2 * COUNT)]
-    assert [consumer.receive(10_000).data() for _ in sent] == sent
+    assert [consumer.receive(60_000).data() for _ in sent] == sent
     client.close()

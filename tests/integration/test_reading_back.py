@@ -71,11 +71,11 @@ def client(standalone: Standalone) -> Iterator[pulsar.Client]:
 
 def ids(client: pulsar.Client) -> list[pulsar.MessageId]:
     reader = client.create_reader("border", pulsar.MessageId.earliest)
-    return [reader.read_next(10_000).message_id() for _ in range(COUNT)]
+    return [reader.read_next(60_000).message_id() for _ in range(COUNT)]
 
 
 def numbers(receive: Any, count: int) -> list[int]:
-    return [int(receive(10_000).data()) for _ in range(count)]
+    return [int(receive(60_000).data()) for _ in range(count)]
 
 
 @pytest.mark.feature("F12")
@@ -99,7 +99,7 @@ def test_a_seek_into_the_past_and_back(client: pulsar.Client) -> None:
         consumer.seek(ids(client)[start])
         assert numbers(consumer.receive, COUNT - start) == list(range(start, COUNT))
     reader = client.create_reader("border", pulsar.MessageId.latest)
-    first = client.create_reader("border", pulsar.MessageId.earliest).read_next(5000)
+    first = client.create_reader("border", pulsar.MessageId.earliest).read_next(60_000)
     reader.seek(first.publish_timestamp())
     assert numbers(reader.read_next, COUNT) == list(range(COUNT))
 
@@ -113,7 +113,7 @@ def test_acknowledgements_on_both_sides_survive_a_restart(standalone: Standalone
             initial_position=pulsar.InitialPosition.Earliest,
         )
         for _ in range(COUNT):
-            message = consumer.receive(10_000)
+            message = consumer.receive(60_000)
             entry = int(message.data()) // BATCH
             if entry % 3:
                 consumer.acknowledge(message)
@@ -132,7 +132,7 @@ def test_a_table_that_cannot_be_read_now_stalls_nobody_else(standalone: Standalo
         behind = client.subscribe(
             "border", "stalled", initial_position=pulsar.InitialPosition.Earliest
         )
-        assert int(behind.receive(10_000).data()) == 0
+        assert int(behind.receive(60_000).data()) == 0
         child = reading_process(standalone)
         os.kill(child, signal.SIGSTOP)
         try:
@@ -143,7 +143,7 @@ def test_a_table_that_cannot_be_read_now_stalls_nobody_else(standalone: Standalo
             producer = client.create_producer("live")
             for i in range(100):
                 producer.send(b"%d" % i)
-                assert int(live.receive(2000).data()) == i
+                assert int(live.receive(60_000).data()) == i
         finally:
             os.kill(child, signal.SIGCONT)
         assert numbers(far.receive, COUNT) == list(range(COUNT))
@@ -205,7 +205,7 @@ def seen(broker: Standalone, name: str, count: int) -> dict[tuple[int, int, int]
             "flights", name, initial_position=pulsar.InitialPosition.Earliest
         )
         for _ in range(count):
-            message = consumer.receive(30_000)
+            message = consumer.receive(60_000)
             place = message.message_id()
             found[place.ledger_id(), place.entry_id(), place.batch_index()] = (
                 message.data(),

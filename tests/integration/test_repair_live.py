@@ -34,7 +34,7 @@ def publish(broker: Standalone, first: int, count: int) -> None:
 def received(broker: Standalone, name: str, count: int) -> Sequence[int]:
     with connected(broker) as client:
         consumer = client.subscribe(TOPIC, name, initial_position=pulsar.InitialPosition.Earliest)
-        found = [int(consumer.receive(20_000).data()) for _ in range(count)]
+        found = [int(consumer.receive(60_000).data()) for _ in range(count)]
         with pytest.raises(pulsar.Timeout):
             consumer.receive(200)
     return found
@@ -92,7 +92,7 @@ def test_what_somebody_else_wrote_is_shown_until_it_is_repaired(
     (other,) = admin(standalone, "GET", f"{PATH}/table")["changedByOthers"]
     assert (other["version"], other["what"]) == (2, "OPTIMIZE by other/1.0")
     where = f'cluster="standalone",namespace="public/default",topic="{TOPIC}"'
-    with urlopen(f"{standalone.web_url}/metrics", timeout=30) as answer:
+    with urlopen(f"{standalone.web_url}/metrics", timeout=60) as answer:
         assert f"pulsark_table_changed_by_others{{{where}}} 1" in answer.read().decode()
     assert f"pulsark tables repair {TOPIC}" in standalone.log_path.read_text()
     code, text = repair(standalone)

@@ -30,7 +30,7 @@ def test_publishing_goes_on_where_there_is_no_room_to_seal(
             for _ in range((TMPFS_BYTES - 2 * LEFT_BYTES) // LEFT_BYTES):
                 file.write(piece)
         publish(broker, "t", 0, 50)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while "no room to seal" not in broker.log_path.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -39,6 +39,7 @@ def test_publishing_goes_on_where_there_is_no_room_to_seal(
         before = consumed(broker, "t", "before", 100)
         assert not list(small_disk.rglob("*.parquet"))
         filler.unlink()
+        deadline = time.monotonic() + 60
         while not (found := tables_on(small_disk)) or rows(found[0]) < 100:
             assert time.monotonic() < deadline
             time.sleep(0.2)

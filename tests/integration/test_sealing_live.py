@@ -64,7 +64,7 @@ def consumed(standalone: Standalone, topic: str, name: str, count: int) -> list[
     )
     found = []
     for _ in range(count):
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         place = message.message_id()
         found.append(
             (

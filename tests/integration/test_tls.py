@@ -83,7 +83,7 @@ def secured(
 
 
 def fetch(url: str, path: str, context: ssl.SSLContext) -> Any:
-    with urllib.request.urlopen(url + path, context=context, timeout=10) as answer:
+    with urllib.request.urlopen(url + path, context=context, timeout=60) as answer:
         return json.load(answer)
 
 
@@ -98,7 +98,7 @@ def test_the_official_client_publishes_and_consumes(
     sent = [os.urandom(size) for size in (10, 100_000, 3_000_000)]
     for payload in sent:
         producer.send(payload)
-    assert [consumer.receive(10_000).data() for _ in sent] == sent
+    assert [consumer.receive(60_000).data() for _ in sent] == sent
     client.close()
 
 

@@ -169,7 +169,7 @@ def consumed(standalone: Standalone, schema: Any, count: int) -> list[dict[str, 
     )
     found = []
     for _ in range(count):
-        value = consumer.receive(10_000).value()
+        value = consumer.receive(60_000).value()
         version = 1 if value.n < 100 else 2  # what a client makes of missing fields is its own
         found.append({name: getattr(value, name) for name in sent(version, 0)})
     client.close()

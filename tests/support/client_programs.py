@@ -50,7 +50,7 @@ def create_partitioned_topic(standalone: Standalone, name: str, partitions: int)
         data=json.dumps(partitions).encode(),
         headers={"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=10):
+    with urllib.request.urlopen(request, timeout=60):
         pass
     return f"persistent://public/default/{name}"
 

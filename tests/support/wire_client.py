@@ -31,7 +31,7 @@ class Refused(Exception):
 class WireClient:
     """One connection. Commands that are not asked for are kept, in order, for ``take``."""
 
-    def __init__(self, port: int, *, handshake: bool = True, timeout: float = 10.0) -> None:
+    def __init__(self, port: int, *, handshake: bool = True, timeout: float = 60.0) -> None:
         self.timeout = timeout
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

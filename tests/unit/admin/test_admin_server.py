@@ -38,7 +38,7 @@ def on_port(test: Callable[[int, AdminServer], Awaitable[None]], **changed: Any)
         server = AdminServer(broker)
         port = await server.listen(["127.0.0.1"], 0)
         try:
-            await asyncio.wait_for(test(port, server), 20)
+            await asyncio.wait_for(test(port, server), 60)
         finally:
             await server.close()
             await broker.close()

@@ -73,7 +73,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
     def to_the_end(main: Coroutine[Any, Any, Any]) -> Any:
         with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(asyncio.wait_for(main, 20))
+            return runner.run(asyncio.wait_for(main, 60))
 
     return to_the_end
 

@@ -99,7 +99,7 @@ def test_a_query_without_a_subscription_says_how_far_it_is(
     query.read.clear()
     reader.latestOffset(end, limit)  # without a listener it is told so with the next batch
     assert query.topics == {"persistent://public/default/t"}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while list(query.read.values()) != [(held.last.ledger_id, 1)]:
         assert time.monotonic() < deadline
         time.sleep(0.001)

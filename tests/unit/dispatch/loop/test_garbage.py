@@ -80,6 +80,6 @@ def test_young_objects_are_searched_without_a_noticeable_pause() -> None:
 
 
 def timed_search() -> float:
-    began = time.perf_counter()
+    began = time.thread_time()
     gc.collect(0)
-    return time.perf_counter() - began
+    return time.thread_time() - began

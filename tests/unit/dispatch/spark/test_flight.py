@@ -415,11 +415,11 @@ def test_without_a_thread_a_client_is_closed_and_does_not_count(
     relays = Relays(1, 0, Clock().monotonic)
     relays.join(client, lambda: backend, "h")
     with peer, server:
-        peer.settimeout(10)
+        peer.settimeout(60)
         assert peer.recv(1) == b""
         for thread in threading.enumerate():
             if thread.name == "flight-copy":
-                thread.join(10)
+                thread.join(60)
     assert len(relays) == relays._of_host.total() == 0
 
 

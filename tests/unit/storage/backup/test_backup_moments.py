@@ -122,7 +122,7 @@ def backup_with_something_at(
 
         def happens() -> None:
             for _ in range(3):
-                asyncio.run_coroutine_threadsafe(life.round(removes=removes), loop).result(10)
+                asyncio.run_coroutine_threadsafe(life.round(removes=removes), loop).result(60)
 
         disk = InterruptedDisk(moment, happens)
 
