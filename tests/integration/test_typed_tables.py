@@ -101,7 +101,14 @@ def by_duckdb(table: str) -> list[int]:
 
 @pytest.mark.parametrize("schema", [JsonSchema, AvroSchema])
 def test_each_read_is_a_beginning_of_the_topic(standalone: Standalone, schema: Any) -> None:
-    writer = threading.Thread(target=publish, args=(standalone, schema, 1, 0, 1500, 0.1))
+    some_was_read = threading.Event()
+
+    def write() -> None:
+        publish(standalone, schema, 1, 0, 1000, 0.1)
+        some_was_read.wait(WAIT_SECONDS)
+        publish(standalone, schema, 1, 1000, 500, 0.1)
+
+    writer = threading.Thread(target=write)
     writer.start()
     try:
         table = directory(standalone)
@@ -114,9 +121,12 @@ def test_each_read_is_a_beginning_of_the_topic(standalone: Standalone, schema: A
                 assert sorted(found) == list(range(len(found)))
                 assert len(found) >= max(lengths)
                 lengths.add(len(found))
+            if max(lengths) > 0:
+                some_was_read.set()
             time.sleep(0.05)
         assert len(lengths) > 2, "it was not read while it was written"
     finally:
+        some_was_read.set()
         writer.join()
 
 
