@@ -71,11 +71,11 @@ def access(settings: Settings) -> Finding:
 def authorization(settings: Settings) -> Finding:
     """Whether clients that are let in may do everything."""
     if settings.authorizationEnabled:
-        return Finding("authorization", OK, "roles do what they were granted")
+        return Finding("rights", OK, "roles do what they were granted")
     if not settings.authenticationEnabled:
-        return Finding("authorization", OK, "without a login there are no roles to grant to")
+        return Finding("rights", OK, "without a login there are no roles to grant to")
     return Finding(
-        "authorization",
+        "rights",
         FAILURE,
         "every client that logs in may do everything, of every tenant",
         "set authorizationEnabled=true and superUserRoles=ROLE",
