@@ -170,7 +170,7 @@ def test_wrong_options_say_what_is_valid(spark: SparkSession, reading: dict[str,
         load(spark, reading, startingOfsets="earliest")
     message = str(caught.value)
     assert "option 'startingofsets' is unknown; did you mean 'startingOffsets'?" in message
-    assert "Valid options: serviceUrl, adminUrl, topic, topics, topicsPattern" in message
+    assert "Valid options: serviceUrl, adminUrl, authPluginClassName, authParams" in message
 
 
 def test_an_unknown_topic_is_named(spark: SparkSession, reading: dict[str, Any]) -> None:
