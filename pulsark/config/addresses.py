@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+if TYPE_CHECKING:
     from pulsark.config.settings import Settings
 
 LOOPBACK = "localhost"
@@ -22,6 +25,20 @@ def hosts_of(bind_address: str, port: int) -> list[str]:
     if bind_address != LOOPBACK:
         return [bind_address]
     return ["127.0.0.1", "::1"] if port and _has("::1") else ["127.0.0.1"]
+
+
+def listening(hosts: Sequence[str], port: int, key: str, backlog: int) -> list[socket.socket]:
+    """A listening socket for each address, or ``ConfigError`` that names the setting ``key``."""
+    opened: list[socket.socket] = []
+    try:
+        for host in hosts:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            opened.append(socket.create_server((host, port), family=family, backlog=backlog))
+    except OSError as error:
+        for one in opened:
+            one.close()
+        raise ConfigError.cannot_listen(key, hosts, port, error) from error
+    return opened
 
 
 def is_private(bind_address: str) -> bool:

@@ -11,6 +11,7 @@ import binascii
 import logging
 import os
 import re
+import stat
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int]
 
 
 class Kept(Generic[T]):
@@ -57,17 +58,30 @@ class Kept(Generic[T]):
                 log.info("%s: read again", self._setting)
         return self._value
 
-    def _look(self) -> _Stamp | None:
+    def _look(self) -> Stamp | None:
         if self._path is None:
             return None
         try:
-            found = os.stat(self._path)
+            return stamp_of(self._path)
         except (OSError, ValueError):
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _read(self, path: str) -> bytes:
         return read_file(self._setting, path)
+
+
+def stamp_of(path: str) -> Stamp:
+    """What changes when a file does, or what its symbolic link points to. ``OSError`` if gone."""
+    found = os.stat(path)
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def is_open_to_all(path: str) -> bool:
+    """Whether every user of this machine can use a file that is there."""
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IRWXO)
+    except OSError:
+        return False
 
 
 def read_location(setting: str, location: str) -> bytes:

@@ -9,12 +9,12 @@ certificate.
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
+from pulsark.security.keys import Stamp, is_open_to_all, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Alpn = tuple[str, ...]
-Stamp = tuple[tuple[int, int, int], ...]
+Stamps = tuple[Stamp, ...]
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CIPHERS = {
@@ -97,7 +97,7 @@ class ServerTls:
     at_each_handshake: bool = False
     """Look at the files before each handshake, not only when ``look_again`` is called."""
     _newest: dict[Alpn, ssl.SSLContext] = field(default_factory=dict)
-    _stamp: Stamp = ()
+    _stamp: Stamps = ()
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` when the files cannot be used."""
@@ -189,18 +189,17 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _stamp(rules: TlsRules) -> Stamp:
-    """What changes when a file does, or what its symbolic link points to."""
+def _stamp(rules: TlsRules) -> Stamps:
+    """That of all files; ``ConfigError`` if one is gone."""
     found = []
     for key, path in rules.files:
         try:
-            status = os.stat(path)
+            found.append(stamp_of(path))
         except OSError as error:
             raise ConfigError(f"{key}: {path}: {error.strerror}") from error
-        found.append((status.st_ino, status.st_mtime_ns, status.st_size))
     return tuple(found)
 
 
 def _warn_of_readable_key(path: str) -> None:
-    if os.stat(path).st_mode & 0o007:
+    if is_open_to_all(path):
         log.warning("tlsKeyFilePath: every user of this machine can use %s; chmod o= it", path)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pulsark.errors import ConfigError
+from pulsark.config.addresses import listening
 from pulsark.limits import (
     TLS_ACCEPTS_PER_TURN_MAX,
     TLS_CLOSE_SECONDS,
@@ -22,6 +21,7 @@ from pulsark.limits import (
 )
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Callable, Sequence
 
@@ -51,15 +51,9 @@ class TlsListener:
         ``ConfigError`` names the setting ``key`` if the port is in use.
         """
         self._context = context
-        try:
-            for host in hosts:
-                family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                listener = socket.create_server((host, port), family=family, backlog=1024)
-                listener.setblocking(False)
-                self._listeners.append(listener)
-        except OSError as error:
-            self.close()
-            raise ConfigError.cannot_listen(key, hosts, port, error) from error
+        self._listeners = listening(hosts, port, key, backlog=1024)
+        for listener in self._listeners:
+            listener.setblocking(False)
         return int(self._listeners[0].getsockname()[1])
 
     def serve(self) -> None:

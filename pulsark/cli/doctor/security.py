@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import os
-import stat
 from typing import TYPE_CHECKING
 
 from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, print_findings
 from pulsark.config.addresses import is_private
 from pulsark.config.sources import load_settings
 from pulsark.errors import ConfigError
-from pulsark.security.keys import path_of
+from pulsark.security.keys import is_open_to_all, path_of
 from pulsark.security.tls import ServerTls, TlsRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from pulsark.config.settings import Settings
 
@@ -168,7 +165,7 @@ def files(settings: Settings) -> Finding:
     """Secrets that other users of this machine can read."""
     named = ((key, getattr(settings, key)) for key in _SECRET_FILES)
     paths = [path for _, value in named if value for path in map(path_of, value.split(",")) if path]
-    open_to_all = [path for path in paths if _is_open(path)]
+    open_to_all = [path for path in paths if is_open_to_all(path)]
     if open_to_all:
         return Finding(
             "files",
@@ -177,13 +174,6 @@ def files(settings: Settings) -> Finding:
             f"chmod o= {' '.join(open_to_all)}",
         )
     return Finding("files", OK, f"{len(paths)} files with secrets, of their owner and group only")
-
-
-def _is_open(path: str | Path) -> bool:
-    try:
-        return bool(os.stat(path).st_mode & stat.S_IRWXO)
-    except OSError:
-        return False
 
 
 def covers(names: Sequence[str], host: str) -> bool:

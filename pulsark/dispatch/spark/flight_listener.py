@@ -18,9 +18,9 @@ import socket
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
+from pulsark.config.addresses import listening
 from pulsark.dispatch.spark.flight_relay import PREFACE, Lobby, Relays, shut
 from pulsark.dispatch.spark.flight_tls import HELLO
-from pulsark.errors import ConfigError
 from pulsark.limits import FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS
 from pulsark.runtime import Clock, SystemClock
 
@@ -113,14 +113,7 @@ class FlightListener:
     def _listen(
         self, hosts: Sequence[str], port: int, key: str, context: ssl.SSLContext | None
     ) -> int:
-        listeners: list[socket.socket] = []
-        try:
-            for host in hosts:
-                family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                listeners.append(socket.create_server((host, port), family=family, backlog=128))
-        except OSError as error:
-            _close(listeners)
-            raise ConfigError.cannot_listen(key, hosts, port, error) from error
+        listeners = listening(hosts, port, key, backlog=128)
         self._listeners += listeners
         loop = asyncio.get_running_loop()
         for listener in listeners:
