@@ -19,6 +19,7 @@ ROOMS = (
     "rows",
     "metadata",
     "security",
+    "rates",
     # Storage, from one disk to a topic's table.
     "storage.proto",
     "storage",
@@ -75,7 +76,7 @@ APART = {
     "datasource": ("wire", "schemas", "rows", "storage.table.staging", "admin_client"),
     "jobs": ("wire", "schemas", "rows", "storage.table", "admin_client", "datasource"),
     "storage": ("wire", "schemas", "rows", "metadata"),
-    "dispatch": ("wire", "schemas", "metadata", "security", "storage"),
+    "dispatch": ("wire", "schemas", "metadata", "security", "rates", "storage"),
 }
 """Of these folders each room imports only what is named here, and its own folder."""
 

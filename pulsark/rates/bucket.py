@@ -1,0 +1,60 @@
+"""A token bucket whose tokens may be owed.
+
+What happens is never refused here: it takes its tokens afterwards, and the bucket may be overdrawn.
+Who finds it overdrawn waits until it is not. So the rate holds in the long run whatever one step
+costs, and a message larger than the bucket is possible.
+"""
+
+from __future__ import annotations
+
+
+class TokenBucket:
+    """``limit`` tokens come in each ``period`` of seconds, and at most so many are kept.
+
+    It is full at first. ``now`` is always of one monotonic clock, in seconds. From a clock that
+    goes back all the same nothing comes until it goes forth again.
+    """
+
+    __slots__ = ("_at", "_rate", "_tokens", "limit")
+
+    def __init__(self, limit: float, now: float, *, period: float = 1.0) -> None:
+        self._rate = _rate(limit, period)
+        self.limit = limit
+        """Most tokens that there can be."""
+        self._tokens = limit
+        self._at = now
+
+    def tokens(self, now: float) -> float:
+        """How many there are; below zero is what is owed."""
+        passed = now - self._at
+        if passed:
+            self._at = now
+            if passed > 0 and self._tokens < self.limit:
+                self._tokens = min(self.limit, self._tokens + passed * self._rate)
+        return self._tokens
+
+    def take(self, count: float, now: float) -> float:
+        """Something happened that costs so many. Says what is left, as ``tokens`` does."""
+        self._tokens = self.tokens(now) - count
+        return self._tokens
+
+    def wait(self, now: float, *, until: float = 0.0) -> float:
+        """Seconds until there are ``until`` tokens (at most ``limit``) if none is taken; or 0."""
+        missing = min(until, self.limit) - self.tokens(now)
+        return missing / self._rate if missing > 0 else 0.0
+
+    def change(self, limit: float, now: float, *, period: float = 1.0) -> None:
+        """Another rate from now on. What came before stays, but no more than it allows.
+
+        Nor is more owed than one ``limit``: a debt that was small in the old rate may be years of
+        the new one, and the other way round it should not outlive a mistake.
+        """
+        self._tokens = max(-limit, min(limit, self.tokens(now)))
+        self._rate = _rate(limit, period)
+        self.limit = limit
+
+
+def _rate(limit: float, period: float) -> float:
+    if not (limit > 0 and period > 0):
+        raise ValueError(f"not a rate: {limit} in {period} s")
+    return limit / period
