@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pulsark.config.authorization import AuthorizationSettings
 from pulsark.config.checks import check_together
+from pulsark.config.quotas import QuotaSettings
 from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES, port, setting
 
 _BYTES_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(AuthorizationSettings):
+class Settings(QuotaSettings):
     """Every setting of a Pulsark process. Build it with ``config.sources.load_settings``."""
 
     # -- identity and addresses --------------------------------------------------------------
@@ -116,9 +116,6 @@ class Settings(AuthorizationSettings):
     )
     maxConsumersPerConnection: int = setting(
         10_000, "count", "Most consumers of one connection; 0: no limit", ge=0, own=True
-    )
-    maxConcurrentLookupRequest: int = setting(
-        50_000, "count", "Lookups answered at the same time; more are refused", ge=1, planned=True
     )
 
     # -- topics and subscriptions ------------------------------------------------------------

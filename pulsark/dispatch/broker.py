@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connections import Connections
+from pulsark.dispatch.lookup_limit import LookupLimit
 from pulsark.dispatch.loop.chores import Chore, Chores
 from pulsark.dispatch.loop.defects import Defects
 from pulsark.dispatch.loop.run_queue import RunQueue
@@ -148,6 +149,7 @@ class Broker:
         self.rates = Rates(self.clock, self.run_queue, self.topics)
         self.stats = Stats(self.clock, self.rates, self.ownership)
         self.connections = Connections(settings)
+        self.lookups = LookupLimit(settings.maxConcurrentLookupRequest)
         self.output_buffer = OutputBuffer(settings.maxUnreadOutputBufferSizeInMB << 20)
         self.publish_buffer = PublishBuffer(
             settings.maxMessagePublishBufferSizeInMB << 20, self.run_queue

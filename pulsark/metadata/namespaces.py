@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -73,6 +74,7 @@ class Namespaces:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._creating = asyncio.Lock()
 
     async def list(self, tenant: str) -> list[str]:
         """Full names of a tenant's namespaces, sorted."""
@@ -101,11 +103,12 @@ class Namespaces:
         boundaries: Sequence[str] = (),
         replication_clusters: Sequence[str] = (),
         policies: Mapping[str, Any] | None = None,
+        most: int = 0,
     ) -> None:
         """Add a namespace; without ``boundaries`` it has four bundles.
 
         Raises ``AlreadyExistsError``, ``DoesNotExistError`` (no such tenant) or
-        ``InvalidResourceError``.
+        ``InvalidResourceError``, also if its tenant has ``most`` already; 0 is no limit.
         """
         tenant, local = parse_namespace(name)
         if name != f"{tenant}/{local}":
@@ -118,6 +121,14 @@ class Namespaces:
                 policies or {},
             )
         )
+        async with self._creating:
+            if 0 < most <= len(await self.list(tenant)):
+                raise InvalidResourceError(
+                    f"Exceed the maximum number of namespaces in tenant {tenant}"
+                )
+            await self._create(tenant, name, record)
+
+    async def _create(self, tenant: str, name: str, record: Json) -> None:
         await self._require_tenant(tenant)
         path = policies_path(name)
         found = await self._store.get(path)

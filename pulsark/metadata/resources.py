@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pulsark.metadata import records
 from pulsark.metadata.namespaces import DEFAULT_BUNDLES, Namespaces, even_boundaries
 from pulsark.metadata.paths import CLUSTERS, POLICIES, cluster_path, policies_path
-from pulsark.metadata.records import AlreadyExistsError, DoesNotExistError, InUseError, Json
+from pulsark.metadata.records import (
+    AlreadyExistsError,
+    DoesNotExistError,
+    InUseError,
+    InvalidResourceError,
+    Json,
+)
 from pulsark.metadata.topic_resources import PartitionedTopics, TopicPolicyRecords
 from pulsark.wire.topic_name import check_name_part
 
@@ -83,6 +90,7 @@ class Tenants:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._creating = asyncio.Lock()
 
     async def list(self) -> list[str]:
         """Names, sorted."""
@@ -93,12 +101,18 @@ class Tenants:
         found = await records.read(self._store, policies_path(name))
         return None if found is None else _tenant(found)
 
-    async def create(self, name: str, tenant: Tenant) -> None:
-        """Add a tenant. Raises ``AlreadyExistsError``."""
+    async def create(self, name: str, tenant: Tenant, most: int = 0) -> None:
+        """Add a tenant. Raises ``AlreadyExistsError``.
+
+        ``InvalidResourceError`` if there are ``most`` already; 0 is no limit.
+        """
         check_name_part("tenant", name)
-        await records.create(
-            self._store, policies_path(name), _tenant_json(tenant), f"Tenant {name}"
-        )
+        async with self._creating:
+            if 0 < most <= len(await self.list()):
+                raise InvalidResourceError("Exceed the maximum number of tenants")
+            await records.create(
+                self._store, policies_path(name), _tenant_json(tenant), f"Tenant {name}"
+            )
 
     async def update(self, name: str, tenant: Tenant) -> None:
         """Replace a tenant. Raises ``DoesNotExistError``."""

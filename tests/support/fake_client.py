@@ -16,6 +16,7 @@ class FakeClient:
     """Answers probes while it is open; ``on_message`` hears of each delivery at once."""
 
     address = "/10.0.0.1:5000"
+    host = "10.0.0.1"
     client_version = "test-1.0"
 
     def __init__(self) -> None:

@@ -9,10 +9,12 @@ from pulsark.admin.http.guard import Guarded, namespace, topic
 from pulsark.admin.http.paths import LOOKUP, OLD_LOOKUP
 from pulsark.admin.http.requests import AnyTopicOf, BrokerOf, text, value
 from pulsark.admin.pulsar.partitioned import is_there
+from pulsark.dispatch.broker import Broker, LookupResult
 from pulsark.dispatch.policies.policies import auto_topic_creation
 from pulsark.errors import ClientError, ServerError
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.operations import TopicOperation as T
+from pulsark.wire.topic_name import TopicName
 
 router = Guarded(tags=["lookup"])
 
@@ -23,12 +25,11 @@ _LISTENER_HEADER = "X-Pulsar-ListenerName"
 @router.get(OLD_LOOKUP, include_in_schema=False, needs=topic(T.LOOKUP))
 async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The broker that serves a topic. Never creates it."""
-    namespace = await broker.ownership.namespace(topic)
-    created = auto_topic_creation(broker.settings, namespace.policies)
-    if not created.allowed and not await is_there(broker, topic):
-        raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
-    listener = request.query_params.get("listenerName", "")
-    found = await broker.lookup(topic, listener or request.headers.get(_LISTENER_HEADER, ""))
+    broker.lookups.begin()
+    try:
+        found = await _found(request, topic, broker)
+    finally:
+        broker.lookups.end()
     return value(
         {
             "brokerUrl": found.urls.broker,
@@ -39,6 +40,15 @@ async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) ->
             "brokerUrlSsl": "",
         }
     )
+
+
+async def _found(request: Request, topic: TopicName, broker: Broker) -> LookupResult:
+    namespace = await broker.ownership.namespace(topic)
+    created = auto_topic_creation(broker.settings, namespace.policies)
+    if not created.allowed and not await is_there(broker, topic):
+        raise ClientError(ServerError.TopicNotFound, f"Topic {topic} does not exist")
+    listener = request.query_params.get("listenerName", "")
+    return await broker.lookup(topic, listener or request.headers.get(_LISTENER_HEADER, ""))
 
 
 @router.get(LOOKUP + "/bundle", needs=namespace(N.GET_BUNDLE))

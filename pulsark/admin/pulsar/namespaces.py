@@ -72,6 +72,7 @@ async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
         boundaries=_boundaries(given.get("bundles"), broker),
         replication_clusters=clusters or [broker.settings.clusterName],
         policies=policies,
+        most=broker.settings.maxNamespacesPerTenant,
     )
     return done()
 

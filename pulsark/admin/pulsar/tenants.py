@@ -47,7 +47,8 @@ async def get_tenant(tenant: str, broker: BrokerOf) -> Response:
 async def create_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
     """Add a tenant."""
     name = name_part("tenant", tenant)
-    await broker.resources.tenants.create(name, await _tenant_info(request, broker))
+    info = await _tenant_info(request, broker)
+    await broker.resources.tenants.create(name, info, broker.settings.maxTenants)
     return done()
 
 

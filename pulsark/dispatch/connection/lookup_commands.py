@@ -15,6 +15,7 @@ from pulsark.wire.topic_fields import TopicsField, frame_with_topics
 from pulsark.wire.topic_name import TopicName, parse_namespace
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
     from pulsark.dispatch.broker import Broker
@@ -35,7 +36,7 @@ def partitioned_metadata(connection: Connection, command: Command) -> None:
         )
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
 
-    _answer(connection, reply, response, request.request_id, fill)
+    _answer_lookup(connection, reply, response, request.request_id, fill)
 
 
 def lookup(connection: Connection, command: Command) -> None:
@@ -56,7 +57,7 @@ def lookup(connection: Connection, command: Command) -> None:
             response.brokerServiceUrlTls = found.urls.broker_tls
         response.proxy_through_service_url = found.through_service_url
 
-    _answer(connection, reply, response, request.request_id, fill)
+    _answer_lookup(connection, reply, response, request.request_id, fill)
 
 
 def topics_of_namespace(connection: Connection, command: Command) -> None:
@@ -151,7 +152,7 @@ def _answer(
     response: _Response,
     request_id: int,
     fill: Callable[[], Awaitable[None]],
-) -> None:
+) -> asyncio.Task[None]:
     """Send ``reply`` once its ``response`` is filled; an error is told in the response itself."""
 
     async def answer() -> None:
@@ -162,7 +163,27 @@ def _answer(
             notices.fill_error(response, error)
         connection.output.send(reply)
 
-    connection.requests.run(answer(), request_id)
+    return connection.requests.run(answer(), request_id)
+
+
+def _answer_lookup(
+    connection: Connection,
+    reply: Command,
+    response: _Response,
+    request_id: int,
+    fill: Callable[[], Awaitable[None]],
+) -> None:
+    """The same, unless the broker has too many of them."""
+    lookups = connection.broker.lookups
+    try:
+        lookups.begin()
+    except ClientError as error:
+        response.request_id = request_id
+        notices.fill_error(response, error)
+        connection.output.send(reply)
+        return
+    task = _answer(connection, reply, response, request_id, fill)
+    task.add_done_callback(lambda _: lookups.end())
 
 
 def watch_topics(connection: Connection, command: Command) -> None:

@@ -32,6 +32,7 @@ class ServedClient:
 
     def __init__(self, connection: Connection) -> None:
         self.address = connection.address
+        self.host = connection.host
         self.writable = True
         self.holdings = Holdings(connection.settings)
         self.non_persistent_in_flight = 0

@@ -20,6 +20,8 @@ class Client(Protocol):
     """The other end of a connection. Nothing here awaits the socket, or raises because of it."""
 
     address: str
+    host: str
+    """The address without the port."""
     writable: bool
     """Whether it takes messages now; when it does again, it wakes its consumers."""
     holdings: Holdings

@@ -109,6 +109,8 @@ class TopicPolicies:
     max_consumers: int
     max_consumers_per_subscription: int
     max_subscriptions: int
+    max_same_address_producers: int
+    max_same_address_consumers: int
     allow_auto_subscription_creation: bool
     subscription_expiration_minutes: int
     deduplication: bool
@@ -192,6 +194,8 @@ def effective(
         max_consumers=given("max_consumers_per_topic"),
         max_consumers_per_subscription=given("max_consumers_per_subscription"),
         max_subscriptions=given("max_subscriptions_per_topic"),
+        max_same_address_producers=settings.maxSameAddressProducersPerTopic,
+        max_same_address_consumers=settings.maxSameAddressConsumersPerTopic,
         allow_auto_subscription_creation=given("autoSubscriptionCreationOverride")[
             "allowAutoSubscriptionCreation"
         ],

@@ -113,6 +113,7 @@ class TopicProducers:
                     ServerError.ProducerBusy,
                     f"The topic reached its limit of {most} producers",
                 )
+            self._check_same_address(producer.connection.host)
             producer.topic_epoch = self._topic.topic_epoch
             await self._enter(producer)
             return True
@@ -120,6 +121,15 @@ class TopicProducers:
         self._hold(producer)
         await self._grant(producer)
         return True
+
+    def _check_same_address(self, host: str) -> None:
+        """Refuse a producer that would be one too many of its address."""
+        most = self._topic.policies.max_same_address_producers
+        if most > 0 and most <= sum(p.connection.host == host for p in self.by_name.values()):
+            raise ClientError(
+                ServerError.ProducerBusy,
+                f"The topic reached its limit of {most} producers from one address",
+            )
 
     @property
     def _epoch(self) -> int | None:

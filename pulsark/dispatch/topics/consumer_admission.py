@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pulsark.dispatch.model.consumer import Consumer
 from pulsark.dispatch.model.interfaces import is_system_subscription
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.schema_admission import SchemaAdmission
     from pulsark.runtime import Clock
 
+_Key = TypeVar("_Key")
+
 _SINGLE_ACTIVE = (SubType.Exclusive, SubType.Failover)
 
 
@@ -54,6 +56,8 @@ class Subscribing:
         self._unnamed = 0
         self._expected: Counter[AnyTopic] = Counter()
         """Consumers of topics whose subscriptions are being made."""
+        self._expected_of_host: Counter[tuple[AnyTopic, str]] = Counter()
+        """Those from one address."""
 
     async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
         """Make sure that a durable subscription exists; a new one starts at Earliest."""
@@ -78,7 +82,7 @@ class Subscribing:
                 ServerError.NotAllowedError,
                 f"{spec.sub_type.name} subscriptions are not enabled on {name}",
             )
-        self._check_room_in_topic(topic)
+        self._check_room_in_topic(topic, client.host)
         schema = from_wire(request.schema) if request.HasField("schema") else None
         await self._schema_admission.of_consumer(topic, schema)
         while True:
@@ -88,7 +92,7 @@ class Subscribing:
             if subscription is None:
                 # A consumer is refused before its subscription is made, which else would stay
                 # unused; nothing is awaited from its creation to the consumer.
-                with self._place_in_topic(topic), client.holdings.place_for_consumer():
+                with self._place_in_topic(topic, client.host), client.holdings.place_for_consumer():
                     subscription = await self._create_subscription(topic, request)
             else:
                 subscription.check_joinable(durable=request.durable)
@@ -138,7 +142,7 @@ class Subscribing:
         subscription.members.check_admits()
         if request.replicate_subscription_state and subscription.durable:
             await subscription.properties.set_replicated(True)
-        self._check_room(subscription)
+        self._check_room(subscription, client.host)
         consumer = self._new_consumer(client, request, subscription, spec)
         await self._admit(subscription, consumer, spec)
         try:
@@ -193,29 +197,39 @@ class Subscribing:
                 subscription.remove_consumers((error.holder,))
 
     @contextmanager
-    def _place_in_topic(self, topic: AnyTopic) -> Iterator[None]:
+    def _place_in_topic(self, topic: AnyTopic, host: str) -> Iterator[None]:
         """Count a consumer of a topic meanwhile. ``ClientError``: there are too many."""
-        self._check_room_in_topic(topic)
+        self._check_room_in_topic(topic, host)
         self._expected[topic] += 1
+        self._expected_of_host[topic, host] += 1
         try:
             yield
         finally:
-            self._expected[topic] -= 1
-            if not self._expected[topic]:
-                del self._expected[topic]
+            _count_down(self._expected, topic)
+            _count_down(self._expected_of_host, (topic, host))
 
-    def _check_room_in_topic(self, topic: AnyTopic) -> None:
-        """Refuse a consumer that would be one too many for a topic."""
-        most = topic.policies.max_consumers
-        if most <= 0:
-            return
-        there = sum(s.type.consumer_count for s in topic.subscriptions.values())
-        if there + self._expected[topic] >= most:
-            raise ClientError(ServerError.ConsumerBusy, "Topic reached max consumers limit")
+    def _check_room_in_topic(self, topic: AnyTopic, host: str) -> None:
+        """Refuse a consumer that would be one too many for a topic, or for its address."""
+        policies = topic.policies
+        most, most_of_host = policies.max_consumers, policies.max_same_address_consumers
+        if most > 0:
+            there = sum(s.type.consumer_count for s in topic.subscriptions.values())
+            if there + self._expected[topic] >= most:
+                raise ClientError(ServerError.ConsumerBusy, "Topic reached max consumers limit")
+        if most_of_host > 0:
+            there = sum(
+                consumer.connection.host == host
+                for subscription in topic.subscriptions.values()
+                for consumer in subscription.type.consumers
+            )
+            if there + self._expected_of_host[topic, host] >= most_of_host:
+                raise ClientError(
+                    ServerError.ConsumerBusy, "Topic reached max same address consumers limit"
+                )
 
-    def _check_room(self, subscription: AnySubscription) -> None:
+    def _check_room(self, subscription: AnySubscription, host: str) -> None:
         """Refuse a consumer that would be one too many."""
-        self._check_room_in_topic(subscription.topic)
+        self._check_room_in_topic(subscription.topic, host)
         most = subscription.topic.policies.max_consumers_per_subscription
         if 0 < most <= subscription.type.consumer_count:
             raise ClientError(ServerError.ConsumerBusy, "Subscription reached max consumers limit")
@@ -249,6 +263,12 @@ class Subscribing:
             key_ranges=_key_ranges(request),
             connected_since_ms=self._clock.now_ms(),
         )
+
+
+def _count_down(counts: Counter[_Key], key: _Key) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 def _key_ranges(request: pb.CommandSubscribe) -> list[tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from pulsark.wire.topic_name import TopicName
@@ -191,3 +193,42 @@ def test_every_response_is_dated_and_head_answers_like_get(api: AdminApi) -> Non
 def test_a_trailing_slash_is_fine_and_an_empty_segment_is_not(api: AdminApi) -> None:
     assert api.get(f"{V2}/clusters/").status == 200
     assert api.get(f"{V2}//clusters").status == 404
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited() -> Iterator[AdminApi]:
+    found = AdminApi(maxTenants=3, maxNamespacesPerTenant=2, maxConcurrentLookupRequest=1)
+    yield found
+    found.close()
+
+
+def test_there_are_so_many_tenants(limited: AdminApi) -> None:
+    info = {"allowedClusters": ["standalone"]}
+    assert limited.put(f"{V2}/tenants/t", info).status == 204
+    answer = limited.put(f"{V2}/tenants/u", info)
+    assert (answer.status, answer.reason) == (412, "Exceed the maximum number of tenants")
+    limited.delete(f"{V2}/tenants/t")
+    assert limited.put(f"{V2}/tenants/u", info).status == 204
+
+
+def test_a_tenant_has_so_many_namespaces(limited: AdminApi) -> None:
+    assert limited.put(f"{V2}/namespaces/public/n").status == 204
+    answer = limited.put(f"{V2}/namespaces/public/m")
+    reason = "Exceed the maximum number of namespaces in tenant public"
+    assert (answer.status, answer.reason) == (412, reason)
+    assert limited.put(f"{V2}/namespaces/pulsar/m").status == 204
+    limited.delete(f"{V2}/namespaces/public/n")
+    assert limited.put(f"{V2}/namespaces/public/m").status == 204
+
+
+def test_lookups_over_http_count_with_the_others(limited: AdminApi) -> None:
+    path = "/lookup/v2/topic/persistent/public/default/t"
+    assert limited.get(path).status == 200
+    limited.broker.lookups.begin()
+    assert limited.get(path).status == 429
+    limited.broker.lookups.end()
+    assert limited.get(path).status == 200
+    assert limited.broker.lookups.pending == 0

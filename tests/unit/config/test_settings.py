@@ -131,7 +131,6 @@ def test_values_in_the_spelling_of_pulsars_files() -> None:
         ("athenzDomainNames", "a,b", "athenzDomainNames: known in Pulsar, not implemented"),
         ("dispatcherMaxReadBatchSize", "7", "has no effect"),
         ("dispatcherMaxReadBatchSize", "100", "left at Pulsar's default and not used"),
-        ("maxConcurrentLookupRequest", "7", "maxConcurrentLookupRequest: not implemented yet"),
     ],
 )
 def test_what_has_no_effect_is_a_warning(key: str, text: str, warning: str) -> None:

@@ -206,3 +206,32 @@ def test_what_is_not_for_the_broker_ends_the_connection(kind: str) -> None:
         assert client.transport.closed
 
     closed()
+
+
+@scenario(maxConcurrentLookupRequest=2)
+async def test_so_many_lookups_are_answered_at_the_same_time(broker) -> None:
+    client, other = Client(broker), Client(broker)
+    await client.take(Command.CONNECTED)
+    kinds = ["LOOKUP", "PARTITIONED_METADATA", "LOOKUP", "PARTITIONED_METADATA"]
+    client.send(*(request(kind, topic=TOPIC, request_id=n) for n, kind in enumerate(kinds)))
+    lookup = [Command.LOOKUP_RESPONSE, Command.PARTITIONED_METADATA_RESPONSE]
+    answers = [await client.take(*lookup) for _ in kinds]
+    refused = {}
+    for answer in answers:
+        found = answer.lookupTopicResponse
+        if answer.type != Command.LOOKUP_RESPONSE:
+            found = answer.partitionMetadataResponse
+        refused[found.request_id] = found.error if found.HasField("error") else None
+    assert refused == {
+        0: None,
+        1: None,
+        2: ServerError.TooManyRequests,
+        3: ServerError.TooManyRequests,
+    }
+    # A client that leaves while it waits does not keep its places.
+    client.send(*(request("LOOKUP", topic=TOPIC, request_id=n) for n in range(2)))
+    client.hang_up()
+    await asyncio.sleep(0.01)
+    assert broker.broker.lookups.pending == 0
+    other.send(request("LOOKUP", topic=TOPIC, request_id=9))
+    assert not (await other.take(lookup[0])).lookupTopicResponse.HasField("error")

@@ -292,3 +292,19 @@ async def test_a_message_above_the_limit_ends_the_connection_and_no_other(broker
     assert client.transport.closed
     ids = [await other.publish(number) for number in range(2)]
     assert all(before < after for before, after in pairwise(ids))
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+@scenario(maxSameAddressProducersPerTopic=2)
+async def test_so_many_producers_of_a_topic_come_from_one_address(broker) -> None:
+    client, other = Client(broker), Client(broker)
+    other.connection.client.host = "10.0.0.2"
+    for number in range(2):
+        assert not isinstance(await client.open_producer(TOPIC, f"p{number}", number), int)
+    assert await client.open_producer(TOPIC, "p2", 2) == ServerError.ProducerBusy
+    assert not isinstance(await other.open_producer(TOPIC, "q", 0), int)
+    assert not isinstance(await client.open_producer(f"{TOPIC}2", "p2", 2), int)
+    await client.close("producer", 0)
+    assert not isinstance(await client.open_producer(TOPIC, "p3", 3), int)

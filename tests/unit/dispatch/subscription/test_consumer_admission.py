@@ -549,3 +549,18 @@ async def test_with_its_connection_a_consumer_is_gone_at_once(
     await asyncio.sleep(0)
     assert await other.subscribe(TOPIC, kind=kind) == 0
     assert await entries(other) == [0, 1]
+
+
+@scenario(maxSameAddressConsumersPerTopic=2)
+async def test_so_many_consumers_of_a_topic_come_from_one_address(broker) -> None:
+    client, other = Client(broker), Client(broker)
+    other.connection.client.host = "10.0.0.2"
+    assert await client.subscribe(TOPIC, "s", consumer_id=1) == 0
+    # Two at once: the second one finds the place taken by one whose subscription is being made.
+    client.send(client.subscribe_command(TOPIC, "u", 2), client.subscribe_command(TOPIC, "v", 3))
+    assert {await client.outcome(), await client.outcome()} == {0, ServerError.ConsumerBusy}
+    assert sorted(topic(broker).subscriptions) == ["s", "u"]
+    assert await other.subscribe(TOPIC, "w", consumer_id=1) == 0
+    assert await client.subscribe(f"{TOPIC}2", "s", consumer_id=4) == 0
+    await client.close("consumer", 1)
+    assert await client.subscribe(TOPIC, "s", consumer_id=5) == 0
