@@ -48,6 +48,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.spark.query_claims import QueryClaims
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.limits import HTTP_TARGET_BYTES_MAX
+from pulsark.rates.bucket import TokenBucket
 from pulsark.runtime import Clock
 
 router = Guarded()
@@ -109,7 +110,15 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         from pulsark.admin.http.login import LoginGate
 
         served = LoginGate(app, broker.logins, broker.settings)
-    return RawPaths(served, broker.clock, Gate(broker.settings))
+    return RawPaths(served, broker.clock, Gate(broker.settings), _request_rate(broker))
+
+
+def _request_rate(broker: Broker) -> TokenBucket | None:
+    """How many requests all clients together may send, if that is limited."""
+    settings = broker.settings
+    if not settings.httpRequestsLimitEnabled:
+        return None
+    return TokenBucket(settings.httpRequestsMaxPerSecond, broker.clock.monotonic())
 
 
 class RawPaths:
@@ -118,10 +127,11 @@ class RawPaths:
     A name may hold an encoded slash, which a decoded path would show as one more segment.
     """
 
-    def __init__(self, app: ASGIApp, clock: Clock, gate: Gate) -> None:
+    def __init__(self, app: ASGIApp, clock: Clock, gate: Gate, rate: TokenBucket | None) -> None:
         self._app = app
         self._clock = clock
         self._gate = gate
+        self._rate = rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -134,6 +144,9 @@ class RawPaths:
                 message["headers"] = [*message.get("headers", ()), (b"date", date.encode())]
             await send(message)
 
+        if self._exceeds_rate():
+            await refuse(send_dated, 429, "Too many requests; httpRequestsMaxPerSecond is exceeded")
+            return
         raw: bytes = scope["raw_path"]
         if len(raw) + len(scope["query_string"]) > HTTP_TARGET_BYTES_MAX:
             await refuse(send_dated, 414, "The request target is too long")
@@ -147,3 +160,13 @@ class RawPaths:
         if scope["method"] == "HEAD":
             changed["method"] = "GET"  # uvicorn leaves the body out
         await self._app({**scope, **changed}, receive, send_dated)
+
+    def _exceeds_rate(self) -> bool:
+        """Whether there are too many requests; one that is refused does not count."""
+        if self._rate is None:
+            return False
+        now = self._clock.monotonic()
+        if self._rate.tokens(now) <= 0:
+            return True
+        self._rate.take(1, now)
+        return False

@@ -25,3 +25,9 @@ class QuotaSettings(AuthorizationSettings):
     maxConcurrentLookupRequest: int = setting(
         50_000, "count", "Lookups answered at the same time; more are refused", ge=1
     )
+    httpRequestsLimitEnabled: bool = setting(
+        False, "", "httpRequestsMaxPerSecond holds; requests beyond are answered with 429"
+    )
+    httpRequestsMaxPerSecond: float = setting(
+        100.0, "1/s", "Most HTTP requests of all clients in a second", ge=0.001
+    )

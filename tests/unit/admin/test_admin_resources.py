@@ -232,3 +232,13 @@ def test_lookups_over_http_count_with_the_others(limited: AdminApi) -> None:
     limited.broker.lookups.end()
     assert limited.get(path).status == 200
     assert limited.broker.lookups.pending == 0
+
+
+def test_requests_have_a_rate_and_those_that_are_refused_do_not_count() -> None:
+    api = AdminApi(httpRequestsLimitEnabled=True, httpRequestsMaxPerSecond=2.0)
+    path = f"{V2}/tenants"
+    assert [api.get(path).status for _ in range(4)] == [200, 200, 429, 429]
+    assert api.get(path).reason == "Too many requests; httpRequestsMaxPerSecond is exceeded"
+    api.clock.ms += 500
+    assert [api.get(path).status for _ in range(2)] == [200, 429]
+    api.close()
