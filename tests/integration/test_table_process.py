@@ -77,6 +77,35 @@ def test_a_process_that_was_killed_fails_a_request_and_the_next_one_works(tmp_pa
     asyncio.run(main())
 
 
+def test_a_reader_that_leaves_does_not_cost_others_the_process(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = TableProcess()
+        files = await sealed(process, tmp_path, pieces(numbered(50)))
+        child = process._process
+        ledger = SealedLedger(5, 0, tuple(files))
+
+        async def read(first: int) -> list[int]:
+            found = await process.read([str(tmp_path)], ledger, first, first + 2, 1 << 20)
+            return [number for number, _ in found]
+
+        readers = [asyncio.create_task(read(first)) for first in range(20)]
+        await asyncio.sleep(0)
+        for leaving in readers[::2]:
+            leaving.cancel()
+        found = await asyncio.gather(*readers, return_exceptions=True)
+        assert found[1::2] == [[first, first + 1, first + 2] for first in range(1, 20, 2)]
+        assert all(isinstance(each, asyncio.CancelledError) for each in found[::2])
+        assert process._process is child
+        leaving = asyncio.create_task(read(0))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await process.close()
+        with pytest.raises(StorageError):
+            await read(0)
+
+    asyncio.run(main())
+
+
 NICEST = 19
 """There is no room above it: where these tests run at it, so does everything they start."""
 

@@ -61,6 +61,8 @@ class TableProcess:
         self.priority: Priority = "normal"
         self._busy = asyncio.Lock()
         self._process: Process | None = None
+        self._asking: asyncio.Task[Reply] | None = None
+        """The request that is read to its end; holds ``_busy``."""
         self._idle: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -113,13 +115,13 @@ class TableProcess:
             "last": last,
             "maxBytes": max_bytes,
         }
-        document, entries = await self._exchange(request)
+        document, entries = await self._read_to_its_end(request)
         _checked(document)
         return entries
 
     async def begin(self) -> None:
         """Start the process, and have it load what reading takes, which is most of a second."""
-        document, _ = await self._exchange({"op": "begin"})
+        document, _ = await self._read_to_its_end({"op": "begin"})
         _checked(document)
 
     async def check(self, directories: Sequence[str], files: Sequence[DataFile]) -> None:
@@ -192,12 +194,36 @@ class TableProcess:
         if process is not None:
             self._kill()
             await process.wait()
+        if self._asking is not None:
+            await asyncio.wait([self._asking])
+
+    async def _read_to_its_end(self, request: dict[str, Any]) -> Reply:
+        """The reply to a request that changes nothing.
+
+        A caller that is cancelled leaves, and the reply is dropped. If the process were killed
+        then, a client that hangs up again and again would let all others wait for its next start.
+        """
+        await self._busy.acquire()
+        self._asking = asyncio.get_running_loop().create_task(self._asked(request))
+        self._asking.add_done_callback(self._was_asked)
+        return await asyncio.shield(self._asking)
+
+    async def _asked(self, request: dict[str, Any]) -> Reply:
+        async with self._serving() as process:
+            await _send(process, pipe.encode(request))
+            return await _reply(process, REPLY_SECONDS)
+
+    def _was_asked(self, asking: asyncio.Task[Reply]) -> None:
+        self._asking = None
+        self._busy.release()
+        if not asking.cancelled():
+            asking.exception()  # the caller has it, unless it left
 
     async def _exchange(
         self, request: dict[str, Any], entries: AsyncIterator[Piece] | None = None
     ) -> Reply:
         """Send a request, and the entries that belong to it; returns the reply."""
-        async with self._serving() as process:
+        async with self._busy, self._serving() as process:
             await _send(process, pipe.encode(request))
             seconds = REPLY_SECONDS
             if entries is not None:
@@ -210,22 +236,24 @@ class TableProcess:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[Process]:
-        """A process that waits for a request; killed if the exchange does not come to its end."""
-        async with self._busy:
-            if self._idle is not None:
-                self._idle.cancel()
-            process = await self._started()
-            try:
-                yield process
-            except (OSError, EOFError, TimeoutError) as e:
-                self._kill()
-                raise ProcessEndedError(f"the table process ended: {e!r}") from None
-            except BaseException:
-                # An exchange that was broken off, for instance because an entry cannot be read,
-                # leaves a reply that no caller expects. An error that is a reply is none here.
-                self._kill()
-                raise
-            self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
+        """A process that waits for a request; killed if the exchange does not come to its end.
+
+        The caller holds ``_busy``.
+        """
+        if self._idle is not None:
+            self._idle.cancel()
+        process = await self._started()
+        try:
+            yield process
+        except (OSError, EOFError, TimeoutError) as e:
+            self._kill()
+            raise ProcessEndedError(f"the table process ended: {e!r}") from None
+        except BaseException:
+            # An exchange that was broken off, for instance because an entry cannot be read,
+            # leaves a reply that no caller expects. An error that is a reply is none here.
+            self._kill()
+            raise
+        self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
 
     async def _started(self) -> Process:
         if self._closed:
@@ -237,6 +265,9 @@ class TableProcess:
                 stdin=PIPE, stdout=PIPE,
                 env=None if self.priority == "urgent" else {**os.environ, **KEEPS_MEMORY},
             )  # fmt: skip
+            if self._closed:
+                self._kill()
+                raise StorageError("the broker is closing")
         return process
 
     def _kill(self) -> None:
