@@ -168,7 +168,7 @@ PASSWORDS_REMEMBERED_SECONDS = 60.0
 """For so long."""
 
 LOGINS_WAITING_MAX = 1000
-"""Passwords that wait for being hashed, addresses in turn; whoever comes later is refused."""
+"""Passwords that wait for being hashed; beyond, the address with most of them loses its newest."""
 
 ISSUER_RETRY_SECONDS = 5.0
 """An issuer of tokens whose keys could not be fetched is not asked again before."""
@@ -205,8 +205,11 @@ TLS_HANDSHAKE_SECONDS = 10.0
 TLS_CLOSE_SECONDS = 5.0
 """How long a closed TLS connection waits for the client's last word."""
 
+TLS_HANDSHAKE_SURE_SECONDS = 1.0
+"""A handshake that takes longer makes room for others when too many are under way."""
+
 TLS_HANDSHAKES_MAX = 256
-"""TLS handshakes under way on one port; connections beyond are closed at once."""
+"""TLS handshakes under way on one port; beyond, the oldest or else the newest is closed."""
 
 TLS_HANDSHAKES_PER_ADDRESS_MAX = 16
 """The same of one address."""
@@ -236,9 +239,6 @@ JSON_DEPTH_MAX = 32
 
 METADATA_VALUE_BYTES_MAX = 1 << 20
 """Largest value in the metadata store; part of the store's contract."""
-
-ROLE_CHARS_MAX = 256
-"""Longest name of a role."""
 
 KEPT_FIELDS_MAX = 64
 """Most members of a policy that is stored and shown, but has no effect."""

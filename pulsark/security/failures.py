@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pulsark.limits import FAILED_LOGIN_DELAY_SECONDS, FAILED_LOGINS_PER_SECOND_MAX
+from pulsark.security.networks import network_of
 
 
 class Failures:
@@ -19,6 +20,7 @@ class Failures:
         if int(now) != self._second:
             self._second = int(now)
             self._of_host.clear()
-        self._of_host[host] += 1
-        too_many = self._of_host[host] > FAILED_LOGINS_PER_SECOND_MAX
+        network = network_of(host)
+        self._of_host[network] += 1
+        too_many = self._of_host[network] > FAILED_LOGINS_PER_SECOND_MAX
         return FAILED_LOGIN_DELAY_SECONDS if too_many else 0.0

@@ -2,6 +2,7 @@
 
 One job is with the thread at a time, and a client that goes away before its turn leaves nothing
 behind. So whoever floods the broker with logins waits for itself, and others for one job of it.
+When too many wait, it is the address with most of them that loses one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsark.runtime import run_in_worker
+from pulsark.security.networks import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +22,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class CrowdedError(Exception):
+    """Too many wait, and most of them come from this address."""
+
+
 class FairWorker:
     """Runs jobs for addresses, in turn. The thread starts with the first one."""
 
-    def __init__(self, runtime: Runtime, name: str) -> None:
+    def __init__(self, runtime: Runtime, name: str, most: int) -> None:
+        """``most`` jobs wait at a time."""
         self._runtime = runtime
         self._name = name
+        self._most = most
         self._worker: Worker | None = None
         self._busy = False
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
@@ -33,9 +41,9 @@ class FairWorker:
         self.waiting = 0
 
     async def run(self, address: str, job: Callable[[], T]) -> T:
-        """The result of a job, once the turn of the address has come."""
+        """The result of a job, once the turn of the address has come, or ``CrowdedError``."""
         if self._busy:
-            await self._turn(address)
+            await self._turn(network_of(address))
         self._busy = True
         if self._worker is None:
             self._worker = self._runtime.new_worker(self._name)
@@ -45,6 +53,8 @@ class FairWorker:
         return await asyncio.shield(running)
 
     async def _turn(self, address: str) -> None:
+        if self.waiting >= self._most:
+            self._make_room(address)
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(address, deque()).append(mine)
         self.waiting += 1
@@ -53,9 +63,19 @@ class FairWorker:
         except asyncio.CancelledError:
             if mine.cancelled():
                 self._leave(address, mine)
-            else:
+            elif mine.exception() is None:
                 self._next()
             raise
+
+    def _make_room(self, address: str) -> None:
+        """Refuse the newest of the address that has most; ``CrowdedError`` if it is this one."""
+        longest = max(self._queues, key=lambda each: len(self._queues[each]))
+        queue = self._queues[longest]
+        newest = next((each for each in reversed(queue) if not each.done()), None)
+        if newest is None or len(queue) <= len(self._queues.get(address, ())) + 1:
+            raise CrowdedError
+        self._leave(longest, newest)
+        newest.set_exception(CrowdedError())
 
     def _leave(self, address: str, mine: asyncio.Future[None]) -> None:
         queue = self._queues[address]

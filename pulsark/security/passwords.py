@@ -22,7 +22,7 @@ from pulsark.limits import (
     PASSWORDS_REMEMBERED_MAX,
     PASSWORDS_REMEMBERED_SECONDS,
 )
-from pulsark.security.fair_worker import FairWorker
+from pulsark.security.fair_worker import CrowdedError, FairWorker
 from pulsark.security.keys import Kept
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError, checked_role
@@ -106,7 +106,7 @@ class PasswordProvider:
             "basicAuthConf", settings.basicAuthConf, lambda data: users_of("basicAuthConf", data)
         )
         self._runtime = runtime
-        self._worker = FairWorker(runtime, "passwords")
+        self._worker = FairWorker(runtime, "passwords", LOGINS_WAITING_MAX)
         self._remembered = Remembered()
 
     def log_in(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
@@ -129,15 +129,16 @@ class PasswordProvider:
     async def _verify(
         self, principal: Principal, data: bytes, password: bytes, users: Mapping[str, str]
     ) -> Principal:
-        if self._worker.waiting >= LOGINS_WAITING_MAX:
-            raise LoginError("busy", "too many passwords wait for being verified")
         hashed = users.get(principal.role)
         # Of somebody who is not there, another's hash is tried, which takes as long.
         tried = hashed if hashed is not None else next(iter(users.values()), None)
         if tried is None:
             raise _wrong()
         host = principal.address.rpartition(":")[0]
-        is_right = await self._worker.run(host, lambda: fits(password, tried))
+        try:
+            is_right = await self._worker.run(host, lambda: fits(password, tried))
+        except CrowdedError:
+            raise LoginError("busy", "too many passwords wait for being verified") from None
         if hashed is None or not is_right:
             raise _wrong()
         self._remembered.add(data, hashed, self._runtime.clock.monotonic())

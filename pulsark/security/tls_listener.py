@@ -1,7 +1,8 @@
 """Accepts connections over TLS. Handshakes under way are bounded, in all and for each address.
 
 A protocol's ``connection_made`` comes after the handshake, so what limits connections cannot see
-clients that never finish one. They are limited here.
+clients that never finish one. They are limited here: at the limit the oldest handshake ends, if it
+takes suspiciously long. So clients that never finish theirs keep others out for a moment only.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.config.addresses import listening
 from pulsark.limits import (
     TLS_ACCEPTS_PER_TURN_MAX,
     TLS_CLOSE_SECONDS,
     TLS_HANDSHAKE_SECONDS,
+    TLS_HANDSHAKE_SURE_SECONDS,
     TLS_HANDSHAKES_MAX,
     TLS_HANDSHAKES_PER_ADDRESS_MAX,
 )
+from pulsark.security.networks import network_of
 
 if TYPE_CHECKING:
     import socket
@@ -30,6 +33,13 @@ log = logging.getLogger(__name__)
 _PAUSE_SECONDS = 1.0
 
 
+class _Handshake(NamedTuple):
+    """One that is under way."""
+
+    host: str
+    begun: float
+
+
 class TlsListener:
     """One port. Create, listen and close on the event loop."""
 
@@ -39,7 +49,8 @@ class TlsListener:
         self._context: ssl.SSLContext
         self._listeners: list[socket.socket] = []
         self._shaking: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Handshake] = {}
+        """Handshakes under way, the oldest first."""
         self._resuming: asyncio.TimerHandle | None = None
         self.failed_handshakes = 0
         self.refused_handshakes = 0
@@ -86,19 +97,38 @@ class TlsListener:
                 if self._resuming is None:
                     self._resuming = self._loop.call_later(_PAUSE_SECONDS, self.serve)
                 return
-            host = str(address[0])
-            if (
-                len(self._tasks) >= TLS_HANDSHAKES_MAX
-                or self._shaking[host] >= TLS_HANDSHAKES_PER_ADDRESS_MAX
-            ):
+            host = network_of(str(address[0]))
+            if not self._has_room(host):
                 self.refused_handshakes += 1
                 client.close()
                 continue
             client.setblocking(False)
             self._shaking[host] += 1
             task = self._loop.create_task(self._shake_hands(client, host))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = _Handshake(host, self._loop.time())
+            task.add_done_callback(self._ended)
+
+    def _has_room(self, host: str) -> bool:
+        """Whether one more of this address may begin, if need be in the place of the oldest."""
+        crowded = self._shaking[host] >= TLS_HANDSHAKES_PER_ADDRESS_MAX
+        if not crowded and len(self._tasks) < TLS_HANDSHAKES_MAX:
+            return True
+        rivals = (t for t, each in self._tasks.items() if not crowded or each.host == host)
+        oldest = next(rivals, None)
+        if oldest is None:
+            return False
+        if self._loop.time() - self._tasks[oldest].begun < TLS_HANDSHAKE_SURE_SECONDS:
+            return False
+        self._ended(oldest)
+        oldest.cancel()
+        return True
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        ended = self._tasks.pop(task, None)
+        if ended is not None:
+            self._shaking[ended.host] -= 1
+            if not self._shaking[ended.host]:
+                del self._shaking[ended.host]
 
     async def _shake_hands(self, client: socket.socket, host: str) -> None:
         try:
@@ -112,7 +142,3 @@ class TlsListener:
         except OSError as error:  # ssl.SSLError and time-outs are such
             self.failed_handshakes += 1
             log.debug("%s: no TLS handshake: %s", host, error)
-        finally:
-            self._shaking[host] -= 1
-            if not self._shaking[host]:
-                del self._shaking[host]

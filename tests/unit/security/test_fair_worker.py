@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsark.runtime import Runtime
-from pulsark.security.fair_worker import FairWorker
+from pulsark.security.fair_worker import CrowdedError, FairWorker
 
 Done = Callable[[Any, BaseException | None], None]
 
@@ -49,7 +49,7 @@ class Stage:
 
     def __init__(self) -> None:
         WORKERS.clear()
-        self.fair = FairWorker(Runtime(new_worker=HeldWorker), "test")
+        self.fair = FairWorker(Runtime(new_worker=HeldWorker), "test", most=6)
         self.tasks: dict[str, asyncio.Future[str]] = {}
 
     async def ask(self, *names: str) -> None:
@@ -126,3 +126,32 @@ async def test_a_failure_is_that_of_its_job(stage: Stage) -> None:
     with pytest.raises(ValueError, match="no"):
         await failing
     assert await stage.step() == "b1"
+
+
+@played
+async def test_an_address_with_very_many_makes_room_for_others(stage: Stage) -> None:
+    await stage.ask("a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "b1", "b2")
+    assert refused(stage) == ["a8", "a7", "a6"]
+    assert stage.fair.waiting == 6
+    assert [await stage.step() for _ in range(7)] == ["a1", "a2", "b1", "a3", "b2", "a4", "a5"]
+    assert (stage.fair.waiting, stage.fair._queues, stage.fair._busy) == (0, {}, False)
+
+
+@played
+async def test_who_is_crowded_out_and_gone_at_once_takes_no_turn(stage: Stage) -> None:
+    await stage.ask("a1", "a2", "a3", "a4", "a5", "a6", "a7")
+    victim = stage.tasks["a7"]
+    following = asyncio.ensure_future(stage.fair.run("b", lambda: "b1"))
+    await asyncio.sleep(0)
+    victim.cancel()
+    await stage.settle()
+    assert [await stage.step() for _ in range(7)] == ["a1", "a2", "b1", "a3", "a4", "a5", "a6"]
+    assert following.result() == "b1"
+    assert (stage.fair.waiting, stage.fair._busy) == (0, False)
+
+
+def refused(stage: Stage) -> list[str]:
+    """In the order in which they were."""
+    found = [name for name, task in stage.tasks.items() if task.done()]
+    assert all(isinstance(stage.tasks[name].exception(), CrowdedError) for name in found)
+    return sorted(found, reverse=True)

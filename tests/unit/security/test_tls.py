@@ -17,6 +17,7 @@ import uvloop
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
 from pulsark.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
+from pulsark.security import tls_listener
 from pulsark.security.tls import ServerTls, TlsRules
 from pulsark.security.tls_listener import TlsListener
 
@@ -223,6 +224,33 @@ def test_unfinished_handshakes_of_one_address_are_bounded(files: Files, run: Run
             await one.wait_closed()
         await failures(listener, len(silent))
         assert (await greeting(port, files.client()))[0] == b"unknown"
+        listener.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01\x00"])
+@pytest.mark.parametrize("limit", ["TLS_HANDSHAKES_MAX", "TLS_HANDSHAKES_PER_ADDRESS_MAX"])
+def test_handshakes_that_take_long_make_room_for_others(
+    files: Files, run: Run, monkeypatch: pytest.MonkeyPatch, limit: str, said: bytes
+) -> None:
+    monkeypatch.setattr(tls_listener, limit, 2)
+
+    async def main() -> None:
+        listener, port = listening(ServerTls(files.rules()))
+        silent = []
+        for _ in range(3):
+            silent.append(await asyncio.open_connection("127.0.0.1", port))
+            silent[-1][1].write(said)
+        assert await silent[2][0].read() == b""
+        assert listener.refused_handshakes == 1
+        monkeypatch.setattr(tls_listener, "TLS_HANDSHAKE_SURE_SECONDS", 0)
+        assert (await greeting(port, files.client()))[0] == b"unknown"
+        assert await silent[0][0].read() == b""
+        for _, one in silent:
+            one.close()
+        while listener._tasks or listener._shaking:  # noqa: ASYNC110 - plain counters
+            await asyncio.sleep(0.001)
         listener.close()
 
     run(main())
