@@ -52,6 +52,8 @@ class Login:
             self._expired,
         )
         self._method = ""
+        self._original_ends_ms: int | None = None
+        """When what the client behind a proxy showed ends; the proxy cannot renew it."""
         self._told: asyncio.TimerHandle | None = None
 
     def begin(self, connect: pb.CommandConnect) -> None:
@@ -137,9 +139,8 @@ class Login:
         verified = await original if isawaitable(original) else original
         if verified.method == "none":  # nobody has its method: proxy and client are anonymous
             return replace(verified, original=verified.role)
-        expires_ms = min(
-            (e for e in (found.expires_ms, verified.expires_ms) if e is not None), default=None
-        )
+        self._original_ends_ms = verified.expires_ms
+        expires_ms = _earlier(found.expires_ms, verified.expires_ms)
         return replace(found, original=verified.role, expires_ms=expires_ms)
 
     def _accept(self, found: Principal, connect: pb.CommandConnect) -> None:
@@ -215,8 +216,14 @@ class Login:
             log.info("%s: credentials for another role, closing", self._connection.address)
             self._connection.close()
             return
-        self.principal = replace(before, expires_ms=found.expires_ms)
-        self._refresh.renew(found.expires_ms)
+        expires_ms = _earlier(found.expires_ms, self._original_ends_ms)
+        self.principal = replace(before, expires_ms=expires_ms)
+        self._refresh.renew(expires_ms)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    """The first of two ends; ``None`` is never."""
+    return min((end for end in (one, other) if end is not None), default=None)
 
 
 def _for_original(found: Principal, original: str) -> Principal:

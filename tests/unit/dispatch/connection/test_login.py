@@ -422,6 +422,23 @@ async def test_what_a_proxy_hands_on_may_be_verified(broker: BrokerInMemory) -> 
     assert client.connection.principal.original == websocket
 
 
+@scenario(**ON, authenticateOriginalAuthData=True)
+async def test_a_proxy_cannot_prolong_what_its_client_showed(broker: BrokerInMemory) -> None:
+    asked = connect(
+        data=until(broker, 60, "proxy"),
+        original_principal="orders",
+        original_auth_method="token",
+        original_auth_data=until(broker, 5).decode(),
+    )
+    client = new_client(broker, asked)
+    await client.take(Command.CONNECTED)
+    client.send(response(until(broker, 1000, "proxy")))
+    await asyncio.sleep(4)
+    assert not client.transport.closed
+    await asyncio.sleep(1.1)
+    assert client.transport.closed
+
+
 @scenario(**ON, authenticateOriginalAuthData=True, anonymousUserRole="nobody")
 async def test_a_client_without_credentials_behind_a_proxy(broker: BrokerInMemory) -> None:
     client = new_client(broker, connect(data=token(), original_principal="x"))
