@@ -5,8 +5,8 @@
     git clone --branch v3.13.0 https://github.com/apache/pulsar-client-python FOLDER
     python -m tests.clients.official_suite FOLDER
 
-The suite connects to fixed ports, 6650 and 8080, so nothing else may listen there. The standalone
-is configured with the suite's own file for its broker; authentication and TLS are switched off.
+The suite connects to fixed ports, so nothing else may listen on 6650, 6651, 8080 and 8443. The
+standalone is locked as the suite wants it: ``suite_broker.py``.
 
 ``official_suite.toml`` lists the tests that may fail, and why. The exit code is 1 when another
 test fails, or when the standalone logs an error. A listed test that passes is reported, so that
@@ -28,22 +28,18 @@ import sys
 import tempfile
 import time
 import tomllib
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.standalone import Standalone
+from tests.clients.suite_broker import PORTS, locked_broker
 
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("suite_worker.py")
 EXCEPTIONS = Path(__file__).with_name("official_suite.toml")
 LIBRARIES = ROOT / ".cache" / "official-suite"
-BROKER_PORT, WEB_PORT = 6650, 8080
-SUITE_CONF = Path("test-conf") / "standalone-ssl.conf"
-OVERRIDES = ("authenticationEnabled=false", "authorizationEnabled=false", "tlsEnabled=false")
 TEST_SECONDS = 60.0
 LIST_SECONDS = 60.0
 
@@ -199,31 +195,13 @@ def provide_libraries() -> None:
 
 
 def require_free_ports() -> None:
-    for port in (BROKER_PORT, WEB_PORT):
+    for port in PORTS:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))
             except OSError:
                 sys.exit(f"port {port} is in use; the suite's tests connect to it: free it first")
-
-
-def prepare(web_url: str) -> None:
-    """Create what the suite's own start script creates."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    clusters = {"allowedClusters": ["standalone"]}
-    for path, body in (
-        ("namespaces/public/default-2", {}),
-        ("tenants/private", clusters),
-        ("namespaces/private/auth", {}),
-    ):
-        request = urllib.request.Request(
-            f"{web_url}/admin/v2/{path}",
-            method="PUT",
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        opener.open(request, timeout=10).close()
 
 
 def checkout(folder: Path) -> Path:
@@ -293,11 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         work = options.keep or Path(scratch)
         work.mkdir(parents=True, exist_ok=True)
-        settings = [word for pair in OVERRIDES for word in ("--set", pair)]
-        conf = ["--conf", str(folder / SUITE_CONF), *settings]
-        ports = (BROKER_PORT, WEB_PORT, 0)
-        with Standalone(work / "data", *conf, ports=ports) as standalone:
-            prepare(standalone.web_url)
+        with locked_broker(folder, work) as standalone:
             outcomes = run_all(Suite(folder, work / "suite.log", options.seconds), options.only)
         errors = errors_in(standalone.log_path)
     listed = exceptions()
