@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pulsark.security.principal import Principal
 
 
+EXPIRED = "expired"
+"""The reason of a ``LoginError`` for credentials that were good until a while ago."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """What a client showed. They are in no text of this object: texts end in logs."""
@@ -31,7 +35,10 @@ class LoginError(PulsarkError):
     """Who shows this is not let in. The text is for the log; all clients are told the same."""
 
     def __init__(self, reason: str, text: str) -> None:
-        """``reason`` is one word for statistics; neither holds anything of the credentials."""
+        """``reason`` is one word for statistics; neither holds anything of the credentials.
+
+        With ``EXPIRED`` a client that is connected is asked for newer ones.
+        """
         super().__init__(text)
         self.reason = reason
 

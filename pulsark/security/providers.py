@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import ConfigError, near_miss
-from pulsark.security.provider import LoginError
+from pulsark.security.provider import EXPIRED, LoginError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -77,13 +77,12 @@ def _class_of(name: str) -> Any:
 
 
 def first_of(
-    providers: Sequence[Provider], credentials: Credentials
+    providers: Sequence[Provider], credentials: Credentials, failure: LoginError | None = None
 ) -> Principal | Awaitable[Principal]:
     """Whom the first provider that accepts the credentials finds; ``LoginError`` if none does.
 
-    Of several failures the last one that is not about the form or the issuer says most.
+    ``failure`` is that of the providers which were asked before; the one that says most is raised.
     """
-    failure: LoginError | None = None
     for index, provider in enumerate(providers):
         try:
             found = provider.log_in(credentials)
@@ -94,7 +93,7 @@ def first_of(
             failure = _failed(provider, error)
             continue
         if isawaitable(found):
-            return _or_rest(provider, found, providers[index + 1 :], credentials)
+            return _or_rest(provider, found, providers[index + 1 :], credentials, failure)
         return found
     raise failure or LoginError("method", "no provider is there for these credentials")
 
@@ -104,16 +103,15 @@ async def _or_rest(
     found: Awaitable[Principal],
     rest: Sequence[Provider],
     credentials: Credentials,
+    failure: LoginError | None,
 ) -> Principal:
     try:
         return await found
     except LoginError as error:
-        failure = error
+        failure = _telling(failure, error)
     except Exception as error:  # noqa: BLE001 - of somebody's own provider
         failure = _failed(provider, error)
-    if not rest:
-        raise failure
-    result = first_of(rest, credentials)
+    result = first_of(rest, credentials, failure)
     return await result if isawaitable(result) else result
 
 
@@ -124,6 +122,14 @@ def _failed(provider: Provider, error: Exception) -> LoginError:
 
 
 def _telling(before: LoginError | None, after: LoginError) -> LoginError:
-    if before is None or before.reason in ("malformed", "issuer", "algorithm"):
+    """Which of two failures says more: the first that is not only of a form foreign to a provider.
+
+    Whoever says that credentials have expired has verified the rest of them.
+    """
+    if (
+        before is None
+        or after.reason == EXPIRED
+        or before.reason in ("malformed", "issuer", "algorithm")
+    ):
         return after
     return before

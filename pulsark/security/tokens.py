@@ -22,7 +22,7 @@ from pulsark.errors import ConfigError
 from pulsark.limits import TOKEN_HEADER_CHARS_MAX
 from pulsark.security.keys import Kept
 from pulsark.security.principal import Principal
-from pulsark.security.provider import Credentials, LoginError, checked_role
+from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,7 +234,7 @@ def _check_times(claims: dict[str, Any], skew_ms: int, now_ms: int) -> int | Non
     if expires is None:
         return None
     if now_ms >= expires + skew_ms:
-        raise LoginError("expired", "the token has expired")
+        raise LoginError(EXPIRED, "the token has expired")
     return expires + skew_ms
 
 

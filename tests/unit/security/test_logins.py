@@ -20,7 +20,7 @@ from pulsark.security.certificates import CertificateProvider
 from pulsark.security.failures import Failures
 from pulsark.security.logins import Logins
 from pulsark.security.principal import Principal
-from pulsark.security.provider import Credentials, LoginError, Provider
+from pulsark.security.provider import EXPIRED, Credentials, LoginError, Provider
 from pulsark.security.providers import providers_of
 from tests.support.logging_in import SECRET, SetClock, inline, runtime_of, token
 from tests.unit.security.test_certificates import certificate
@@ -29,6 +29,8 @@ from tests.unit.security.test_certificates import certificate
 class Fixed:
     """Lets one text in."""
 
+    reason = "signature"
+
     def __init__(self, name: str, method: str, scheme: str = "", text: bytes = b"yes") -> None:
         self.name, self.method, self.scheme, self.text = name, method, scheme, text
         self.asked: list[Credentials] = []
@@ -36,7 +38,7 @@ class Fixed:
     def log_in(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
         self.asked.append(credentials)
         if credentials.data != self.text:
-            raise LoginError("signature", "no")
+            raise LoginError(self.reason, "no")
         return Principal(self.name, None, self.method, None, credentials.address)
 
 
@@ -129,6 +131,20 @@ def test_providers_that_take_their_time(first: type[Fixed], second: type[Fixed])
     with pytest.raises(LoginError):
         client(found, "token", b"neither")
     assert dict(found.failures) == {("one", "token", "signature"): 1}
+
+
+@pytest.mark.parametrize("kind", [Slow, Fixed])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_has_expired_is_known_whoever_else_is_asked(kind: type[Fixed], is_first: bool) -> None:
+    """The client is asked for newer credentials then, and not refused."""
+
+    class Expiring(kind):  # type: ignore[valid-type, misc]
+        reason = EXPIRED
+
+    both = [Expiring("one", "token"), Fixed("two", "token")]
+    with pytest.raises(LoginError) as caught:
+        client(logins(*(both if is_first else both[::-1])), "token", b"neither")
+    assert caught.value.reason == EXPIRED
 
 
 class Broken(Fixed):
