@@ -17,7 +17,7 @@ from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.refresh import Refresh
 from pulsark.errors import ClientError, ServerError
 from pulsark.security.credentials import of_connect
-from pulsark.security.provider import Credentials, LoginError, checked_role
+from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -86,7 +86,7 @@ class Login:
                 raise LoginError("method", "the method of a refresh is another one")
             found = self._logins.of_client(shown)
         except LoginError as error:
-            self._refuse(error)
+            self._not_refreshed(error)
             return
         if isawaitable(found):
             connection.requests.run(self._refreshed_later(found), notices.NO_REQUEST)
@@ -206,9 +206,13 @@ class Login:
         try:
             found = await waited
         except LoginError as error:
-            self._refuse(error)
+            self._not_refreshed(error)
         else:
             self._refreshed(found)
+
+    def _not_refreshed(self, error: LoginError) -> None:
+        if error.reason != EXPIRED or not self._refresh.ask_again():
+            self._refuse(error)
 
     def _refreshed(self, found: Principal) -> None:
         before = self.principal

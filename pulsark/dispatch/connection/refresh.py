@@ -33,6 +33,9 @@ class Refresh:
         self._next = 0.0
         """Before this nothing more is verified."""
         self._verifying = False
+        self._until: float | None = None
+        """Until then a client that was asked has time."""
+        self._pause_s = REFRESH_SECONDS_MIN
 
     def start(self, expires_ms: int | None, *, can_refresh: bool) -> None:
         """The client has logged in, with what is good until then."""
@@ -54,9 +57,24 @@ class Refresh:
     def renew(self, expires_ms: int | None) -> None:
         """The credentials are good until then."""
         self._verifying = False
+        self._until, self._pause_s = None, REFRESH_SECONDS_MIN
         self.stop()
         if expires_ms is not None:
             self._set_timer(expires_ms)
+
+    def ask_again(self) -> bool:
+        """What the client answered has expired: it is asked again later, while it has time.
+
+        Its clock may be behind, or it counts from when its credentials came.
+        """
+        self._verifying = False
+        now = self._clock.monotonic()
+        if self._until is None or now + self._pause_s >= self._until:
+            return False
+        self.stop()
+        self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._ask)
+        self._pause_s *= 2
+        return True
 
     def stop(self) -> None:
         """The connection is gone."""
@@ -77,5 +95,11 @@ class Refresh:
         elif not self._can_refresh:
             self._expired()
         else:
-            self._timer = asyncio.get_running_loop().call_later(self._answer_s, self._expired)
-            self._challenge()
+            self._until = self._clock.monotonic() + self._answer_s
+            self._ask()
+
+    def _ask(self) -> None:
+        assert self._until is not None
+        left_s = self._until - self._clock.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._expired)
+        self._challenge()

@@ -305,6 +305,50 @@ async def test_who_does_not_answer_is_closed(broker: BrokerInMemory) -> None:
     assert not client.has(Command.ERROR)
 
 
+@scenario(**ON)
+async def test_who_answers_with_what_has_expired_is_asked_again(broker: BrokerInMemory) -> None:
+    """The client's clock may be behind, or it counts from when its token came."""
+    client = new_client(broker, connect(data=until(broker, 5)))
+    await client.take(Command.AUTH_CHALLENGE, seconds=6)
+    for pause in (1, 2):
+        client.send(response(until(broker, 0)))
+        await asyncio.sleep(pause - 0.1)
+        assert not client.has(Command.AUTH_CHALLENGE)
+        await client.take(Command.AUTH_CHALLENGE, seconds=0.2)
+    client.send(response(until(broker, 100)))
+    await idle(client, 99)
+    assert not client.transport.closed
+    assert not client.has(Command.ERROR)
+    assert not client.has(Command.AUTH_CHALLENGE)
+
+
+@scenario(**ON)
+async def test_who_only_has_what_has_expired_is_refused_in_the_end(broker: BrokerInMemory) -> None:
+    expired = until(broker, 5)
+    client = new_client(broker, connect(data=expired))
+    loop = asyncio.get_running_loop()
+    start, asked = loop.time(), 0
+    while not client.has(Command.ERROR):
+        assert loop.time() - start < 5 + 60
+        await asyncio.sleep(0.1)
+        if client.has(Command.AUTH_CHALLENGE):
+            await client.take(Command.AUTH_CHALLENGE)
+            asked += 1
+            client.send(response(expired))
+    assert asked == 6  # after 0, 1, 3, 7, 15 and 31 seconds
+    await refused(client)
+
+
+@scenario(**ON)
+async def test_what_has_expired_is_refused_at_once_where_nobody_asked(
+    broker: BrokerInMemory,
+) -> None:
+    client = new_client(broker, connect(data=until(broker, 50)))
+    await client.take(Command.CONNECTED)
+    client.send(response(until(broker, -1)))
+    await refused(client)
+
+
 @pytest.mark.parametrize("fields", [{"refreshes": False}, {"original_principal": "x"}])
 @scenario(**ON)
 async def test_who_cannot_answer_is_closed_at_once(
