@@ -7,44 +7,23 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pulsar
 import pytest
-import trustme
 
+from tests.support.certificates import Authority
 from tests.support.standalone import Standalone
 
 SUPER_USER = "admin"
 
 
-class Home:
-    """A CA, and certificates from it, as files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._authority = trustme.CA()
-        self.trust = folder / "ca.pem"
-        self._authority.cert_pem.write_to_path(str(self.trust))
-
-    def issue(self, name: str, common_name: str | None = None) -> tuple[str, str]:
-        """The files of a certificate and its key."""
-        issued = self._authority.issue_cert(name, common_name=common_name)
-        certificate = self.folder / f"{common_name or name}.pem"
-        key = certificate.with_suffix(".key")
-        key.touch(mode=0o600)
-        key.write_bytes(issued.private_key_pem.bytes())
-        certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
-        return str(certificate), str(key)
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return Home(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def standalone(home: Home) -> Iterator[Standalone]:
+def standalone(home: Authority) -> Iterator[Standalone]:
     certificate, key = home.issue("localhost")
     settings = {
         "brokerServicePortTls": "0",
@@ -64,7 +43,7 @@ def standalone(home: Home) -> Iterator[Standalone]:
 
 
 def produce(
-    standalone: Standalone, home: Home, authentication: pulsar.Authentication | None
+    standalone: Standalone, home: Authority, authentication: pulsar.Authentication | None
 ) -> None:
     client = pulsar.Client(
         standalone.info["brokerServiceUrlTls"],
@@ -81,13 +60,13 @@ def produce(
 
 
 @pytest.mark.feature("F81")
-def test_the_common_name_of_a_client_is_its_role(standalone: Standalone, home: Home) -> None:
+def test_the_common_name_of_a_client_is_its_role(standalone: Standalone, home: Authority) -> None:
     produce(standalone, home, pulsar.AuthenticationTLS(*home.issue("client", SUPER_USER)))
     with pytest.raises(pulsar.AuthorizationError):
         produce(standalone, home, pulsar.AuthenticationTLS(*home.issue("client", "stranger")))
 
 
-def test_https_knows_the_certificate_too(standalone: Standalone, home: Home) -> None:
+def test_https_knows_the_certificate_too(standalone: Standalone, home: Authority) -> None:
     def ask(*files: str) -> tuple[int, str]:
         context = ssl.create_default_context(cafile=str(home.trust))
         if files:
