@@ -41,7 +41,8 @@ WORKER = Path(__file__).with_name("suite_worker.py")
 EXCEPTIONS = Path(__file__).with_name("official_suite.toml")
 LIBRARIES = ROOT / ".cache" / "official-suite"
 TEST_SECONDS = 60.0
-LIST_SECONDS = 60.0
+START_SECONDS = 60.0
+"""For a process until its first line, whatever else this machine does."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Suite:
     def tests(self, module: str) -> tuple[list[str], str]:
         """The tests of a file, or the reason why it cannot be imported."""
         with self._process("list", module) as lines:
-            for line in lines(LIST_SECONDS):
+            for line in lines(START_SECONDS):
                 return line.get("tests", []), line.get("error", "")
         return [], "it did not list its tests"
 
@@ -174,14 +175,15 @@ class Suite:
 
 
 def _lines(descriptor: int, silence: float) -> Iterator[dict[str, Any]]:
-    """JSON lines from a pipe, until its end or ``silence`` seconds without any."""
-    rest = b""
+    """JSON lines from a pipe, until its end or ``silence`` seconds without any after the first."""
+    rest, patience = b"", START_SECONDS
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
-        while selector.select(silence):
+        while selector.select(patience):
             read = os.read(descriptor, 1 << 16)
             if not read:
                 return
+            patience = silence
             *whole, rest = (rest + read).split(b"\n")
             yield from map(json.loads, whole)
 
