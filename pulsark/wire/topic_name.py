@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
+_SCALABLE = "topic"
 
 _DEFAULT_TENANT = "public"
 _DEFAULT_NAMESPACE = "default"
@@ -46,6 +47,8 @@ class TopicName:
     def parse(cls, text: str) -> TopicName:
         """Read a name in any accepted form; ``ClientError`` (InvalidTopicName) if none fits."""
         domain, tenant, namespace, local = _split(text)
+        if domain == _SCALABLE:
+            domain = PERSISTENT
         if domain not in (PERSISTENT, NON_PERSISTENT):
             raise _invalid(text, "a topic is persistent:// or non-persistent://")
         check_name_part("tenant", tenant)

@@ -21,6 +21,7 @@ from pulsark.wire.topic_name import TopicName, check_name_part, parse_namespace
         ("persistent://property/cluster/ns/c", "persistent://property/ns/c"),
         ("persistent://a-=:._1/b/x y é ..%2e", "persistent://a-=:._1/b/x y é ..%2e"),
         ("a:b", "persistent://public/default/a:b"),
+        ("topic://a/b/c", "persistent://a/b/c"),
     ],
 )
 def test_accepted_forms(text: str, full: str) -> None:
@@ -57,7 +58,9 @@ def test_accepted_forms(text: str, full: str) -> None:
         "persistent://a/b\n/c",
         "a/b/\u2028",
         "\ud800",
-        "topic://a/b/c",
+        "topic://c",
+        "segment://a/b/c",
+        "segment://a/b/c/0000-ffff-0",
         "PERSISTENT://a/b/c",
         "persistent:/a/b/c",
         "x" * 1025,
