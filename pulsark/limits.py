@@ -333,6 +333,15 @@ TOPIC_PATTERNS_KEPT_MAX = 32
 TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 """Most topic lists that one connection watches at a time."""
 
+SCALABLE_SESSIONS_PER_CONNECTION_MAX = 10_000
+"""Most layouts of topics that one connection follows at a time."""
+
+SEGMENTS_PER_TURN_MAX = 250
+"""Segments of a layout encoded in one turn: a few milliseconds."""
+
+LAYOUT_RETRY_SECONDS = 1.0
+"""A layout that could not be read is read again after this time."""
+
 COMPACTION_KEYS_MAX = 1_000_000
 """Most keys of a topic that a broker compacts without Spark; they are held in memory."""
 

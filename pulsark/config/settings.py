@@ -180,6 +180,9 @@ class Settings(QuotaSettings):
     enableBrokerSideSubscriptionPatternEvaluation: bool = setting(
         True, "", "The broker evaluates topic patterns, and tells clients of new topics at once"
     )
+    scalableTopicsEnabled: bool = setting(
+        True, "", "Clients of Pulsar 5 (the V5 API) may use topics; others need no such switch"
+    )
     subscriptionPatternMaxLength: int = setting(
         50, "characters", "Longest topic pattern that the broker evaluates", ge=1, le=1000
     )

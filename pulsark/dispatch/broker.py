@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.stalls import LoopStalls
+    from pulsark.dispatch.scalable.scalable_topics import ScalableTopics
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.security.authorization import AuthorizationProvider
@@ -155,6 +156,8 @@ class Broker:
             settings.maxMessagePublishBufferSizeInMB << 20, self.run_queue
         )
         self.chores = Chores()
+        self.scalable: ScalableTopics | None = None
+        """For clients of Pulsar 5; made for the first of them."""
 
     def _make_topics(self) -> None:
         """The parts that know topics, from those that look them up to those that delete them."""
@@ -278,6 +281,8 @@ class Broker:
         if self.authorization is not None:
             self.authorization.close()
         self.topic_feeds.close()
+        if self.scalable is not None:
+            self.scalable.close()
         for connection in list(self.connections):
             connection.close()
         await self.chores.close()
@@ -286,6 +291,14 @@ class Broker:
         await self.topics.close()
         await self.cursor_logs.close()
         self.schemas.close()
+
+    def scalable_topics(self) -> ScalableTopics:
+        """What clients of Pulsar 5 need beside the topics themselves."""
+        if self.scalable is None:
+            from pulsark.dispatch.scalable.scalable_topics import ScalableTopics  # for them alone
+
+            self.scalable = ScalableTopics(self.metadata, self.creation, self.clock)
+        return self.scalable
 
     async def lookup(self, name: TopicName, listener: str = "") -> LookupResult:
         """Who serves a topic. Never creates it. Raises if the broker has no such listener."""

@@ -37,9 +37,14 @@ def frame_with_topics(
     head = pb.BaseCommand(type=command.type).SerializeToString()
     number = pb.BaseCommand.DESCRIPTOR.fields_by_name[field.value].number
     size = len(part) + sum(map(len, topics))
-    head += _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)
+    head += length_delimited(number, size)
     whole = len(head) + size
     return [_sizes.pack(whole + 4, whole) + head + part, *topics]
+
+
+def length_delimited(number: int, size: int) -> bytes:
+    """The head of a field of a message whose value has so many bytes."""
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)
 
 
 def _varint(number: int) -> bytes:

@@ -29,8 +29,6 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).with_name("compatibility.toml")
 PAGE = ROOT / "docs" / "compatibility.md"
 WRITE = "python -m tests.docs.compatibility --write"
-FIRST_NEWER_COMMAND = 70
-"""Commands from this type on are newer than the protocol version that is spoken."""
 
 MARKERS = ("feature", "command")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -56,23 +54,16 @@ class Data:
     """Why there is no test, by row or command."""
     partly: Mapping[str, str]
     """What is missing of a row that has tests."""
-    newer: str
-    """Why there are no commands from ``FIRST_NEWER_COMMAND`` on."""
 
 
 def commands() -> dict[str, int]:
-    """The types of commands, by name, without those that are newer."""
-    types = pb.BaseCommand.Type.items()
-    return {name: number for name, number in types if number < FIRST_NEWER_COMMAND}
-
-
-def newer_commands() -> list[str]:
-    return [n for n, number in pb.BaseCommand.Type.items() if number >= FIRST_NEWER_COMMAND]
+    """The types of commands, by name."""
+    return dict(pb.BaseCommand.Type.items())
 
 
 def read_data(path: Path = DATA) -> Data:
     text = tomllib.loads(path.read_text())
-    return Data(text["features"], text["not_built"], text["partly"], text["newer_commands"])
+    return Data(text["features"], text["not_built"], text["partly"])
 
 
 def collect(folder: Path, root: Path = ROOT) -> tuple[set[Mark], list[str]]:
@@ -177,12 +168,6 @@ def page(marks: set[Mark], data: Data) -> str:
     lines += [
         f"| {number} | {name} | {_shown(name, marks, data)} |" for name, number in types.items()
     ]
-    newer = newer_commands()
-    if newer:
-        named = ", ".join(newer)
-        lines.append(
-            f"| {FIRST_NEWER_COMMAND} and above | {named} | not built, because {data.newer} |"
-        )
     lines += [
         "",
         "## Features",

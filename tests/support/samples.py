@@ -21,6 +21,7 @@ def sample_of(kind: int) -> pb.BaseCommand:
     names = request.DESCRIPTOR.fields_by_name
     known = {
         "request_id": REQUEST_ID,
+        "session_id": REQUEST_ID,
         "namespace": "acme/web",
         "topic": TOPIC,
         "initial_subscription_name": "s",

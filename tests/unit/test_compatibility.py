@@ -73,7 +73,7 @@ def test_a_marker_must_name_what_its_kind_has(tmp_path: Path, wrong: str) -> Non
 def everything(**changed: str) -> Data:
     """All rows with a reason, but for those given: "" takes a reason away."""
     reasons = dict.fromkeys([*FEATURES, *commands()], "not yet") | changed
-    return Data(FEATURES, {row: why for row, why in reasons.items() if why}, {}, "newer")
+    return Data(FEATURES, {row: why for row, why in reasons.items() if why}, {})
 
 
 def test_a_row_has_a_test_or_a_reason_and_not_both() -> None:
@@ -88,14 +88,14 @@ def test_a_row_has_a_test_or_a_reason_and_not_both() -> None:
 def test_what_the_data_says_of_unknown_rows_is_noticed() -> None:
     assert "SEEQ" in check(set(), everything(SEEQ="never"))[0]
     data = everything()
-    partly = Data(data.features, data.not_built, {"F7": "half"}, "newer")
+    partly = Data(data.features, data.not_built, {"F7": "half"})
     assert "F7 has no test: [partly]" in check(set(), partly)[0]
 
 
 def test_cells_of_the_page() -> None:
     marks = {Mark("F7", "tests/a/test_x.py", name) for name in ("test_two", "test_one")}
     data = everything(F7="")
-    text = page(marks, Data(data.features, data.not_built, {"F7": "half"}, "newer"))
+    text = page(marks, Data(data.features, data.not_built, {"F7": "half"}))
     cell = "[a/test_x.py](../tests/a/test_x.py): `test_one`, `test_two`<br>*in part: half*"
     assert f"| F7 | wording | {cell} |" in text
     assert "| 28 | SEEK | not built, because not yet |" in text

@@ -42,6 +42,7 @@ ROOMS = (
     "dispatch.subscription",
     "dispatch.topic",
     "dispatch.topics",
+    "dispatch.scalable",
     "dispatch.tables",
     "dispatch.upkeep",
     "dispatch.stats",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pulsark.limits import RECENTLY_CLOSED_PRODUCERS_MAX
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.connection.scalable_client import ScalableClient
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.producer import Producer
     from pulsark.dispatch.topics.topic_lists import TopicWatcher
@@ -22,6 +23,8 @@ class Attached:
         """Those that will be ready, or refused, later."""
         self.consumers: dict[int, Consumer] = {}
         self.watchers: dict[int, TopicWatcher] = {}
+        self.scalable: ScalableClient | None = None
+        """What only clients of Pulsar 5 have."""
         self._recently_closed: dict[int, None] = {}
 
     def add_producer(self, producer: Producer) -> None:
@@ -63,3 +66,6 @@ class Attached:
         self.consumers.clear()
         for watcher_id in list(self.watchers):
             self.drop_watcher(watcher_id)
+        if self.scalable is not None:
+            self.scalable.close()
+            self.scalable = None

@@ -71,7 +71,7 @@ class Guard:
         request = request_of(command)
         work = self._ask(function, needs, asked, connection, command)
         if needs.opens is None:
-            connection.requests.run(work, request.request_id)
+            connection.requests.run(work, getattr(request, needs.id_field))
         else:  # so that a client that gives it up meanwhile finds it
             kind, field = needs.opens
             connection.requests.open(kind, getattr(request, field), request.request_id, work)
@@ -97,7 +97,8 @@ class Guard:
 
 
 def _refuse(needs: Needs, connection: Connection, command: Command, error: PulsarkError) -> None:
-    connection.output.send(needs.refusal(request_of(command).request_id, error))
+    request_id = getattr(request_of(command), needs.id_field)
+    connection.output.send(needs.refusal(request_id, error))
 
 
 def _denial(needs: Needs, command: Command, rule: Rule) -> ClientError:

@@ -38,6 +38,13 @@ def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
     connection.login.refresh(command.authResponse.response)
 
 
+def scalable(connection: Connection, command: pb.BaseCommand) -> None:
+    """A command of Pulsar 5's clients: what carries it out is imported for the first of them."""
+    from pulsark.dispatch.connection.scalable_commands import SCALABLE
+
+    SCALABLE[command.type](connection, command)
+
+
 HANDLERS: Handlers = {
     Command.AUTH_RESPONSE: auth_response,
     Command.PING: ping,
@@ -67,6 +74,8 @@ HANDLERS: Handlers = {
     Command.END_TXN: transaction_commands.refuse,
     Command.END_TXN_ON_PARTITION: transaction_commands.refuse,
     Command.END_TXN_ON_SUBSCRIPTION: transaction_commands.refuse,
+    Command.SCALABLE_TOPIC_LOOKUP: scalable,
+    Command.SCALABLE_TOPIC_CLOSE: scalable,
 }
 """All but CONNECT, which is the handshake, and SEND, which goes to a producer at once."""
 

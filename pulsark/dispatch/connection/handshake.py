@@ -70,4 +70,5 @@ class Handshake:
         features.supports_topic_watchers = (
             self._settings.enableBrokerSideSubscriptionPatternEvaluation
         )
+        features.supports_scalable_topics = self._settings.scalableTopicsEnabled
         return command

@@ -44,10 +44,12 @@ class Needs(NamedTuple):
     """From the id of a request and an error to the answer in the form of the command."""
     opens: tuple[str, str] | None = None
     """The kind of what it creates, and the field with the id that the client gave it."""
+    id_field: str = "request_id"
+    """The field with the id that its answer has."""
 
 
 def request_of(command: Command) -> pb.CommandLookupTopic:
-    """A command's own fields; all commands that need something have an id of the request."""
+    """A command's own fields."""
     for field, request in command.ListFields():
         if field.name != "type":
             return request  # type: ignore[no-any-return]
@@ -187,6 +189,13 @@ NEEDS: Mapping[int, Needs | Own] = {
         _acknowledged_in_transaction, "Client is not authorized to subscribe"
     ),
     Command.END_TXN: _LOGIN,
+    Command.SCALABLE_TOPIC_LOOKUP: Needs(
+        _lookup,
+        "Client is not authorized to lookup topic",
+        notices.layout_error,
+        id_field="session_id",
+    ),
+    Command.SCALABLE_TOPIC_CLOSE: Own.NOTHING,
     Command.END_TXN_ON_PARTITION: _SUPER_USER,
     Command.END_TXN_ON_SUBSCRIPTION: _SUPER_USER,
 }

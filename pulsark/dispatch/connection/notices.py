@@ -46,6 +46,14 @@ def request_error(request_id: int, error: Exception) -> Command:
     return command
 
 
+def layout_error(session_id: int, error: Exception) -> Command:
+    """There is no layout for a lookup of Pulsar 5's clients, or none any more."""
+    command = Command(type=Command.SCALABLE_TOPIC_UPDATE)
+    command.scalableTopicUpdate.session_id = session_id
+    fill_error(command.scalableTopicUpdate, error)
+    return command
+
+
 def fill_error(response: object, error: BaseException) -> None:
     """Tell an error in a response, in the two fields that it has for that."""
     code, text = "error", "message"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.errors import PulsarkError
+from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.paths import POLICIES, policies_at
 from pulsark.security.decisions import Target
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.connection import Connection
+    from pulsark.dispatch.connection.scalable_client import ScalableClient
     from pulsark.security.authorization import AuthorizationProvider
     from pulsark.security.operations import Operation
 
@@ -125,3 +126,16 @@ def _held_by(connection: Connection) -> Iterator[_Held]:
             Target.of_namespace(watcher.namespace),
             partial(attached.drop_watcher, watcher_id),
         )
+    if attached.scalable is not None:
+        yield from _held_of_scalable(attached.scalable)
+
+
+def _held_of_scalable(client: ScalableClient) -> Iterator[_Held]:
+    denial = ClientError(ServerError.AuthorizationError, "Client is not authorized any more")
+    for session_id, session in list(client.sessions.items()):
+        if session.topic is not None:
+            yield _Held(
+                TopicOperation.LOOKUP,
+                Target.of_topic(session.topic.name),
+                partial(client.refuse_session, session_id, denial),
+            )

@@ -54,7 +54,7 @@ async def denial(who: Client, kind: int, reply: int) -> tuple[int, str]:
     """The code and the text of what is refused."""
     found = await answer(who, kind, reply)
     response = getattr(found, Command.DESCRIPTOR.fields_by_number[found.type].name)
-    assert response.request_id == 7
+    assert 7 in (getattr(response, field, 0) for field in ("request_id", "session_id"))
     if hasattr(response, "error_code"):
         return response.error_code, response.error_message
     return response.error, response.message
@@ -62,6 +62,7 @@ async def denial(who: Client, kind: int, reply: int) -> tuple[int, str]:
 
 DENIALS = [
     (Command.LOOKUP, Command.LOOKUP_RESPONSE, "Lookup"),
+    (Command.SCALABLE_TOPIC_LOOKUP, Command.SCALABLE_TOPIC_UPDATE, "lookup"),
     (Command.PARTITIONED_METADATA, Command.PARTITIONED_METADATA_RESPONSE, "Partition Metadata"),
     (Command.GET_SCHEMA, Command.GET_SCHEMA_RESPONSE, "Schema"),
     (Command.GET_OR_CREATE_SCHEMA, Command.GET_OR_CREATE_SCHEMA_RESPONSE, "Produce"),

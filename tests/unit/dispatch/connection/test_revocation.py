@@ -169,3 +169,17 @@ def test_it_ends(started: bool) -> None:
         assert client.has(Command.CLOSE_PRODUCER) is False
 
     run()
+
+
+@AUTHORIZED
+async def test_a_layout_that_may_be_looked_up_no_more_is_told_no_more(broker) -> None:
+    await begin(broker, it=BOTH, other=BOTH)
+    client, other = (Client(broker, principal=Principal(role)) for role in ("it", "other"))
+    for each in (client, other):
+        each.send(sample_of(Command.SCALABLE_TOPIC_LOOKUP))
+        assert (await each.take(Command.SCALABLE_TOPIC_UPDATE)).scalableTopicUpdate.HasField("dag")
+    await grant(broker, "it", [])
+    denied = (await client.take(Command.SCALABLE_TOPIC_UPDATE)).scalableTopicUpdate
+    assert denied.error == ServerError.AuthorizationError
+    assert client.connection.attached.scalable.sessions == {}
+    assert not other.has(Command.SCALABLE_TOPIC_UPDATE)

@@ -1,0 +1,80 @@
+"""Requests that only clients of Pulsar 5 make: layouts of topics.
+
+``handlers`` imports this for the first of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.connection import notices
+from pulsark.dispatch.connection.scalable_client import ScalableClient
+from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pulsark.dispatch.connection.connection import Connection, Handlers
+
+Command = pb.BaseCommand
+
+
+def look_up(connection: Connection, command: Command) -> None:
+    request = command.scalableTopicLookup
+
+    try:
+        name = TopicName.parse(request.topic)
+        client = client_of(connection)
+        session = client.new_session(request.session_id)
+    except ClientError as error:
+        connection.output.send(notices.layout_error(request.session_id, error))
+        return
+    work = client.open(session, name, create=request.create_if_missing)
+    _run(connection, request.session_id, work, notices.layout_error)
+
+
+def close_lookup(connection: Connection, command: Command) -> None:
+    if connection.attached.scalable is not None:
+        connection.attached.scalable.drop_session(command.scalableTopicClose.session_id)
+
+
+def client_of(connection: Connection) -> ScalableClient:
+    """What the client has of scalable topics. ``ClientError``: they are switched off."""
+    if not connection.settings.scalableTopicsEnabled:
+        raise ClientError(
+            ServerError.NotAllowedError,
+            "Clients of scalable topics are not enabled on this broker (scalableTopicsEnabled)",
+        )
+    attached = connection.attached
+    if attached.scalable is None:
+        attached.scalable = ScalableClient(connection)
+    return attached.scalable
+
+
+def _run(
+    connection: Connection,
+    request_id: int,
+    work: Awaitable[None],
+    refusal: Callable[[int, Exception], Command],
+) -> None:
+    """Run a request that is answered in any case, in its own form: clients wait without end."""
+
+    async def answered() -> None:
+        try:
+            await work
+        except PulsarkError as error:
+            connection.output.send(refusal(request_id, error))
+        except Exception as error:  # noqa: BLE001 - a defect: logged, and answered
+            connection.broker.defects.report(error, "A request failed")
+            connection.output.send(refusal(request_id, internal_error()))
+
+    connection.requests.run(answered(), request_id)
+
+
+SCALABLE: Handlers = {
+    Command.SCALABLE_TOPIC_LOOKUP: look_up,
+    Command.SCALABLE_TOPIC_CLOSE: close_lookup,
+}
+"""By command."""
