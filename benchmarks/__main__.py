@@ -17,6 +17,7 @@ from benchmarks.goals import add_check
 
 PARTS = (
     "compare",
+    "security",
     "sealing",
     "spark_write",
     "spark_sealed",

@@ -9,8 +9,11 @@ import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.credentials import Certificate
 from benchmarks.maven import CACHE, class_path, java
 
 ROOT = Path(__file__).parents[1]
@@ -33,11 +36,22 @@ class Broker(ABC):
     def __init__(self, home: Path) -> None:
         self.home = home
         self.port = free_port()
+        self.tls_port = free_port()
+        self.certificate: Certificate | None = None
+        """What it shows on a port for TLS; without one it has no such port."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def tls_options(self) -> dict[str, str]:
+        """How the load client comes over TLS. The certificate is its own CA."""
+        if self.certificate is None:
+            raise RuntimeError(f"{self.name} has no certificate")
+        url = f"pulsar+ssl://127.0.0.1:{self.tls_port}"
+        return {"url": url, "trust": str(self.certificate.path)}
 
     @property
     def pid(self) -> int:
@@ -66,6 +80,16 @@ class Broker(ABC):
     def _environment(self) -> dict[str, str]:
         return dict(os.environ)
 
+    def _tls_settings(self) -> dict[str, object]:
+        """Both brokers have Pulsar's names for these."""
+        if self.certificate is None:
+            return {}
+        return {
+            "brokerServicePortTls": self.tls_port,
+            "tlsCertificateFilePath": self.certificate.path,
+            "tlsKeyFilePath": self.certificate.key_path,
+        }
+
     def stop(self) -> None:
         """``end``, and the data directory is removed."""
         self.end()
@@ -91,13 +115,19 @@ class Broker(ABC):
 
 
 class Pulsark(Broker):
-    """`pulsark standalone` of this repository, or of another checkout."""
+    """`pulsark standalone` of this repository, or of another checkout, with some settings."""
 
     name = "Pulsark"
 
-    def __init__(self, home: Path, checkout: Path = ROOT) -> None:
+    def __init__(self, home: Path, checkout: Path = ROOT, **settings: object) -> None:
         super().__init__(home)
+        self.web_port = free_port()
         self._checkout = checkout
+        self._settings = settings
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.web_port}"
 
     def prepare(self) -> None:
         """Nothing to fetch."""
@@ -106,9 +136,11 @@ class Pulsark(Broker):
         return {**os.environ, "PYTHONPATH": str(self._checkout)}
 
     def _command(self) -> list[str]:
-        ports = ["--broker-port", str(self.port), "--web-port", "0", "--flight-port", "0"]
-        data = str(self.home / "data")
-        return [sys.executable, "-m", "pulsark", "standalone", "--data-dir", data, *ports]
+        ports = ["--broker-port", str(self.port), "--web-port", str(self.web_port)]
+        data = ["--data-dir", str(self.home / "data"), "--flight-port", "0"]
+        settings = {**self._settings, **self._tls_settings()}
+        sets = [f"--set={key}={value}" for key, value in settings.items()]
+        return [sys.executable, "-m", "pulsark", "standalone", *data, *ports, *sets]
 
 
 class Earlier(Pulsark):
@@ -172,7 +204,25 @@ class Pulsar(Broker):
         return [java(), *options, "-cp", path, main, *arguments]
 
     def _addresses(self) -> str:
-        return (
-            "\nbindAddress=127.0.0.1\nadvertisedAddress=127.0.0.1\n"
-            f"brokerServicePort={self.port}\nwebServicePort={free_port()}\n"
-        )
+        settings = {
+            "bindAddress": "127.0.0.1",
+            "advertisedAddress": "127.0.0.1",
+            "brokerServicePort": self.port,
+            "webServicePort": free_port(),
+            **self._tls_settings(),
+        }
+        return "\n" + "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+@contextmanager
+def alone(broker: Broker, brokers: Iterable[Broker]) -> Iterator[None]:
+    """The other brokers stand still meanwhile: what they still have to do after their own runs
+    (flushes, collections) costs them time of their own, not this one's."""
+    others = [other for other in brokers if other is not broker]
+    for other in others:
+        os.kill(other.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for other in others:
+            os.kill(other.pid, signal.SIGCONT)

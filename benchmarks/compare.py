@@ -9,23 +9,22 @@ Pulsar's place: then nothing may be slower, or larger, by more than 3 %.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.brokers import Broker, Earlier, Pulsar, Pulsark
+from benchmarks.brokers import Broker, Earlier, Pulsar, Pulsark, alone
+from benchmarks.credentials import Certificate
 from benchmarks.load import LoadClient
 from benchmarks.report import Row, machine, resources, table
 from benchmarks.scenarios import NAMES, SCENARIOS, START, Measure, Scenario
 from benchmarks.usage import Meter, Usage, resident_bytes
 
-FIRST_ACK_SECONDS = 60.0
+FIRST_ACK_SECONDS = 180.0
 SETTLE_SECONDS = 4.0
 """After this long idle, the memory of either broker moves by less than 2 %."""
 
@@ -58,6 +57,10 @@ class Comparison:
         if "start" in self._arguments.only:
             self._measure_starts()
         chosen = [scenario for scenario in SCENARIOS if scenario.name in self._arguments.only]
+        if any(scenario.tls for scenario in chosen):
+            certificate = Certificate.make(self._home)
+            for broker in self._brokers:
+                broker.certificate = certificate
         if chosen:
             for broker in self._brokers:
                 self._start(broker)
@@ -149,29 +152,15 @@ class Comparison:
     ) -> tuple[dict[str, float], Usage]:
         os.sync()  # so that a run does not pay for what the one before left in the page cache
         extra = {"subscription": f"s{round_number}"} if scenario.subscription else {}
-        with self._alone(broker):
+        where = broker.tls_options if scenario.tls else {"url": broker.url}
+        with alone(broker, self._brokers):
             meter = Meter(broker.pid, self._load.pid, broker.home)
             try:
-                answer = self._load.call(
-                    scenario.command, url=broker.url, topic=topic, **options, **extra
-                )
+                answer = self._load.call(scenario.command, topic=topic, **where, **options, **extra)
             except Exception:
                 broker.check()
                 raise
             return answer, meter.read()
-
-    @contextlib.contextmanager
-    def _alone(self, broker: Broker) -> Iterator[None]:
-        """The other broker stands still meanwhile: what it still has to do after its own run
-        (flushes, collections) costs it time of its own, not this one's."""
-        others = [other for other in self._brokers if other is not broker]
-        for other in others:
-            os.kill(other.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for other in others:
-                os.kill(other.pid, signal.SIGCONT)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

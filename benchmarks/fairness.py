@@ -61,16 +61,14 @@ class Waits(NamedTuple):
 
 
 class Client:
-    """One connection that has shaken hands."""
+    """One connection that has shaken hands, and logged in if there is a token."""
 
-    def __init__(self, port: int, *, timeout: float = 60.0) -> None:
+    def __init__(self, port: int, *, timeout: float = 60.0, token: str = "") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = FrameDecoder(MAX_FRAME_BYTES)
         self._ready: list[pb.BaseCommand] = []
-        connect = Command(type=Command.CONNECT)
-        connect.connect.client_version, connect.connect.protocol_version = "fairness", 21
-        self.send(connect)
+        self.send(connect(token))
         self.take(Command.CONNECTED)
 
     def send(self, command: pb.BaseCommand) -> None:
@@ -91,6 +89,15 @@ class Client:
             if not data:
                 raise EOFError("the broker closed the connection")
             self._ready += [command for command, _ in self._decoder.receive(data)]
+
+
+def connect(token: str = "") -> pb.BaseCommand:
+    command = Command(type=Command.CONNECT)
+    request = command.connect
+    request.client_version, request.protocol_version = "fairness", 21
+    if token:
+        request.auth_method_name, request.auth_data = "token", token.encode()
+    return command
 
 
 def ping() -> pb.BaseCommand:
@@ -342,8 +349,8 @@ class Flood:
 class Pings:
     """An innocent client that asks for signs of life."""
 
-    def __init__(self, port: int) -> None:
-        self._client = Client(port)
+    def __init__(self, port: int, token: str = "") -> None:
+        self._client = Client(port, token=token)
 
     def run(self, seconds: float) -> Waits:
         """Ask for some time, and at least once."""
@@ -351,27 +358,30 @@ class Pings:
         waits: list[float] = []
         while True:
             started = time.monotonic()
-            self._client.send(ping())
-            self._client.take(Command.PONG)
+            self._ask()
             waits.append(time.monotonic() - started)
             if started >= end:
                 return Waits.of(waits)
             time.sleep(PING_EVERY_SECONDS)
+
+    def _ask(self) -> None:
+        self._client.send(ping())
+        self._client.take(Command.PONG)
 
 
 # -- the table ------------------------------------------------------------------------------------
 
 
 @contextmanager
-def flooding(port: int, kind: str, seconds: float) -> Iterator[None]:
-    """A process that floods while the context is open, for ``seconds`` at most."""
+def beside(work: Callable[..., None], *arguments: object) -> Iterator[None]:
+    """A process that works while the context is open, once it has set the last argument."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
-    process = context.Process(target=_flood, args=(port, kind, seconds, ready))
+    process = context.Process(target=work, args=(*arguments, ready))
     process.start()
     try:
         if not ready.wait(START_SECONDS):
-            raise RuntimeError(f"{kind}: the flood did not begin")
+            raise RuntimeError(f"{work.__name__}{arguments} did not begin")
         yield
     finally:
         process.terminate()
@@ -387,18 +397,18 @@ def _flood(port: int, kind: str, seconds: float, ready) -> None:  # type: ignore
 def measure(port: int, kind: str, seconds: float) -> Waits:
     """How long others wait while a client floods with one kind of command."""
     pings = Pings(port)
-    with flooding(port, kind, seconds + START_SECONDS):
+    with beside(_flood, port, kind, seconds + START_SECONDS):
         return pings.run(seconds)
 
 
-def started(broker: Pulsark) -> None:
+def started(broker: Pulsark, token: str = "") -> None:
     """Start a broker and wait until it answers."""
     broker.start()
     end = time.monotonic() + START_SECONDS
     while True:
         broker.check()
         with suppress(OSError, EOFError):
-            Client(broker.port)
+            Client(broker.port, token=token)
             return
         if time.monotonic() > end:
             raise RuntimeError("the broker does not answer")

@@ -44,7 +44,8 @@ class Measure:
 class Scenario:
     """One kind of load on a running broker.
 
-    ``prepare`` runs once a broker, before the warm-up; ``quick`` overrides ``options``.
+    ``prepare`` runs once a broker, before the warm-up; ``quick`` overrides ``options``. With
+    ``tls`` the client comes over TLS, to the same processes.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Scenario:
     quick: dict[str, object]
     prepare: str | None = None
     subscription: bool = False
+    tls: bool = False
 
 
 def _rate(answer: dict[str, float]) -> float:
@@ -65,7 +67,14 @@ def _milliseconds(key: str) -> Callable[[dict[str, float]], float]:
 
 
 def _publish(
-    name: str, label: str, *, batching: bool, size: int, pending: int, threshold: float | None
+    name: str,
+    label: str,
+    *,
+    batching: bool,
+    size: int,
+    pending: int,
+    threshold: float | None,
+    tls: bool = False,
 ) -> Scenario:
     """``pending`` messages may be unacknowledged; 0 leaves it to the client's 64 MB."""
     return Scenario(
@@ -74,6 +83,22 @@ def _publish(
         {"batching": batching, "pending": pending, "size": size, "seconds": 2.0},
         (Measure(label, "k/s", "higher", _rate, threshold),),
         {"seconds": 1.0},
+        tls=tls,
+    )
+
+
+def _lone(name: str, label: str, *, tls: bool = False) -> Scenario:
+    """One message at a time."""
+    return Scenario(
+        name,
+        "lone",
+        {"size": 1024, "count": 1000},
+        (
+            Measure(f"{label}, p50", "ms", "lower", _milliseconds("p50"), 0.7),
+            Measure(f"{label}, p99", "ms", "lower", _milliseconds("p99"), secondary=True),
+        ),
+        {"count": 300},
+        tls=tls,
     )
 
 
@@ -134,16 +159,7 @@ SCENARIOS = (
         pending=OUTSTANDING,
         threshold=1.2,
     ),
-    Scenario(
-        "lone",
-        "lone",
-        {"size": 1024, "count": 1000},
-        (
-            Measure("lone publish, p50", "ms", "lower", _milliseconds("p50"), 0.7),
-            Measure("lone publish, p99", "ms", "lower", _milliseconds("p99"), secondary=True),
-        ),
-        {"count": 300},
-    ),
+    _lone("lone", "lone publish"),
     Scenario(
         "endtoend",
         "endtoend",
@@ -193,6 +209,16 @@ SCENARIOS = (
         keys=10_000,
         count=100_000,
     ),
+    _publish(
+        "tls-batched-1k",
+        "TLS batched, 1 KiB",
+        batching=True,
+        size=1024,
+        pending=0,
+        threshold=1.0,
+        tls=True,
+    ),
+    _lone("tls-lone", "TLS lone publish", tls=True),
 )
 
 START = (

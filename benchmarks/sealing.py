@@ -39,15 +39,7 @@ START_SECONDS = 60.0
 
 
 class Sealing(Pulsark):
-    """Pulsark with some settings of its own, which can be started again over its data."""
-
-    def __init__(self, home: Path, **settings: object) -> None:
-        super().__init__(home)
-        self._settings = settings
-
-    def _command(self) -> list[str]:
-        sets = [f"--set={key}={value}" for key, value in self._settings.items()]
-        return [*super()._command(), *sets]
+    """Pulsark whose tables can be looked at."""
 
     def tables(self) -> list[Path]:
         """The logs of all tables."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.brokers import Broker, Pulsar, Pulsark, free_port
+from benchmarks.brokers import Broker, Pulsar, Pulsark
 from benchmarks.goals import Goal, add_check, exit_code
 from benchmarks.load import LoadClient
 from benchmarks.sealing import commits
@@ -57,7 +57,7 @@ Begin = Callable[[Place], Callable[[], None]]
 
 def with_pulsark(spark: SparkSession, at: Place) -> Callable[[], None]:
     """Start a stream; how to stop it."""
-    assert isinstance(at.broker, WithWeb)
+    assert isinstance(at.broker, Pulsark)
     query = (
         spark.readStream.format("pulsark")
         .options(
@@ -117,24 +117,6 @@ class PeerJob:
         self._process.wait(60)
 
 
-class WithWeb(Pulsark):
-    """Pulsark, whose admin API has a port that is known."""
-
-    @property
-    def admin_url(self) -> str:
-        """``http://host:port``."""
-        return f"http://127.0.0.1:{self.web_port}"
-
-    def __init__(self, home: Path, web_port: int) -> None:
-        super().__init__(home)
-        self.web_port = web_port
-
-    def _command(self) -> list[str]:
-        command = super()._command()
-        command[command.index("--web-port") + 1] = str(self.web_port)
-        return command
-
-
 def ages_of(table: Path, since: float) -> list[float]:
     """Seconds from when each message was due until its commit, of those due since a time."""
     found = []
@@ -185,7 +167,7 @@ def measure(
 
 def compare(arguments: argparse.Namespace, home: Path) -> list[Goal]:
     """Both in turns, at each rate."""
-    brokers: list[Broker] = [WithWeb(home / "pulsark", free_port()), Pulsar(home / "pulsar")]
+    brokers: list[Broker] = [Pulsark(home / "pulsark"), Pulsar(home / "pulsar")]
     load = LoadClient()
     spark = local_session("spark-freshness", arguments.cores)
     peer = PeerJob(arguments.cores)

@@ -75,6 +75,12 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process so far, that of threads which ended included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
 def file_system(path: Path) -> str:
     """Type of the file system that holds ``path``."""
     best = ("", "unknown")

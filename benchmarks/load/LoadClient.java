@@ -10,6 +10,8 @@ import java.util.Map;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.pulsar.client.api.AuthenticationFactory;
+import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.Producer;
@@ -61,30 +63,30 @@ public final class LoadClient {
             case "first":
                 return first(url, topic, Double.parseDouble(o.get("seconds")));
             case "publish":
-                return publish(client(url), topic, Boolean.parseBoolean(o.get("batching")),
+                return publish(client(o), topic, Boolean.parseBoolean(o.get("batching")),
                         Integer.parseInt(o.get("pending")), Integer.parseInt(o.get("size")),
                         Double.parseDouble(o.get("seconds")));
             case "lone":
-                return lone(client(url), topic, Integer.parseInt(o.get("size")),
+                return lone(client(o), topic, Integer.parseInt(o.get("size")),
                         Integer.parseInt(o.get("count")));
             case "endtoend":
-                return endToEnd(client(url), topic, Integer.parseInt(o.get("size")),
+                return endToEnd(client(o), topic, Integer.parseInt(o.get("size")),
                         Integer.parseInt(o.get("count")), Double.parseDouble(o.get("rate")));
             case "backlog":
-                return backlog(client(url), topic, Integer.parseInt(o.get("size")),
+                return backlog(client(o), topic, Integer.parseInt(o.get("size")),
                         Integer.parseInt(o.get("count")));
             case "fill":
-                return fill(client(url), topic, Integer.parseInt(o.get("size")),
+                return fill(client(o), topic, Integer.parseInt(o.get("size")),
                         Integer.parseInt(o.get("count")), Integer.parseInt(o.get("keys")));
             case "steady":
-                return steady(client(url), topic, Integer.parseInt(o.get("size")),
+                return steady(client(o), topic, Integer.parseInt(o.get("size")),
                         Double.parseDouble(o.get("rate")), Double.parseDouble(o.get("seconds")),
                         Boolean.parseBoolean(o.get("batching")));
             case "catchup":
-                return catchUp(client(url), topic, o.get("subscription"),
+                return catchUp(client(o), topic, o.get("subscription"),
                         Integer.parseInt(o.get("count")));
             case "deliver":
-                return deliver(client(url), topic, SubscriptionType.valueOf(o.get("type")),
+                return deliver(client(o), topic, SubscriptionType.valueOf(o.get("type")),
                         Integer.parseInt(o.get("subscriptions")),
                         Integer.parseInt(o.get("consumers")), Integer.parseInt(o.get("keys")),
                         Integer.parseInt(o.get("size")), Integer.parseInt(o.get("count")));
@@ -99,10 +101,19 @@ public final class LoadClient {
         }
     }
 
-    private PulsarClient client(String url) throws PulsarClientException {
+    /** One for each address; {@code trust} has the CAs over TLS, {@code token} is the login. */
+    private PulsarClient client(Map<String, String> o) throws PulsarClientException {
+        String url = o.get("url");
         PulsarClient client = clients.get(url);
         if (client == null) {
-            client = PulsarClient.builder().serviceUrl(url).build();
+            ClientBuilder builder = PulsarClient.builder().serviceUrl(url);
+            if (o.containsKey("trust")) {
+                builder.tlsTrustCertsFilePath(o.get("trust")).enableTlsHostnameVerification(true);
+            }
+            if (o.containsKey("token")) {
+                builder.authentication(AuthenticationFactory.token(o.get("token")));
+            }
+            client = builder.build();
             clients.put(url, client);
         }
         return client;
