@@ -35,7 +35,6 @@ from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.errors import StorageError
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.runtime import Runtime, collect, collect_rarely, resident_bytes
-from pulsark.security.tls import ServerTls, TlsRules
 from pulsark.storage.backup.data_dir import DataDir, locked
 from pulsark.storage.bookie.fleet import check_store_is_there, leave_when_failed, open_fleet
 from pulsark.storage.bookie.journal_settings import JournalSettings
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from pulsark.admin.server import AdminServer
     from pulsark.config.settings import Settings
     from pulsark.dispatch.spark.flight_listener import FlightListener
+    from pulsark.security.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +195,8 @@ class Standalone:
 
     def _tls(self) -> ServerTls:
         """What TLS needs; its files are looked at again from time to time."""
+        from pulsark.security.tls import ServerTls, TlsRules  # for those who need it
+
         period = self._settings.tlsCertRefreshCheckDurationSec
         tls = ServerTls(TlsRules.of(self._settings), at_each_handshake=period == 0)
         if period:

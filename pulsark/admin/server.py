@@ -17,7 +17,6 @@ from pulsark.errors import ConfigError
 from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_HEAD_TIMEOUT_SECONDS
 from pulsark.runtime import run_in_worker
 from pulsark.security.peer import verified_certificate
-from pulsark.security.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     import ssl
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from pulsark.admin.uvicorn_app import Http
     from pulsark.dispatch.broker import Broker
+    from pulsark.security.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ class AdminServer:
 
     def listen_tls(self, hosts: Sequence[str], port: int, context: ssl.SSLContext) -> int:
         """The same for HTTPS."""
+        from pulsark.security.tls_listener import TlsListener  # for those who need it
+
         self._over_tls = TlsListener(lambda: _FirstRequest(self))
         taken = self._over_tls.listen(hosts, port, "webServicePortTls", context)
         self._over_tls.serve()

@@ -31,6 +31,9 @@ HEAVY = {
     "zstandard",
 }
 
+OF_SECURITY = {"pulsark.security", "pulsark.security.grants", "pulsark.security.peer"}
+"""What is loaded of the room of logins and rights while nothing of it is on: two small modules."""
+
 SCRIPT = """
 import asyncio, json, sys
 import uvloop
@@ -74,7 +77,8 @@ async def main():
     assert reply.type == pb.BaseCommand.SEND_RECEIPT, reply
     pages = int(open("/proc/self/statm").read().split()[1])
     modules = sorted({name.split(".")[0] for name in sys.modules})
-    print(json.dumps({"modules": modules, "rss_mb": pages * 4096 / 1e6}))
+    security = sorted(name for name in sys.modules if name.startswith("pulsark.security"))
+    print(json.dumps({"modules": modules, "security": security, "rss_mb": pages * 4096 / 1e6}))
     await standalone.stop()
 
 uvloop.run(main())
@@ -93,4 +97,5 @@ def test_an_idle_broker_is_small(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert HEAVY & set(found["modules"]) == set()
+    assert set(found["security"]) == OF_SECURITY
     assert found["rss_mb"] < 65

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.connection.connection import Connection
 from pulsark.dispatch.connection.handlers import handlers_of
 from pulsark.errors import ConfigError
-from pulsark.security.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     import ssl
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.revocation import Revocation
+    from pulsark.security.tls_listener import TlsListener
 
 
 class Server:
@@ -51,6 +51,8 @@ class Server:
 
     def listen_tls(self, hosts: Sequence[str], port: int, context: ssl.SSLContext) -> int:
         """The same for clients over TLS."""
+        from pulsark.security.tls_listener import TlsListener  # for those who need it
+
         self._over_tls = TlsListener(self._connect)
         return self._over_tls.listen(hosts, port, "brokerServicePortTls", context)
 
