@@ -40,6 +40,10 @@ HANDSHAKE_FRAME_BYTES_MAX = 64 * 1024
 COMMAND_BYTES_MAX = 1 << 20
 """Largest command of a frame, its entry apart. Parsed, it may take thirty times its bytes."""
 
+COMMAND_TEXTS_MAX = 5000
+"""Most texts, or pairs of them, in one list of a command: three milliseconds to look at.
+Clients send a few properties."""
+
 MESSAGE_METADATA_BYTES_MAX = 1 << 20
 """Largest metadata of an entry, with all properties. Parsing takes as much memory again."""
 

@@ -11,6 +11,9 @@ from typing import Any, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from pulsark.errors import ProtocolError
+from pulsark.limits import COMMAND_TEXTS_MAX
+
 TextPlan = tuple[tuple[str, bool, "TextPlan | None"], ...]
 """Fields that are or contain text: name, repeated, and the plan of a message or ``None``."""
 
@@ -29,18 +32,23 @@ def text_plan(message: Any, _outer: tuple[str, ...] = ()) -> TextPlan:
 
 
 def has_broken_text(message: Any, plan: TextPlan) -> bool:
-    """Whether a received message has a string that is not UTF-8."""
+    """Whether a received message has a string that is not UTF-8.
+
+    ``ProtocolError`` if a list has so many strings that looking at them would take long.
+    """
     for name, repeated, inner in plan:
+        value = getattr(message, name)
+        if repeated and len(value) > COMMAND_TEXTS_MAX:
+            raise ProtocolError(f"A command with {len(value)} {name}")
         if inner is None:
-            value = getattr(message, name)
             for text in value if repeated else (value,):
                 if not isinstance(text, str):
                     return True
         elif repeated:
-            for item in getattr(message, name):
+            for item in value:
                 if has_broken_text(item, inner):
                     return True
-        elif message.HasField(name) and has_broken_text(getattr(message, name), inner):
+        elif message.HasField(name) and has_broken_text(value, inner):
             return True
     return False
 

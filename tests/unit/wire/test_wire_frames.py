@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsark.errors import ProtocolError
-from pulsark.limits import COMMAND_BYTES_MAX
+from pulsark.limits import COMMAND_BYTES_MAX, COMMAND_TEXTS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import (
     LARGE_REST_BYTES,
@@ -244,6 +244,26 @@ def test_text_that_is_not_utf8_is_refused(inside: str) -> None:
     bad = good.replace(b"topic?" if inside == "topic" else b"value?", b"\xff" * 6)
     with pytest.raises(ProtocolError, match="UTF-8"):
         decode_all(bad)
+
+
+@pytest.mark.parametrize("kind", ["subscribe.metadata", "producer.schema", "lookupTopic"])
+def test_a_list_of_very_many_texts_is_refused(kind: str) -> None:
+    """A frame has room for 170,000 empty ones, which would keep the event loop busy for long."""
+    name = kind.partition(".")[0]
+    number = Command.DESCRIPTOR.fields_by_name[name].number
+    command = Command(type=number)  # type: ignore[arg-type]
+    _fill(getattr(command, name))
+    if kind == "producer.schema":
+        _fill(command.producer.schema)
+        pairs = command.producer.schema.properties
+    else:
+        message = getattr(command, name)
+        pairs = message.metadata if name == "subscribe" else message.properties
+    pairs.extend(pb.KeyValue(key="", value="") for _ in range(COMMAND_TEXTS_MAX))
+    assert decode_all(encode_command(command)) == [(command, None)]
+    pairs.add(key="", value="")
+    with pytest.raises(ProtocolError, match=f"{COMMAND_TEXTS_MAX + 1} "):
+        decode_all(encode_command(command))
 
 
 def test_an_unknown_field_is_no_error() -> None:
