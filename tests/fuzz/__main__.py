@@ -18,11 +18,14 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--seed", type=int, default=None, help="make the same clients again")
     parser.add_argument("--ping-p99-ms", type=float, default=50.0, help="allowed for others")
+    parser.add_argument(
+        "--secured", action="store_true", help="with TLS, logins by token, and rights"
+    )
     given = parser.parse_args()
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="pulsark-fuzz-"))
-    fuzz = LiveFuzz(folder, seed, lambda line: print(line, flush=True))
+    fuzz = LiveFuzz(folder, seed, lambda line: print(line, flush=True), secured=given.secured)
     found = fuzz.run(given.frames, given.hours * 3600, given.ping_p99_ms)
     print(found.to_json())
     for problem in found.problems:

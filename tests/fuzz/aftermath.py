@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
@@ -93,10 +94,14 @@ def _stats(admin: AdminClient, topic: str) -> dict[str, Any] | None:
         raise
 
 
-def log_lines(log: Path) -> list[str]:
-    """Stack traces and errors in the log."""
+def log_lines(log: Path, secrets: Iterable[str] = ()) -> list[str]:
+    """Stack traces, errors and secrets in the log."""
     lines = log.read_text(errors="replace").splitlines()
-    bad = [line for line in lines if line.startswith("Traceback") or " ERROR " in line]
+    bad = [
+        line
+        for line in lines
+        if line.startswith("Traceback") or " ERROR " in line or any(s in line for s in secrets)
+    ]
     shown = [f"the log says: {line[:300]}" for line in dict.fromkeys(bad)]
     return shown[:SHOWN] + ([f"and {len(shown) - SHOWN} more lines"] if len(shown) > SHOWN else [])
 
@@ -106,16 +111,19 @@ def all_topics(admin: AdminClient) -> list[str]:
     return [topic for namespace in NAMESPACES for topic in admin.get(f"/persistent/{namespace}")]
 
 
-def read_all(flight_url: str, topics: Iterable[str]) -> Entries:
+def read_all(
+    flight_url: str, topics: Iterable[str], headers: Mapping[str, str] = MappingProxyType({})
+) -> Entries:
     """Every entry of the topics, by message id."""
+    options = fl.FlightCallOptions(headers=[(k.encode(), v.encode()) for k, v in headers.items()])
     entries: Entries = {}
     with fl.connect(flight_url) as client:
         for topic in topics:
             try:
-                info = client.get_flight_info(fl.FlightDescriptor.for_path(topic))
+                info = client.get_flight_info(fl.FlightDescriptor.for_path(topic), options)
             except KeyError:
                 continue
-            for chunk in client.do_get(info.endpoints[0].ticket):
+            for chunk in client.do_get(info.endpoints[0].ticket, options):
                 columns = [chunk.data.column(i).to_pylist() for i in range(3)]
                 for ledger_id, entry_id, data in zip(*columns, strict=True):
                     entries[ledger_id, entry_id] = data

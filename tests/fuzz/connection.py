@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from random import Random
@@ -11,6 +12,7 @@ from random import Random
 from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import FrameDecoder, encode_command
+from tests.fuzz.doors import Doors
 from tests.fuzz.script import Position, Script
 
 Command = pb.BaseCommand
@@ -18,18 +20,19 @@ UNSENT_BYTES_MAX = 256 << 10
 FRAMES_A_TURN = 20
 FRAME_BYTES_MAX = 16 << 20
 _HANG_UP_AT_ONCE = struct.pack("ii", 1, 0)
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class HostileConnection:
     """Frames left to write, a way to end, and the entries that the broker confirmed."""
 
-    def __init__(self, port: int, rng: Random, frames: int) -> None:
-        self.script = Script(rng)
+    def __init__(self, doors: Doors, rng: Random, frames: int) -> None:
+        self.script = Script(rng, doors.introduce)
         self.frames_left = frames
         self.closed = False
         self._rng = rng
         self._reads = rng.random() < 0.9  # some never read their answers
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket = doors.open(rng)
         self._socket.setblocking(False)
         self._decoder = FrameDecoder(FRAME_BYTES_MAX)
         self._unsent = bytearray(self.script.hello())
@@ -53,7 +56,7 @@ class HostileConnection:
         try:
             sent = self._socket.send(self._unsent)
             del self._unsent[:sent]
-        except BlockingIOError:
+        except _NOT_NOW:
             pass
         except OSError:
             self.closed = True
@@ -65,7 +68,9 @@ class HostileConnection:
             return
         try:
             data = self._socket.recv(1 << 18)
-        except BlockingIOError:
+            while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+                data += self._socket.recv(1 << 18)
+        except _NOT_NOW:
             return
         except OSError:
             data = b""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from tests.fuzz import values
+from tests.fuzz.doors import Doors
 from tests.fuzz.script import ODD_TOPICS, TOPICS
 
 TIMEOUT_SECONDS = 30.0
@@ -21,12 +22,13 @@ ROWS_MAX = 50_000
 class FlightFuzz:
     """One call at a time; ``problems`` collects what must not be."""
 
-    def __init__(self, url: str, rng: Random) -> None:
+    def __init__(self, url: str, doors: Doors, rng: Random) -> None:
         self.problems: list[str] = []
         self.calls = 0
         self._rng = rng
         self._url = url
-        self._client = fl.connect(url)
+        self._doors = doors
+        self._clients = [doors.flight(rng) for _ in range(4)]
 
     def one(self) -> None:
         """One call, or some bytes on a socket."""
@@ -34,17 +36,19 @@ class FlightFuzz:
         if self._rng.random() < 0.2:
             self._bytes()
             return
-        options = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS)
+        client = self._rng.choice(self._clients)
+        headers = [(k.encode(), v.encode()) for k, v in self._doors.headers(self._rng).items()]
+        options = fl.FlightCallOptions(timeout=TIMEOUT_SECONDS, headers=headers)
         asked: Any = b""
         try:
             if self._rng.random() < 0.2:
                 asked = self._topic()
-                self._client.get_flight_info(
+                client.get_flight_info(
                     fl.FlightDescriptor.for_path(asked.encode("utf-8", "replace")), options
                 )
             else:
                 asked = self._ticket()
-                for chunk in self._client.do_get(fl.Ticket(asked), options):
+                for chunk in client.do_get(fl.Ticket(asked), options):
                     if chunk.data.num_rows > ROWS_MAX:
                         self.problems.append(
                             f"{asked!r:.300} -> {chunk.data.num_rows} rows at once"
@@ -58,7 +62,8 @@ class FlightFuzz:
 
     def close(self) -> None:
         """Hang up."""
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
     def _bytes(self) -> None:
         parts = urlsplit(self._url)

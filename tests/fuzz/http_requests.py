@@ -11,14 +11,16 @@ import json
 import re
 from random import Random
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from tests.fuzz import values
+from tests.fuzz.doors import Doors
 from tests.fuzz.script import SUBSCRIPTIONS, TOPICS
 
 WILD = "wild"
 WILD_TOPICS = tuple(f"w{i}" for i in range(4))
 TIMEOUT_SECONDS = 30.0
+_DESCRIPTION = "/admin/openapi.json"
 _PARAMETER = re.compile(r"{(\w+)}")
 _POLICIES = (
     "retention", "messageTTL", "persistence", "backlogQuota", "deduplication", "maxConsumers",
@@ -34,13 +36,12 @@ _FIELDS = (
 class HttpFuzz:
     """One route at random at a time; ``problems`` collects answers that must not be."""
 
-    def __init__(self, url: str, rng: Random) -> None:
+    def __init__(self, doors: Doors, rng: Random) -> None:
         self.problems: list[str] = []
         self.requests = 0
         self._rng = rng
-        parts = urlsplit(url)
-        self._address = (parts.hostname or "", parts.port or 80)
-        described = json.loads(self._call("GET", "/admin/openapi.json", None, {})[1])
+        self._doors = doors
+        described = json.loads(self._call("GET", _DESCRIPTION, None, doors.friendly_headers())[1])
         self._routes = [
             (method.upper(), path)
             for path, methods in described["paths"].items()
@@ -70,6 +71,7 @@ class HttpFuzz:
                 names = rng.sample(self._query, k=min(len(self._query), 2))
                 path += "?" + urlencode({name: self._word() for name in names})
         body, headers = self._body(method)
+        headers |= self._doors.headers(rng)
         status, answer = self._call(method, path, body, headers)
         self.requests += 1
         if status >= 500 and status not in (501, 503):
@@ -78,7 +80,7 @@ class HttpFuzz:
     def _call(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT_SECONDS)
+        connection = self._doors.http(self._rng, TIMEOUT_SECONDS)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()

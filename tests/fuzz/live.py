@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from pulsark.admin_client.client import AdminClient
 from pulsark.storage.table.read_ahead import KEPT_SECONDS
 from tests.fuzz import aftermath
 from tests.fuzz.beside import Beside
 from tests.fuzz.connection import HostileConnection, turn
+from tests.fuzz.doors import Doors, SecuredDoors
 from tests.fuzz.flight_tickets import FlightFuzz
 from tests.fuzz.http_requests import WILD, HttpFuzz
 from tests.fuzz.script import Position
 from tests.fuzz.witness import Witness
+from tests.support.secured import Secured
 from tests.support.standalone import Standalone
 
 CONNECTIONS = 6
@@ -76,11 +77,18 @@ class LiveFuzz:
     """A standalone of its own below ``folder``, and hostile clients made from ``seed``."""
 
     def __init__(
-        self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
+        self,
+        folder: Path,
+        seed: int,
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        secured: bool = False,
     ) -> None:
+        """``secured``: with TLS, logins and rights, beside clients that have none of it."""
         self._folder = folder
         self._seed = seed
         self._say = say
+        self._secured = secured
         self._rng = Random(seed)
         self._confirmed: dict[Position, set[int]] = {}
         self.findings = Findings(seed)
@@ -91,16 +99,21 @@ class LiveFuzz:
         """Send so many frames, or for so long, whichever ends first."""
         found = self.findings
         settings = [word for item in SETTINGS for word in ("--set", item)]
-        with Standalone(self._folder / "data", *settings, env=EAGER) as broker:
-            admin = AdminClient(broker.web_url)
-            self._prepare(admin)
-            http = HttpFuzz(broker.web_url, Random(self._rng.random()))
-            flight = FlightFuzz(broker.flight_url, Random(self._rng.random()))
-            self._flood(broker, http, flight, WARM_UP_FRAMES, float("inf"))
+        broker: Standalone
+        if self._secured:
+            broker = Secured(self._folder, *settings, env=EAGER)
+        else:
+            broker = Standalone(self._folder / "data", *settings, env=EAGER)
+        with broker:
+            doors = SecuredDoors(broker) if isinstance(broker, Secured) else Doors(broker)
+            self._prepare(doors)
+            http = HttpFuzz(doors, Random(self._rng.random()))
+            flight = FlightFuzz(broker.flight_url, doors, Random(self._rng.random()))
+            self._flood(doors, http, flight, WARM_UP_FRAMES, float("inf"))
             start = self._settled(broker.pid, 5)
             begun = time.monotonic()
-            with Witness(broker.broker_port) as witness:
-                self._flood(broker, http, flight, frames, begun + seconds)
+            with Witness(broker.broker_port, doors.witness_token()) as witness:
+                self._flood(doors, http, flight, frames, begun + seconds)
             found.seconds = round(time.monotonic() - begun, 1)
             found.ping_ms = witness.found
             if witness.found["p99"] > ping_p99_ms:
@@ -116,11 +129,12 @@ class LiveFuzz:
             found.problems += http.problems[: aftermath.SHOWN]
             found.problems += flight.problems[: aftermath.SHOWN]
             flight.close()
-            self._look_at_what_is_left(broker, admin)
-        found.problems += aftermath.log_lines(broker.log_path)
+            self._look_at_what_is_left(broker, doors)
+        found.problems += aftermath.log_lines(broker.log_path, doors.secrets())
         return found
 
-    def _prepare(self, admin: AdminClient) -> None:
+    def _prepare(self, doors: Doors) -> None:
+        admin = doors.admin()
         admin.call("PUT", "/namespaces/public/deduplicated", {
             "deduplicationEnabled": True,
             "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
@@ -128,9 +142,11 @@ class LiveFuzz:
         admin.call("PUT", f"/namespaces/public/{WILD}")
         for namespace in ("default", "deduplicated"):
             admin.call("PUT", f"/persistent/public/{namespace}/parts/partitions", 2)
+        if isinstance(doors, SecuredDoors):
+            doors.prepare()
 
     def _flood(
-        self, broker: Standalone, http: HttpFuzz, flight: FlightFuzz, frames: int, until: float
+        self, doors: Doors, http: HttpFuzz, flight: FlightFuzz, frames: int, until: float
     ) -> None:
         found = self.findings
         connections: list[HostileConnection] = []
@@ -141,7 +157,7 @@ class LiveFuzz:
             while len(connections) < CONNECTIONS:
                 wanted = self._rng.choice(FRAMES_A_CONNECTION)
                 own = Random(self._rng.random())
-                connections.append(HostileConnection(broker.broker_port, own, wanted))
+                connections.append(HostileConnection(doors, own, wanted))
                 found.connections += 1
             more, confirmed = turn(connections, 0.05)
             made += more
@@ -179,16 +195,21 @@ class LiveFuzz:
                 lowest, since = now, time.monotonic()
         return lowest
 
-    def _look_at_what_is_left(self, broker: Standalone, admin: AdminClient) -> None:
-        problems = self.findings.problems
+    def _look_at_what_is_left(self, broker: Standalone, doors: Doors) -> None:
+        problems, admin = self.findings.problems, doors.admin()
+        headers = doors.friendly_headers()
         self.findings.confirmed = len(self._confirmed)
         problems += aftermath.left_behind(admin)
         topics = aftermath.all_topics(admin)
-        before = aftermath.read_all(broker.flight_url, topics)
+        before = aftermath.read_all(broker.flight_url, topics, headers)
         problems += aftermath.lost(self._confirmed, before)
         self._say(f"{len(before):,} entries are there; they are being sealed")
         problems += aftermath.not_sealed(admin, topics)
-        problems += aftermath.changed(before, aftermath.read_all(broker.flight_url, topics))
+        problems += aftermath.changed(
+            before, aftermath.read_all(broker.flight_url, topics, headers)
+        )
         broker.kill()
         broker.start()
-        problems += aftermath.changed(before, aftermath.read_all(broker.flight_url, topics))
+        problems += aftermath.changed(
+            before, aftermath.read_all(broker.flight_url, topics, headers)
+        )

@@ -53,8 +53,14 @@ class Script:
     of these come twice; which of several entries a receipt is for cannot be told then.
     """
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        introduce: Callable[[Random, pb.CommandConnect], None] = lambda rng, connect: None,
+    ) -> None:
+        """``introduce`` fills in who the client is."""
         self.rng = rng
+        self._introduce = introduce
         self.sent: dict[tuple[int, int], list[bytes]] = {}
         self.positions: deque[Position] = deque([(0, 0)], maxlen=POSITIONS_KEPT)
         self.asked: dict[int, int] = {}  # producers that are being opened, by request id
@@ -74,10 +80,13 @@ class Script:
         connect.protocol_version = rng.choice((21, 21, 21, 19, 12, 0))
         connect.feature_flags.supports_topic_watchers = rng.random() < 0.8
         connect.feature_flags.supports_broker_entry_metadata = rng.random() < 0.3
+        self._introduce(rng, connect)
         if rng.random() < 0.03:
             values.fill(rng, connect)
         if rng.random() < 0.02:
             return b""
+        if rng.random() < 0.02:  # what comes too early
+            return self.next_frame() + _frame(command)
         return _frame(command)
 
     def next_frame(self) -> bytes:
@@ -348,6 +357,15 @@ class Script:
         command.connect.client_version = "again"
         return command
 
+    def log_in_again(self) -> Command:
+        command = Command(type=Command.AUTH_RESPONSE)
+        connect = pb.CommandConnect(client_version="refresh")
+        self._introduce(self.rng, connect)
+        response = command.authResponse.response
+        response.auth_method_name = connect.auth_method_name
+        response.auth_data = connect.auth_data
+        return command
+
 
 PATTERNS = (
     "persistent://public/default/.*", ".*", "persistent://public/default/t[0-9]", "(a+)+$", "[",
@@ -367,6 +385,7 @@ _WEIGHTS: tuple[tuple[Callable[[Script], Command | bytes], float], ...] = (
     (Script.partitions, 2), (Script.last_message_id, 3), (Script.consumer_stats, 3),
     (Script.topics, 1), (Script.watch, 1), (Script.unwatch, 1), (Script.schema, 2),
     (Script.create_schema, 1.5), (Script.ping, 2), (Script.connect_again, 0.05),
+    (Script.log_in_again, 0.2),
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ tests.fuzz.witness PORT`` until its standard input ends; then it prints JSON wit
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -21,16 +22,17 @@ from pulsark.wire.frames import encode_command
 
 Command = pb.BaseCommand
 PAUSE_SECONDS = 0.005
+_TOKEN = "PULSARK_TEST_TOKEN"
 
 
 class Witness:
     """The process, for as long as the block lasts; ``found`` is there after it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, token: str = "") -> None:
         self.found: dict[str, float] = {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz.witness", str(port)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, _TOKEN: token},
         )  # fmt: skip
 
     def __enter__(self) -> Witness:
@@ -52,6 +54,9 @@ def _main(port: int) -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     connect = Command(type=Command.CONNECT)
     connect.connect.client_version = "witness"
+    if token := os.environ.get(_TOKEN):
+        connect.connect.auth_method_name = "token"
+        connect.connect.auth_data = token.encode()
     ping = Command(type=Command.PING)
     ping.ping.SetInParent()
     pong = Command(type=Command.PONG)
