@@ -203,6 +203,12 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 HTTP_HEAD_TIMEOUT_SECONDS = 30.0
 """A connection that has not sent its first request within this time is closed."""
 
+HTTP_REQUEST_SECONDS = 60.0
+"""A request that has not come whole within this time ends its connection."""
+
+HTTP_UNREAD_SECONDS = 60.0
+"""A client that reads nothing of its answer for so long loses its connection."""
+
 TLS_HANDSHAKE_SECONDS = 10.0
 """A client that has not finished its TLS handshake within this time is closed."""
 

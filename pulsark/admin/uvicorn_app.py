@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pulsark.limits import HTTP_CLOSE_SECONDS, HTTP_HEAD_BYTES_MAX
 
@@ -21,13 +21,13 @@ KEEP_ALIVE_SECONDS = 60
 def load(broker: Broker, stats: Stats) -> Config:
     """Import everything and build the application. Runs in a thread."""
     import uvicorn
-    import uvicorn.protocols.http.h11_impl
 
     from pulsark.admin.app import build_app
+    from pulsark.admin.timed_connection import TimedConnection
 
     config = uvicorn.Config(
         build_app(broker, stats),
-        http="h11",
+        http=TimedConnection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -58,11 +58,10 @@ class Http:
 
     def new_protocol(self, certificate: bytes | None) -> H11Protocol:
         """A protocol for one connection; each of its requests has the certificate in its state."""
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-
         from pulsark.admin.http.requests import CERTIFICATE
 
-        return H11Protocol(self._config, self._state, {CERTIFICATE: certificate})
+        new: Any = self._config.http_protocol_class
+        return cast("H11Protocol", new(self._config, self._state, {CERTIFICATE: certificate}))
 
     async def close(self) -> None:
         """Close idle connections at once, others when their response is out."""

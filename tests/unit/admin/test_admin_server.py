@@ -96,6 +96,80 @@ def test_what_arrives_before_uvicorn_is_ready() -> None:
     on_port(check)
 
 
+UNFINISHED = {
+    "body": b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+    "chunk": b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+    "head of the next request": GET + GET[:-5],
+}
+
+
+@pytest.mark.parametrize("data", UNFINISHED.values(), ids=UNFINISHED.keys())
+def test_a_request_that_never_ends_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    """However often another byte comes, and whatever was answered before."""
+    monkeypatch.setattr("pulsark.admin.timed_connection.HTTP_REQUEST_SECONDS", 0.2)
+
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        writer.write(data)
+
+        async def drip() -> None:
+            while True:
+                await asyncio.sleep(0.01)
+                writer.write(b"x")
+
+        dripping = asyncio.create_task(drip())
+        try:
+            while await reader.read(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        finally:
+            dripping.cancel()
+            writer.close()
+        assert server._http is not None
+        assert server._http.connections == 0
+
+    on_port(check)
+
+
+def test_only_a_request_that_is_not_whole_has_to_hurry() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        writer.write(GET)
+        assert (await response(reader))[0] == 200
+        assert server._http is not None
+        served: Any = next(iter(server._http._state.connections))
+        assert served._unfinished is None
+        writer.write(GET[:20])
+        while served._unfinished is None:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0)
+        writer.write(GET[20:])
+        assert (await response(reader))[0] == 200
+        assert served._unfinished is None
+        writer.close()
+
+    on_port(check)
+
+
+def test_a_client_that_does_not_read_its_answer_loses_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pulsark.admin.timed_connection.HTTP_UNREAD_SECONDS", 0.2)
+
+    async def check(port: int, server: AdminServer) -> None:
+        _, writer = await connect(port)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        ask = GET.replace(b"/admin/v2/clusters", b"/admin/openapi.json")
+        while server._http is None or server._http.connections:
+            writer.write(ask)
+            await asyncio.sleep(0.01)
+        writer.close()
+
+    on_port(check)
+
+
 def test_garbage_gets_400() -> None:
     async def check(port: int, server: AdminServer) -> None:
         reader, writer = await connect(port)

@@ -1,0 +1,67 @@
+"""uvicorn's connection, for clients that are slow on purpose: requests and answers have their time.
+
+uvicorn only bounds the pause between two requests. A client that sends a byte now and then, or that
+does not read its answer, would keep its connection for ever, and there are only so many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pulsark.limits import HTTP_REQUEST_SECONDS, HTTP_UNREAD_SECONDS
+
+
+class TimedConnection(H11Protocol):
+    """One connection. Importing this module is expensive."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._unfinished: asyncio.TimerHandle | None = None
+        """Ends a connection whose request does not come whole."""
+        self._unread: asyncio.TimerHandle | None = None
+        """Ends a connection whose answer is not read."""
+
+    def handle_events(self) -> None:
+        """More has come of a request, or the one before it is answered."""
+        super().handle_events()
+        if not self._waits_for_more():
+            _cancel(self._unfinished)
+            self._unfinished = None
+        elif self._unfinished is None:
+            self._unfinished = self.loop.call_later(HTTP_REQUEST_SECONDS, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """The client does not read fast enough."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(HTTP_UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It caught up."""
+        super().resume_writing()
+        _cancel(self._unread)
+        self._unread = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        super().connection_lost(exc)
+        _cancel(self._unfinished)
+        self._unfinished = None
+        _cancel(self._unread)
+        self._unread = None
+
+    def _waits_for_more(self) -> bool:
+        """Whether a request has begun, and its end is still to come."""
+        if self.transport.is_closing():
+            return False
+        state = self.conn.their_state
+        return state is h11.SEND_BODY or (state is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
