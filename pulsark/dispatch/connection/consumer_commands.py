@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 Command = pb.BaseCommand
 
+_IDS_LOGGED = 5
+
 
 def subscribe(connection: Connection, command: Command) -> None:
     request = command.subscribe
@@ -96,11 +98,13 @@ def ack(connection: Connection, command: Command) -> None:
             )
         return
     if ack.HasField("validation_error"):
+        shown = [f"{m.ledgerId}:{m.entryId}" for m in ack.message_id[:_IDS_LOGGED]]
         log.warning(
-            "%s: consumer %s discarded a corrupt message: %s",
+            "%s: consumer %.100s discarded %d corrupt messages, such as %s",
             consumer.subscription.topic.name,
             consumer.name,
-            [f"{m.ledgerId}:{m.entryId}" for m in ack.message_id],
+            len(ack.message_id),
+            shown,
         )
     now_ms = connection.broker.clock.now_ms()
     if ack.ack_type == pb.CommandAck.Cumulative:

@@ -126,6 +126,24 @@ async def test_a_defect_tells_the_client_nothing_of_the_program(broker) -> None:
     assert client.connection.is_open
 
 
+@scenario()
+async def test_messages_that_a_client_calls_corrupt_fill_no_log(
+    broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(broker)
+    await client.subscribe(TOPIC)
+    command = Command(type=Command.ACK)
+    command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
+    command.ack.validation_error = pb.CommandAck.ChecksumMismatch
+    for entry_id in range(10_000):
+        command.ack.message_id.add(ledgerId=5, entryId=entry_id)
+    with caplog.at_level(logging.WARNING):
+        client.send(command)
+    (said,) = caplog.messages
+    assert "10000 corrupt messages, such as ['5:0', '5:1'" in said
+    assert len(said) < 300
+
+
 class Stopped:
     """A clock that is set."""
 
