@@ -28,6 +28,7 @@ LEFT_SECONDS = READER_GRACE_SECONDS + 15
 connect anew."""
 
 SHOWN = 5
+_ERROR = re.compile(r"\S+ \S+ ERROR ")
 Entries = dict[Position, bytes]
 
 
@@ -100,7 +101,7 @@ def log_lines(log: Path, secrets: Iterable[str] = ()) -> list[str]:
     bad = [
         line
         for line in lines
-        if line.startswith("Traceback") or " ERROR " in line or any(s in line for s in secrets)
+        if line.startswith("Traceback") or _ERROR.match(line) or any(s in line for s in secrets)
     ]
     shown = [f"the log says: {line[:300]}" for line in dict.fromkeys(bad)]
     return shown[:SHOWN] + ([f"and {len(shown) - SHOWN} more lines"] if len(shown) > SHOWN else [])
