@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections import deque
 from itertools import count
@@ -14,6 +15,7 @@ from tests.support.wire_frames import Received, publish, received
 
 Command = pb.BaseCommand
 MAX_FRAME_BYTES = 6 << 20
+_HUNG_UP = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
 
 class Closed(Exception):
@@ -31,9 +33,18 @@ class Refused(Exception):
 class WireClient:
     """One connection. Commands that are not asked for are kept, in order, for ``take``."""
 
-    def __init__(self, port: int, *, handshake: bool = True, timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        handshake: bool = True,
+        timeout: float = 60.0,
+        token: str = "",
+        connection: socket.socket | None = None,
+    ) -> None:
+        """``connection``: one that is open already, over TLS for example."""
         self.timeout = timeout
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+        self._socket = connection or socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = FrameDecoder(MAX_FRAME_BYTES)
         self._waiting: deque[tuple[pb.BaseCommand, bytes | None]] = deque()
@@ -42,8 +53,17 @@ class WireClient:
             connect = Command(type=Command.CONNECT)
             connect.connect.client_version = "test"
             connect.connect.protocol_version = 21
+            if token:
+                connect.connect.auth_method_name = "token"
+                connect.connect.auth_data = token.encode()
             self.send(connect)
             self.take(Command.CONNECTED)
+
+    @property
+    def address(self) -> str:
+        """The client's side, as the broker's log has it."""
+        host, port = self._socket.getsockname()
+        return f"/{host}:{port}"
 
     # -- frames ------------------------------------------------------------------------------
 
@@ -55,7 +75,7 @@ class WireClient:
         """Send bytes as they are. A broker that has hung up is noticed by the next read."""
         try:
             self._socket.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
+        except _HUNG_UP:
             return
 
     def take(self, *types: int, timeout: float | None = None) -> pb.BaseCommand:
@@ -120,7 +140,7 @@ class WireClient:
             data = self._socket.recv(1 << 18)
         except TimeoutError:
             raise TimeoutError("no such command from the broker") from None
-        except ConnectionResetError:
+        except _HUNG_UP:
             data = b""
         if not data:
             raise Closed
