@@ -354,6 +354,10 @@ class Pings:
 
     def run(self, seconds: float) -> Waits:
         """Ask for some time, and at least once."""
+        return Waits.of(self.waits(seconds))
+
+    def waits(self, seconds: float) -> list[float]:
+        """The same, with each single wait."""
         end = time.monotonic() + seconds
         waits: list[float] = []
         while True:
@@ -361,7 +365,7 @@ class Pings:
             self._ask()
             waits.append(time.monotonic() - started)
             if started >= end:
-                return Waits.of(waits)
+                return waits
             time.sleep(PING_EVERY_SECONDS)
 
     def _ask(self) -> None:
