@@ -98,6 +98,13 @@ That is a hundred thousand batches of up to 64 messages, and about 16 MiB."""
 SUBSCRIPTION_NAME_CHARS_MAX = 1024
 """Longest name of a subscription."""
 
+PUBLISH_HOLD_SECONDS_MAX = 30.0
+"""Longest time in a row that a connection is not read because of a rate, and most that is owed.
+What the client sent behind its publishes waits with them."""
+
+THROTTLED_AT_ONCE_MAX = 128
+"""Connections held because of a rate that go on in one step: a millisecond."""
+
 RECENTLY_CLOSED_PRODUCERS_MAX = 1000
 """Closed producer ids that a connection remembers, to ignore publishes still under way."""
 

@@ -90,8 +90,6 @@ brokerEntryMetadataInterceptors
 brokerEntryPayloadProcessors
 brokerInterceptors
 brokerInterceptorsDirectory=./interceptors
-brokerPublisherThrottlingMaxByteRate=0
-brokerPublisherThrottlingMaxMessageRate=0
 brokerPublisherThrottlingTickTimeMillis=50
 brokerServiceCompactionPhaseOneLoopTimeInSeconds=30
 brokerServicePurgeInactiveFrequencyInSeconds=60
@@ -298,8 +296,6 @@ maxActiveTransactionsPerCoordinator=0
 maxConcurrentTopicLoadRequest=5000
 maxInflightSaslContext=50000
 maxPendingPublishdRequestsPerConnection=1000
-maxPublishRatePerTopicInBytes=0
-maxPublishRatePerTopicInMessages=0
 maxUnloadBrokerCount=3
 maxUnloadPercentage=0.2
 messagePublishBufferCheckIntervalInMillis=100

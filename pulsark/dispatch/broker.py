@@ -20,6 +20,7 @@ from pulsark.dispatch.output_buffer import OutputBuffer
 from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.dispatch.producer.producer_names import ProducerNames
 from pulsark.dispatch.publish_buffer import PublishBuffer
+from pulsark.dispatch.publish_rates import PublishRates
 from pulsark.dispatch.stats.rates import Rates
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
@@ -155,6 +156,7 @@ class Broker:
         self.publish_buffer = PublishBuffer(
             settings.maxMessagePublishBufferSizeInMB << 20, self.run_queue
         )
+        self.publish_rates = PublishRates(settings, self.clock)
         self.chores = Chores()
         self.scalable: ScalableTopics | None = None
         """For clients of Pulsar 5; made for the first of them."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pulsark.runtime import Runtime
 
 SYSTEM_TENANT = "pulsar"
+SYSTEM_NAMESPACE = f"{SYSTEM_TENANT}/system"
 PUBLIC_TENANT = "public"
 
 KEEP_EVERYTHING: Mapping[str, Any] = {

@@ -1,4 +1,5 @@
-"""How much of something may happen in a time: arithmetic alone, without clocks and timers.
+"""How much of something may happen in a time, and who waits when it was too much.
 
-``bucket`` has the token bucket in which all rates are kept: publishes, dispatch, subscribing.
+Start with ``bucket``: the token bucket in which all rates are kept. ``publish_limit`` is what one
+rate of publishes comes to; both are arithmetic alone. ``throttle`` adds the line of those who wait.
 """

@@ -112,6 +112,10 @@ class FrameDecoder:
         """What the last read brought was too much at a time."""
         self._halvings = min(self._halvings + 1, len(_windows) - 1)
 
+    def read_least(self) -> None:
+        """It was far too much."""
+        self._halvings = len(_windows) - 1
+
     def read_more(self) -> None:
         """It could have been more."""
         self._halvings = max(self._halvings - 1, 0)

@@ -121,6 +121,7 @@ def _topic_sums(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> d
         "in_bytes_total": found["bytesInCounter"],
         "in_messages_total": found["msgInCounter"],
         "average_msg_size": found["averageMsgSize"],
+        "publish_rate_limit_times": found["publishRateLimitedTimes"],
         "delayed_message_index_size_bytes": found["delayedMessageIndexSizeInBytes"],
     }
 
@@ -227,6 +228,7 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
         yield f"pulsar_broker_{name}", (), total.get(name, 0)
     where = (("broker", broker.settings.advertisedAddress), ("metric", "broker_connection"))
     yield "pulsar_active_connections", where, len(broker.connections)
+    yield "pulsar_broker_throttled_connections", (), broker.publish_rates.held
     buffer = broker.publish_buffer
     yield "pulsar_broker_throttled_connections_global_limit", (), buffer.waiting
     yield "pulsark_pending_publish_bytes", (), buffer.bytes

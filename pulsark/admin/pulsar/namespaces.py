@@ -33,7 +33,7 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.admin.http.streams import json_list, streamed
 from pulsark.admin.pulsar.policies import existing_namespace
-from pulsark.admin.pulsar.policy_table import NEUTRAL, policies_of
+from pulsark.admin.pulsar.policy_table import document_of, policies_of
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.metadata.namespaces import Namespace, check_boundaries, even_boundaries
@@ -57,7 +57,7 @@ async def list_namespaces(tenant: str, broker: BrokerOf) -> Response:
 @router.get("/{tenant}/{namespace}", needs=namespace_policy("ALL", READ))
 async def get_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
     """A namespace's policies."""
-    return value(_policies(await existing_namespace(broker, name)))
+    return value(_policies(await existing_namespace(broker, name), broker.settings.clusterName))
 
 
 @router.put("/{tenant}/{namespace}", needs=tenant(Te.CREATE_NAMESPACE))
@@ -66,7 +66,7 @@ async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
     given = await json_object(request)
     clusters = strings(given.get("replication_clusters"), "replication_clusters")
     await _check_allowed(broker, name, clusters)
-    policies = policies_of(given)
+    policies = policies_of(given, broker.settings.clusterName)
     await broker.resources.namespaces.create(
         name,
         boundaries=_boundaries(given.get("bundles"), broker),
@@ -162,10 +162,9 @@ def _bundles(namespace: Namespace) -> dict[str, Any]:
     return {"boundaries": edges, "numBundles": len(edges) - 1}
 
 
-def _policies(namespace: Namespace) -> dict[str, Any]:
+def _policies(namespace: Namespace, cluster: str) -> dict[str, Any]:
     return {
-        **NEUTRAL,
         "replication_clusters": list(namespace.replication_clusters),
         "bundles": _bundles(namespace),
-        **namespace.policies,
+        **document_of(namespace.policies, cluster),
     }

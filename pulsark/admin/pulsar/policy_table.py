@@ -18,6 +18,7 @@ from pulsark.admin.http.requests import INT64_MAX, integer
 from pulsark.admin.pulsar import policy_values as values
 from pulsark.dispatch.policies.policies import (
     BACKLOG_QUOTAS,
+    PUBLISH_RATE,
     SEALING,
     TABLE_RETENTION,
 )
@@ -140,6 +141,12 @@ POLICIES = (
         values.auto_subscriptions,
         *_both("autoSubscriptionCreation"),
     ),
+    Policy(
+        PUBLISH_RATE,
+        values.publish_rate,
+        PolicyPath("publishRate"),
+        PolicyPath("publishRate", unset=_NO_204),
+    ),
     Policy("delayed_delivery_policies", values.delayed, *_both("delayedDelivery")),
     Policy("inactive_topic_policies", values.inactive, *_both("inactiveTopicPolicies")),
     Policy(
@@ -225,7 +232,7 @@ def _plain(*names: str) -> list[PolicyPath]:
 
 _RATES = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
 _NOT_BUILT_NAMESPACE = (
-    *_plain(*_RATES, "publishRate", "entryFilters", "resourcegroup"),
+    *_plain(*_RATES, "entryFilters", "resourcegroup"),
     PolicyPath("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
     PolicyPath("allowedClusters", removable=False, unset=[]),
     PolicyPath("antiAffinity", unset=_NO_204),
@@ -233,7 +240,6 @@ _NOT_BUILT_NAMESPACE = (
 )
 _NOT_BUILT_TOPIC = (
     *_plain(*_RATES, "entryFilters", "replication"),
-    PolicyPath("publishRate", unset=_NO_204),
     PolicyPath("dispatcherPauseOnAckStatePersistent", unset=False),
 )
 
@@ -291,9 +297,16 @@ NEUTRAL: dict[str, Any] = {
 }
 """What a namespace's document always has, with the values that say nothing."""
 
+BY_CLUSTER = {PUBLISH_RATE: "publishMaxMessageRate"}
+"""Policies that a namespace's document has for each cluster, and the names that they have there."""
+
 _NOT_BUILT_KEYS = frozenset(
     {
-        *(NEUTRAL.keys() - {p.key for p in POLICIES} - {BACKLOG_QUOTAS, grants.AUTH_POLICIES}),
+        *(
+            NEUTRAL.keys()
+            - {p.key for p in POLICIES}
+            - {BACKLOG_QUOTAS, grants.AUTH_POLICIES, *BY_CLUSTER.values()}
+        ),
         "schema_auto_update_compatibility_strategy",
         "resource_group_name",
         "dispatcherPauseOnAckStatePersistentEnabled",
@@ -303,13 +316,27 @@ _NOT_BUILT_KEYS = frozenset(
 )
 
 
-def policies_of(document: Mapping[str, Any]) -> dict[str, Any]:
+def document_of(policies: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """Stored policies as a namespace's document shows them."""
+    of_cluster = {
+        name: {cluster: policies[key]} for key, name in BY_CLUSTER.items() if key in policies
+    }
+    others = {key: item for key, item in policies.items() if key not in BY_CLUSTER}
+    return {**NEUTRAL, **others, **of_cluster}
+
+
+def policies_of(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """The policies in the document with which a namespace is created, checked.
 
     Unknown members are left out, as everywhere. Those that Pulsar has and Pulsark lacks are
     refused, unless they have no effect.
     """
     given = {key: item for key, item in document.items() if item is not None}
+    for key, name in BY_CLUSTER.items():
+        given.pop(key, None)
+        rates = values.object_of(given.pop(name, {}), name)
+        if rates.get(cluster) is not None:
+            given[key] = rates[cluster]
     refused = sorted(
         key
         for key in _NOT_BUILT_KEYS & given.keys()

@@ -14,7 +14,13 @@ from fastapi import HTTPException
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.requests import INT64_MAX, boolean, integer, number_of, string_map, strings
 from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES
-from pulsark.dispatch.policies.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE
+from pulsark.dispatch.policies.policies import (
+    BACKLOG_QUOTAS,
+    BY_AGE,
+    BY_SIZE,
+    BYTE_RATE,
+    MESSAGE_RATE,
+)
 from pulsark.limits import (
     GRANTS_PER_NAMESPACE_MAX,
     KEPT_FIELDS_MAX,
@@ -192,6 +198,15 @@ def inactive(value: Any) -> dict[str, Any]:
     }
 
 
+def publish_rate(value: Any) -> dict[str, int]:
+    """What is missing is not limited, as what is 0 or less."""
+    messages, size = _fields(value, "publishRate", (MESSAGE_RATE, BYTE_RATE))
+    messages, size = integer(messages, MESSAGE_RATE, -1), integer(size, BYTE_RATE, -1)
+    if messages > INT32_MAX:
+        raise fail(412, f"{MESSAGE_RATE} is at most {INT32_MAX}")
+    return {MESSAGE_RATE: messages, BYTE_RATE: size}
+
+
 def sealing(value: Any) -> dict[str, Any]:
     """Only what is given: for the rest holds what the next level says."""
     names = ("enabled", "targetFileSizeInMB", "freshnessInSeconds")
@@ -238,14 +253,15 @@ def kept(what: str) -> Check:
     """An object of texts, numbers and flags that nothing follows: shown as it came."""
 
     def check(value: Any) -> dict[str, Any]:
-        given = _object(value, what)
+        given = object_of(value, what)
         string_map({k: v for k, v in given.items() if v is not None}, what, KEPT_FIELDS_MAX)
         return dict(given)
 
     return check
 
 
-def _object(value: Any, what: str) -> Mapping[str, Any]:
+def object_of(value: Any, what: str) -> Mapping[str, Any]:
+    """Refuses whatever is no object."""
     if not isinstance(value, Mapping):
         raise fail(400, f"{what} is an object")
     return value
@@ -253,16 +269,16 @@ def _object(value: Any, what: str) -> Mapping[str, Any]:
 
 def permissions(value: Any) -> dict[str, Any]:
     """What roles may do, in the document with which a namespace is created."""
-    given = _object(value, grants.AUTH_POLICIES)
+    given = object_of(value, grants.AUTH_POLICIES)
     of_namespace, of_topics, of_subscriptions = (
-        _object({} if given.get(kind) is None else given[kind], kind)
+        object_of({} if given.get(kind) is None else given[kind], kind)
         for kind in (grants.NAMESPACE, grants.TOPICS, grants.SUBSCRIPTIONS)
     )
     found: dict[str, Any] = {}
     for role, actions in of_namespace.items():
         grants.grant(found, _role(role), _actions(actions))
     for topic, roles in of_topics.items():
-        for role, actions in _object(roles, grants.TOPICS).items():
+        for role, actions in object_of(roles, grants.TOPICS).items():
             grants.grant_on_topic(
                 found, str(TopicName.parse(topic)), _role(role), _actions(actions)
             )

@@ -66,6 +66,10 @@ class CommandTurns:
         """From the next frame on, frames may have up to ``size`` bytes."""
         self._decoder.max_frame_size = size
 
+    def read_least(self) -> None:
+        """Read little next: what one read brings is taken as a whole."""
+        self._decoder.read_least()
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the socket go."""
         if self._intake.waits_for_others:

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     import asyncio
 
     from pulsark.dispatch.connection.connection import Connection
+    from pulsark.dispatch.connection.publish_hold import PublishHold
     from pulsark.dispatch.model.producer import Producer
 
 _READING, _BEHIND, _STUCK, _QUEUED = State.READING, State.BEHIND, State.STUCK, State.QUEUED
+_OVER_RATE = State.OVER_RATE
 
 
 class Intake:
@@ -31,6 +33,8 @@ class Intake:
         self.publishes = 0
         """Those that have no answer yet, and their bytes."""
         self.bytes = 0
+        self.hold: PublishHold | None = None
+        """Once a rate applied to something that it published."""
         self._reading = Reading()
         self._connection: Connection | None = connection
         self._transport = transport
@@ -75,6 +79,8 @@ class Intake:
             self._on(Event.TOO_MUCH)
         elif self._buffer.is_full and self._producers:
             self._on(Event.ALL_TOO_MUCH)
+        elif self.hold is not None and self.hold.is_due():
+            self._on(Event.TOO_FAST)
 
     def answered(self, producer: Producer, count: int, size: int) -> None:
         """Publishes have their answers."""
@@ -110,11 +116,16 @@ class Intake:
         self._on(Event.CALLED)
         self._go_on()
 
+    def may_publish(self) -> None:
+        """No rate holds it any longer: go on, as far as that is concerned."""
+        self._on(Event.CALLED)
+        self._go_on()
+
     def close(self) -> None:
         """The client is not served any more. What it published is still counted."""
         self.count()
         self._on(Event.CLOSE)
-        self._connection = None
+        self._connection = self.hold = None
 
     def _go_on(self) -> None:
         """Read on, if half of each limit is free."""
@@ -124,7 +135,12 @@ class Intake:
             and len(self._requests) <= REQUESTS_UNDER_WAY_MAX // 2
             and (not self._output.lags or self._output.takes_answers)
         ):
-            self._on(Event.ALL_TOO_MUCH if self.waits_for_others else Event.ROOM)
+            if self.waits_for_others:
+                self._on(Event.ALL_TOO_MUCH)
+            elif self.hold is not None and self.hold.is_due():
+                self._on(Event.TOO_FAST)
+            else:
+                self._on(Event.ROOM)
 
     def _on(self, event: Event) -> None:
         """Do what an event leads to. A defect here costs this client its connection, no other."""
@@ -138,8 +154,13 @@ class Intake:
             return
         if before is _QUEUED and after is not _QUEUED:
             self._buffer.forget(self)
+        if before is _OVER_RATE and self.hold is not None:
+            self.hold.end()
         if after is _QUEUED:
             self._buffer.wait(self)
+        elif after is _OVER_RATE and self.hold is not None:
+            self.hold.begin()
+            connection.turns.read_least()
         elif after is _BEHIND:
             connection.turns.go_on_later()
         if after is _READING:

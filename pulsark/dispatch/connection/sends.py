@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection.handshake import State
 from pulsark.dispatch.connection.notices import send_error
+from pulsark.dispatch.connection.publish_hold import PublishHold
 from pulsark.dispatch.model.entry import Entry
 from pulsark.errors import ProtocolError, ServerError
 from pulsark.wire.entry import checked_counts, entry_metadata
@@ -28,6 +29,7 @@ class Sends:
         self._intake = connection.intake
         self._output = connection.output
         self._ledgers = connection.broker.ledgers
+        self._rates = connection.broker.publish_rates
 
     def carry_out(self, send: pb.CommandSend, data: bytes) -> None:
         """Publish what a SEND brings, or say why not."""
@@ -48,10 +50,13 @@ class Sends:
                 send, ServerError.NotAllowedError, "Transactions are not enabled on this broker"
             )
             return
-        if producer.inspected and (refused := producer.refusal(data, is_chunk=send.is_chunk)):
-            self._refuse(send, *refused)
-            return
         messages, batched, marker, deliver_at, is_chunk = counts
+        if producer.inspected:
+            if refused := producer.refusal(data, is_chunk=send.is_chunk):
+                self._refuse(send, *refused)
+                return
+            if producer.has_rate:
+                self._take(producer.topic, messages, len(data))
         if marker and not producer.is_replicator:
             self._refuse(
                 send,
@@ -88,6 +93,13 @@ class Sends:
         intake.publishes += 1
         intake.bytes += len(data)
         self.published_to.add(topic)
+
+    def _take(self, topic: AnyTopic, messages: int, size: int) -> None:
+        """A rate applies: this publish is taken in any case, but it may be the last for a while."""
+        hold = self._intake.hold
+        if hold is None:
+            hold = self._intake.hold = PublishHold(self._intake, self._rates)
+        hold.take(topic, messages, size)
 
     def _without_producer(self, send: pb.CommandSend) -> None:
         if self._handshake.state is not State.CONNECTED:

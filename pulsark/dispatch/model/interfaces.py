@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.model.subscription_stats import BacklogStats, Totals
     from pulsark.dispatch.model.subscription_type import SubscriptionType, TypeSpec
     from pulsark.dispatch.policies.policies import TopicPolicies
+    from pulsark.rates.throttle import Throttle
     from pulsark.runtime import Done
     from pulsark.storage.cursor.cursor import Ack
     from pulsark.wire.message_id import MessageId
@@ -75,6 +76,8 @@ class AnyTopic(Protocol):
     is_leaving: bool
     """No client is admitted: it is about to be deleted, if it is unused."""
     run_queue: RunQueue
+    throttle: Throttle | None
+    """Of the topic's publish rate, once something was published under one."""
     messages_in: int
     bytes_in: int
     entries_in: int

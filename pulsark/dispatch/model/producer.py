@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.producer_access import AccessMode
 from pulsark.errors import ServerError
+from pulsark.metadata.resources import SYSTEM_NAMESPACE
 from pulsark.wire.entry import entry_metadata
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Producer:
         "drained",
         "encrypted",
         "epoch",
+        "has_rate",
         "inspected",
         "is_replicator",
         "last_published",
@@ -78,7 +80,9 @@ class Producer:
         self.encrypted = encrypted
         """Whether it said that it encrypts; then all its messages are."""
         self.inspected = encrypted
-        """Whether each of its messages is asked about with ``refusal``."""
+        """Whether each of its messages is looked at: with ``refusal``, or because of a rate."""
+        self.has_rate = False
+        """Whether there may be a rate for what it publishes."""
         self.is_replicator = name.startswith(REPLICATOR_PREFIX)
         """Whether it is a broker of another cluster, and may publish markers."""
         self.access_mode = access_mode
@@ -97,7 +101,12 @@ class Producer:
 
     def policies_changed(self) -> None:
         """What its messages have to be like may be another."""
-        self.inspected = self.encrypted or self.topic.policies.max_message_size > 0
+        policies = self.topic.policies
+        # Not all that begins with "__": clients could name their topics so.
+        self.has_rate = policies.has_publish_rate and (
+            self.topic.name.namespace_name != SYSTEM_NAMESPACE
+        )
+        self.inspected = self.encrypted or policies.max_message_size > 0 or self.has_rate
 
     def refusal(self, entry: bytes, *, is_chunk: bool) -> tuple[ServerError, str] | None:
         """Why an entry is not taken, if it is not."""

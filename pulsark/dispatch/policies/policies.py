@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pulsark.rates.publish_limit import PublishRate
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.storage.managed_ledger.retention import Retention
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 BACKLOG_QUOTAS = "backlog_quota_map"
 BY_SIZE, BY_AGE = "destination_storage", "message_age"
 """The two kinds of backlog quota: bytes, and seconds since the oldest backlog was published."""
+
+PUBLISH_RATE = "publishRate"
+MESSAGE_RATE, BYTE_RATE = "publishThrottlingRateInMsg", "publishThrottlingRateInByte"
 
 RETENTION = "retention_policies"
 TABLE_RETENTION = "table_retention"
@@ -131,6 +135,9 @@ class TopicPolicies:
     compaction_threshold_bytes: int
     quorums: Quorums
     sealing: Sealing
+    publish_rate: PublishRate
+    has_publish_rate: bool
+    """Whether this or any other rate applies to what is published."""
 
     @property
     def retention(self) -> Retention:
@@ -183,6 +190,7 @@ def effective(
     table_retention, sealing = given(TABLE_RETENTION), given(SEALING)
     quotas, delayed = given(BACKLOG_QUOTAS), given("delayed_delivery_policies")
     inactive = given("inactive_topic_policies")
+    publish_rate = PublishRate(given(PUBLISH_RATE)[MESSAGE_RATE], given(PUBLISH_RATE)[BYTE_RATE])
     return TopicPolicies(
         subscription_types=frozenset(
             given("subscription_types_enabled") or settings.subscriptionTypesEnabled
@@ -232,6 +240,16 @@ def effective(
         sealing=Sealing(
             sealing["enabled"], sealing["targetFileSizeInMB"] << 20, sealing["freshnessInSeconds"]
         ),
+        publish_rate=publish_rate,
+        has_publish_rate=publish_rate.is_limit or broker_publish_rate(settings).is_limit,
+    )
+
+
+def broker_publish_rate(settings: Settings) -> PublishRate:
+    """The rate of all publishes to a broker together."""
+    return PublishRate(
+        settings.brokerPublisherThrottlingMaxMessageRate,
+        settings.brokerPublisherThrottlingMaxByteRate,
     )
 
 
@@ -311,6 +329,10 @@ _BROKER: dict[str, Callable[[Settings], Any]] = {
     },
     "message_ttl_in_seconds": lambda s: s.ttlDurationDefaultInSeconds,
     BACKLOG_QUOTAS: _backlog_quotas,
+    PUBLISH_RATE: lambda s: {
+        MESSAGE_RATE: s.maxPublishRatePerTopicInMessages,
+        BYTE_RATE: s.maxPublishRatePerTopicInBytes,
+    },
     "inactive_topic_policies": _inactive_topics,
     "compaction_threshold": lambda s: s.brokerServiceCompactionThresholdInBytes,
     SEALING: lambda s: {

@@ -15,10 +15,12 @@ from pulsark.dispatch.model.producer_access import (
     next_epoch,
 )
 from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
+from pulsark.rates.publish_limit import NO_LIMIT
 
 if TYPE_CHECKING:
     from pulsark.dispatch.model.producer import Producer
     from pulsark.dispatch.policies.policies import TopicPolicies
+    from pulsark.rates.throttle import Throttle
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ class Admitting(Protocol):
     name: TopicName
     closed: bool
     policies: TopicPolicies
+    throttle: Throttle | None
 
     @property
     def topic_epoch(self) -> int | None:
@@ -208,6 +211,8 @@ class TopicProducers:
 
     def policies_changed(self) -> None:
         """Close producers that would not be admitted now; when they come back they hear why."""
+        if self._topic.throttle is not None:
+            self._topic.throttle.change(self._topic.policies.publish_rate)
         for producer in self.by_name.values():
             producer.policies_changed()
         if not self._topic.policies.encryption_required:
@@ -233,6 +238,8 @@ class TopicProducers:
         """The topic goes away from here: all producers look it up again."""
         error = ClientError(ServerError.ServiceNotReady, "The topic is being unloaded")
         self._clear(error)
+        if self._topic.throttle is not None:
+            self._topic.throttle.change(NO_LIMIT)  # nobody waits for it
 
     def _release(self, producer: Producer) -> None:
         """Promote the next producer once all before it have left."""

@@ -134,7 +134,7 @@ class Stats:
             "lastOffloadLedgerId": 0,
             "lastOffloadSuccessTimeStamp": 0,
             "lastOffloadFailureTimeStamp": 0,
-            "publishRateLimitedTimes": 0,
+            "publishRateLimitedTimes": 0 if topic.throttle is None else topic.throttle.times,
             "ongoingTxnCount": 0,
             "abortedTxnCount": 0,
             "committedTxnCount": 0,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.dispatch.model.entry import Entry
     from pulsark.dispatch.policies.policies import TopicPolicies
+    from pulsark.rates.throttle import Throttle
     from pulsark.runtime import Clock
     from pulsark.wire.message_id import MessageId
     from pulsark.wire.position import Position
@@ -54,6 +55,7 @@ class NonPersistentTopic:
         """When its last client left; while one is connected this says nothing."""
         self.topic_epoch: int | None = None
         self.compaction = CompactionStats()
+        self.throttle: Throttle | None = None
         self._admission = TopicProducers(self)
         self.producers = self._admission.by_name
         self.registry = NonPersistentSubscriptions(self)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.model.producer import Producer
     from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
     from pulsark.dispatch.topic.cache import CacheBudget
+    from pulsark.rates.throttle import Throttle
     from pulsark.runtime import Runtime
     from pulsark.storage.cursor.log import CursorLog
     from pulsark.storage.delayed.delayed_buckets import DelayedBuckets, StoredBucket
@@ -79,6 +80,7 @@ class Topic:
         self.created_ms = clock.now_ms()
         self.last_used = clock.monotonic()
         """When a client left, or entries were read; without meaning while one is connected."""
+        self.throttle: Throttle | None = None
         self._admission = TopicProducers(self)
         self.producers = self._admission.by_name
         self.registry = TopicSubscriptions(self)

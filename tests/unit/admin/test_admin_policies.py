@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from pulsark.admin.pulsar.policy_table import NAMESPACE_POLICIES, NO_DISPATCH_RATE, TOPIC_POLICIES
+from pulsark.admin.pulsar.policy_table import (
+    BY_CLUSTER,
+    NAMESPACE_POLICIES,
+    NO_DISPATCH_RATE,
+    TOPIC_POLICIES,
+)
+from pulsark.dispatch.policies.policies import BYTE_RATE, MESSAGE_RATE, PUBLISH_RATE
 from pulsark.errors import ClientError, ServerError
 from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi
@@ -54,6 +60,7 @@ VALUES: dict[str, Any] = {
     "isAllowAutoUpdateSchema": False,
     "encryptionRequired": True,
     "subscriptionTypesEnabled": ["Exclusive", "Key_Shared"],
+    "publishRate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "sealing": {"enabled": False, "targetFileSizeInMB": 7, "freshnessInSeconds": 3},
     "properties": {"team": "a"},
     "offloadPolicies": {"managedLedgerOffloadDriver": "aws-s3", "maxBlockSize": 7},
@@ -88,14 +95,17 @@ def test_a_namespace_policy_is_set_shown_and_removed(api: AdminApi, policy: str)
     assert unset.status in (200, 204)
     assert api.call(place.write, path, wanted).status == 204
     assert api.get(path).json == wanted
-    assert api.get(OWN).json[row.key] == wanted
+    if row.key in BY_CLUSTER:
+        assert api.get(OWN).json[BY_CLUSTER[row.key]] == {"standalone": wanted}
+    else:
+        assert api.get(OWN).json[row.key] == wanted
     wrong = "PUT" if place.write == "POST" else "POST"
     assert api.call(wrong, path, wanted).status == 405
     assert api.delete(path).status == (204 if place.removable else 405)
     if place.removable:
         assert api.get(path).body == unset.body
-        document = api.get(OWN).json
-        assert row.key not in document or document[row.key] in ([], {})
+        key, document = BY_CLUSTER.get(row.key, row.key), api.get(OWN).json
+        assert key not in document or document[key] in ([], {})
 
 
 @pytest.mark.feature("F80")
@@ -118,6 +128,35 @@ def test_a_topic_policy_is_set_shown_and_removed(api: AdminApi, policy: str) -> 
     if place.removable:
         assert api.get(path).body == unset.body
         assert api.get(f"{path}?applied=true").body == default.body
+
+
+def test_a_publish_rate_has_two_parts_and_what_is_missing_is_no_limit(api: AdminApi) -> None:
+    api.put(TOPIC)
+    path, off = f"{TOPIC}/publishRate", {MESSAGE_RATE: 0, BYTE_RATE: 0}
+    assert (api.get(path).status, api.get(f"{path}?applied=true").json) == (204, off)
+    assert api.post(f"{NS}/publishRate", {MESSAGE_RATE: 5}).status == 204
+    assert api.get(f"{path}?applied=true").json == {MESSAGE_RATE: 5, BYTE_RATE: -1}
+    for wrong, status in [
+        ([], 400),
+        ("fast", 400),
+        ({MESSAGE_RATE: "x"}, 400),
+        ({BYTE_RATE: 1.5}, 400),
+        ({BYTE_RATE: 1 << 63}, 400),
+        ({MESSAGE_RATE: 1 << 31}, 412),
+    ]:
+        assert api.post(path, wrong).status == status
+
+
+def test_a_namespace_is_created_with_a_publish_rate_and_shows_it(api: AdminApi) -> None:
+    given = {MESSAGE_RATE: 10, BYTE_RATE: 1 << 40}
+    body = {"publishMaxMessageRate": {"standalone": given, "elsewhere": {MESSAGE_RATE: 1}}}
+    assert api.put(OWN, body).status == 204
+    assert api.get(f"{OWN}/publishRate").json == given
+    shown = api.get(OWN).json
+    assert shown["publishMaxMessageRate"] == {"standalone": given}
+    assert PUBLISH_RATE not in shown
+    for wrong in ([1], {"standalone": 5}, {"standalone": {BYTE_RATE: "x"}}):
+        assert api.put(f"{OWN}-2", {"publishMaxMessageRate": wrong}).status == 400
 
 
 @pytest.mark.parametrize("policy", _not_built(NAMESPACE_POLICIES))

@@ -411,6 +411,8 @@ def test_metrics(busy: AdminApi) -> None:
         f'pulsar_out_messages_total{{{topic},subscription="s"}} 7',
         'pulsar_broker_topics_count{cluster="standalone"} 1',
         'pulsar_broker_msg_backlog{cluster="standalone"} 4',
+        f"pulsar_publish_rate_limit_times{{{topic}}} 0",
+        'pulsar_broker_throttled_connections{cluster="standalone"} 0',
         'pulsar_broker_throttled_connections_global_limit{cluster="standalone"} 0',
         'pulsark_pending_publish_bytes{cluster="standalone"} 0',
         'pulsark_unread_output_bytes{cluster="standalone"} 0',

@@ -18,17 +18,18 @@ from pulsark.dispatch.connection.reading import (
 )
 from tests.support.broker_clients import TOPIC, Client, scenario
 
-COLUMNS = ["READING", "FULL", "QUEUED", "BEHIND", "STUCK", "CLOSED"]
+COLUMNS = ["READING", "FULL", "QUEUED", "OVER_RATE", "BEHIND", "STUCK", "CLOSED"]
 EXPECTED = """
-TOO_MUCH           FULL     -        -        -       -       -
-ALL_TOO_MUCH       QUEUED   QUEUED   QUEUED   -       -       -
-ROOM               -        READING  READING  -       -       -
-CALLED             -        -        FULL     -       -       -
-LEFT               BEHIND   BEHIND   BEHIND   BEHIND  -       -
-LEFT_FOR_REQUESTS  STUCK    STUCK    STUCK    STUCK   -       -
-REQUEST_ENDED      -        -        -        -       BEHIND  -
-DONE               -        -        -        FULL    -       -
-CLOSE              CLOSED   CLOSED   CLOSED   CLOSED  CLOSED  -
+TOO_MUCH           FULL       -          -          -       -       -       -
+ALL_TOO_MUCH       QUEUED     QUEUED     QUEUED     -       -       -       -
+TOO_FAST           OVER_RATE  OVER_RATE  OVER_RATE  -       -       -       -
+ROOM               -          READING    READING    -       -       -       -
+CALLED             -          -          FULL       FULL    -       -       -
+LEFT               BEHIND     BEHIND     BEHIND     BEHIND  BEHIND  -       -
+LEFT_FOR_REQUESTS  STUCK      STUCK      STUCK      STUCK   STUCK   -       -
+REQUEST_ENDED      -          -          -          -       -       BEHIND  -
+DONE               -          -          -          -       FULL    -       -
+CLOSE              CLOSED     CLOSED     CLOSED     CLOSED  CLOSED  CLOSED  -
 """
 """A line an event, a column a state: the state after it, or none."""
 
@@ -36,6 +37,7 @@ WAYS = {
     State.READING: (),
     State.FULL: (Event.TOO_MUCH,),
     State.QUEUED: (Event.ALL_TOO_MUCH,),
+    State.OVER_RATE: (Event.TOO_FAST,),
     State.BEHIND: (Event.LEFT,),
     State.STUCK: (Event.LEFT_FOR_REQUESTS,),
     State.CLOSED: (Event.CLOSE,),

@@ -1,0 +1,117 @@
+"""The line of those who published too much under one rate: a topic's, a group's, the broker's.
+
+Who came first goes on first, and nobody waits longer than `PUBLISH_HOLD_SECONDS_MAX`: what a
+client sent behind its publishes (pings, requests) has to be read some time. Who goes on takes
+tokens only when it publishes, a moment later. So the line does not move as a whole: one goes on,
+and as long as the tokens last then twice as many each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from pulsark.limits import PUBLISH_HOLD_SECONDS_MAX, THROTTLED_AT_ONCE_MAX
+from pulsark.rates.publish_limit import PublishLimit, PublishRate
+
+if TYPE_CHECKING:
+    from pulsark.runtime import Clock
+
+_STEP_SECONDS = 0.001
+"""Between two steps of the line: the loop polls its sockets, and who went on publishes."""
+
+
+class Waiting(Protocol):
+    """Who is in the line."""
+
+    def let_go(self, throttle: Throttle) -> None:
+        """Go on, as far as this throttle is concerned. It has left the line."""
+
+    def waited_enough(self) -> None:
+        """Go on, whatever is owed. It has left this line."""
+
+
+class Throttle:
+    """One rate, what is owed of it, and who waits."""
+
+    __slots__ = ("_at_once", "_clock", "_limit", "_rate", "_timer", "_waiting", "times")
+
+    def __init__(self, rate: PublishRate, clock: Clock) -> None:
+        self.times = 0
+        """How often somebody began to wait."""
+        self._clock = clock
+        self._rate = rate
+        self._limit = PublishLimit(rate, clock.monotonic())
+        self._waiting: OrderedDict[Waiting, float] = OrderedDict()
+        """Until when at most; the first is the first to go."""
+        self._at_once = 1
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether more was published than the rate allows."""
+        return self._limit.is_overdrawn(self._clock.monotonic())
+
+    def take(self, messages: int, size: int) -> bool:
+        """So much was published. Says whether the rate is overdrawn."""
+        return self._limit.take(messages, size, self._clock.monotonic())
+
+    def change(self, rate: PublishRate) -> None:
+        """Another rate holds from now on, also for those who wait; or none: then all go on."""
+        if rate == self._rate:
+            return
+        self._rate = rate
+        self._limit.change(rate, self._clock.monotonic())
+        self._disarm()
+        self._arm()
+
+    def wait_in(self, waiting: Waiting) -> None:
+        """Join the line, at its end."""
+        self.times += 1
+        if not self._waiting:
+            self._at_once = 1
+        self._waiting[waiting] = self._clock.monotonic() + PUBLISH_HOLD_SECONDS_MAX
+        self._arm()
+
+    def leave(self, waiting: Waiting) -> None:
+        """Be in the line no longer."""
+        self._waiting.pop(waiting, None)
+        if not self._waiting:
+            self._disarm()
+
+    def _step(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        free = 0
+        if self._limit.wait(now) > 0:
+            self._at_once = 1
+        else:
+            free = self._at_once
+            self._at_once = min(2 * free, THROTTLED_AT_ONCE_MAX)
+        try:
+            for waiting, until in list(islice(self._waiting.items(), THROTTLED_AT_ONCE_MAX)):
+                if free <= 0 and now < until:
+                    break
+                if self._waiting.pop(waiting, None) is None:
+                    continue  # it left because another one went on
+                if free > 0:
+                    free -= 1
+                    waiting.let_go(self)
+                else:
+                    waiting.waited_enough()
+        finally:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._waiting:
+            now = self._clock.monotonic()
+            until = next(iter(self._waiting.values()))
+            wait = max(_STEP_SECONDS, min(self._limit.wait(now), until - now))
+            self._timer = asyncio.get_running_loop().call_later(wait, self._step)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
