@@ -155,6 +155,12 @@ FLIGHT_LOBBY_MAX = 1024
 FLIGHT_PREFACE_SECONDS = 5.0
 """A connection that has not spoken HTTP/2 within this time is closed."""
 
+FLIGHT_REQUEST_BYTES_MAX = 20 * 1024
+"""Largest request: a ticket, and some bytes around it."""
+
+FLIGHT_REQUESTS_BYTES_MAX = 256 * 1024
+"""Most bytes of requests that one connection has begun and not ended."""
+
 FLIGHT_IDLE_SECONDS = 60.0
 """A connection silent for longer makes room when all places are taken."""
 
@@ -189,6 +195,12 @@ FAILED_LOGINS_PER_SECOND_MAX = 10
 
 FAILED_LOGIN_DELAY_SECONDS = 1.0
 """That delay."""
+
+COMPLAINT_SECONDS = 60.0
+"""A cause of failed logins is a warning in the log once in this time."""
+
+FAILED_LOGINS_DELAYED_MAX = 256
+"""Failures over HTTP and Flight that wait at a time; beyond, they are answered at once."""
 
 EXPIRY_LOOKED_AT_SECONDS = 3600.0
 """When credentials expire is compared with the wall clock so often at least: it may be set."""

@@ -73,11 +73,17 @@ def create(
         list[str] | None,
         typer.Option("--headers", "-h", metavar="NAME=VALUE", help="More for its header."),
     ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="A new file that only you read; else stdout."
+        ),
+    ] = "",
 ) -> None:
-    """Make a token and print it."""
+    """Make a token and print it, or write it to a file."""
     from pulsark.cli.tokens import print_token
 
-    print_token(subject, secret_key, private_key, expires, algorithm, named(header))
+    print_token(subject, secret_key, private_key, expires, algorithm, named(header), output)
 
 
 @tokens.command("show")

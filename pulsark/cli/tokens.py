@@ -92,8 +92,9 @@ def print_token(
     expires: str,
     algorithm: str,
     headers: Mapping[str, str],
+    output: str,
 ) -> None:
-    """A new token, to stdout."""
+    """A new token, into a file that only its owner reads, or to stdout."""
     key, algorithm = _signing_key(secret, private, algorithm)
     try:
         claims: dict[str, Any] = {"sub": checked_role(subject)}
@@ -101,7 +102,11 @@ def print_token(
         raise CommandError(f"-s: {error}") from None
     if expires:
         claims["exp"] = SystemClock().now_ms() // 1000 + _seconds(expires)
-    print(jwt.encode(claims, key, algorithm, headers=dict(headers)))
+    made = jwt.encode(claims, key, algorithm, headers=dict(headers))
+    if output:
+        _write_new(output, made.encode(), 0o600)
+    else:
+        print(made)
 
 
 def show_token(token: str) -> None:

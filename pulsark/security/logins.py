@@ -14,6 +14,8 @@ from collections import Counter
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
+from pulsark.security.complaints import Complaints
+from pulsark.security.expiries import Expiries
 from pulsark.security.failures import Failures
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError
@@ -44,6 +46,11 @@ class Logins:
         self._proxies = settings.proxyRoles
         self._clock = runtime.clock
         self._failures = Failures()
+        self._complaints = Complaints()
+        self.expiries = Expiries()
+        """Of tokens that let somebody in."""
+        self.delayed = 0
+        """Failures that wait for being told."""
         self.successes: Counter[tuple[str, str]] = Counter()
         """By the name of the provider and the method."""
         self.failures: Counter[tuple[str, str, str]] = Counter()
@@ -86,6 +93,11 @@ class Logins:
             raise self._failed(fit, fit[0].method, LoginError("malformed", "no base64")) from None
         shown = dataclasses.replace(credentials, method=fit[0].method, data=data)
         return self._ask(fit, shown)
+
+    def has_ended(self, principal: Principal) -> bool:
+        """Whether the credentials of somebody who was let in are good no more."""
+        ends = principal.expires_ms
+        return ends is not None and self._clock.now_ms() >= ends
 
     def delay_s(self, host: str) -> float:
         """A client of this address has failed; says after how many seconds it is told."""
@@ -146,12 +158,15 @@ class Logins:
         self, providers: Sequence[Provider], credentials: Credentials, found: Principal
     ) -> Principal:
         self.successes[providers[0].name, found.method] += 1
+        if found.expires_ms is not None:
+            self.expiries.add(found.expires_ms - self._clock.now_ms())
         return _with_name(found, credentials)
 
     def _failed(self, providers: Sequence[Provider], method: str, error: LoginError) -> LoginError:
         name = providers[0].name if providers else "none"
         known = method if providers else "none"
         self.failures[name, known, error.reason] += 1
+        self._complaints.note(error.reason, self._clock.monotonic())
         return error
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
+from pulsark.limits import FAILED_LOGINS_DELAYED_MAX
 from pulsark.security.provider import Credentials, LoginError, checked_role
 
 if TYPE_CHECKING:
@@ -35,8 +36,12 @@ async def log_in(
         delay = logins.delay_s(host)
         level = logging.DEBUG if delay else logging.INFO
         log.log(level, "a request from %s: login failed: %s", host, error)
-        if delay:
-            await asyncio.sleep(delay)
+        if delay and logins.delayed < FAILED_LOGINS_DELAYED_MAX:
+            logins.delayed += 1
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                logins.delayed -= 1
         raise
 
 

@@ -23,7 +23,7 @@ import trustme
 
 from pulsark.admin_client.credentials import Credentials
 from pulsark.config.settings import Settings
-from pulsark.dispatch.spark.flight_relay import PREFACE
+from pulsark.dispatch.spark.flight_requests import PREFACE
 from pulsark.runtime import Runtime
 from pulsark.standalone import Standalone as InProcess
 from tests.support.standalone import Standalone

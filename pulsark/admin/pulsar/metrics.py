@@ -22,6 +22,7 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.interfaces import AnyTopic
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.limits import METRICS_PER_TURN_MAX
+from pulsark.security.expiries import Expiries
 from pulsark.security.logins import Logins
 from pulsark.wire.topic_name import TopicName
 
@@ -45,6 +46,8 @@ async def _lines(broker: Broker, stats: Stats) -> AsyncIterator[str]:
         yield line
     if broker.loop_stalls is not None:
         yield _stalls(broker.loop_stalls, cluster)
+    if broker.logins is not None:
+        yield _expiries(broker.logins.expiries, cluster)
     yield _process_metrics()
 
 
@@ -270,6 +273,19 @@ def _stalls(stalls: LoopStalls, cluster: str) -> str:
             f"{name}_count{{{label}}} {stalls.count}\n",
             f"# TYPE {name}_max gauge\n",
             f"{name}_max{{{label}}} {stalls.take_longest()!r}\n",
+        ]
+    )
+
+
+def _expiries(expiries: Expiries, cluster: str) -> str:
+    """For how long tokens are good when they come: a histogram."""
+    name, label = "pulsar_expiring_token_minutes", f'cluster="{_escaped(cluster)}"'
+    return "".join(
+        [
+            f"# TYPE {name} histogram\n",
+            *(f'{name}_bucket{{{label},le="{le}"}} {count}\n' for le, count in expiries.buckets()),
+            f"{name}_sum{{{label}}} {expiries.total_minutes!r}\n",
+            f"{name}_count{{{label}}} {expiries.count}\n",
         ]
     )
 

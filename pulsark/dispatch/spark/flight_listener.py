@@ -13,13 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import selectors
 import socket
 import threading
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from pulsark.config.addresses import listening
-from pulsark.dispatch.spark.flight_relay import PREFACE, Lobby, Relays, shut
+from pulsark.dispatch.spark.flight_relay import Lobby, Relays, shut
+from pulsark.dispatch.spark.flight_requests import PREFACE
 from pulsark.dispatch.spark.flight_tls import HELLO
 from pulsark.limits import FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS
 from pulsark.runtime import Clock, SystemClock
@@ -100,7 +103,8 @@ class FlightListener:
         self._closing = threading.Event()
         self._asleep, self._wake = socket.socketpair()
         """What sleeps over the first of them wakes when the second is closed."""
-        self._relays = Relays(most, most_of_host, self._now)
+        self._relays = Relays(most, most_of_host, self._now, logins=logins is not None)
+        self._numbers = count(1)
 
     async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
@@ -201,7 +205,14 @@ class FlightListener:
         def connect() -> socket.socket:
             backend = socket.socket(socket.AF_UNIX)
             try:
-                backend.connect(self._backend_address(loop))
+                address = self._backend_address(loop)
+                # The server is told this name by the system, and calls bring it back here.
+                mine = f"{os.path.dirname(address)}/{next(self._numbers)}"
+                backend.bind(mine)
+                try:
+                    backend.connect(address)
+                finally:
+                    os.unlink(mine)
             except BaseException:
                 backend.close()
                 raise
@@ -222,7 +233,7 @@ class FlightListener:
                 server = self._server
                 if server is None:
                     server = EntryFlightServer(
-                        self._source, loop, self._logins, self._authorization
+                        self._source, loop, self._logins, self._authorization, self._relays
                     )
                     with self._lock:
                         if self._closing.is_set():

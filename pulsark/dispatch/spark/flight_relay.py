@@ -13,23 +13,25 @@ import logging
 import socket
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pulsark.dispatch.spark.flight_requests import PREFACE, RequestError, Requests
 from pulsark.dispatch.spark.flight_tls import copy, shake_hands
 from pulsark.limits import (
     FLIGHT_IDLE_SECONDS,
+    HANDSHAKE_SECONDS,
+    TLS_HANDSHAKE_SURE_SECONDS,
     TLS_HANDSHAKES_MAX,
     TLS_HANDSHAKES_PER_ADDRESS_MAX,
 )
+from pulsark.security.networks import network_of
+from pulsark.security.peer import certificate_of
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What every client sends first."""
 
 _COPY_BYTES = 256 * 1024
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
@@ -100,11 +102,29 @@ class Lobby:
 class Relay:
     """One client and its connection to the server."""
 
-    def __init__(self, client: socket.socket, backend: socket.socket, host: str) -> None:
+    def __init__(
+        self, client: socket.socket, backend: socket.socket, host: str, begun: float
+    ) -> None:
         self.client = client
         self.backend = backend
         self.host = host
-        self.heard_at = 0.0
+        self.port = 0
+        self.certificate: bytes | None = None
+        """The client's, in DER, if it came with one that was verified."""
+        self.logged_in = False
+        """Whether a call of the client was let in."""
+        self.begun = self.heard_at = begun
+        self.name = name_of(str(backend.getsockname()))
+        """How the server knows this connection."""
+        self._requests = Requests()
+
+    def take(self, data: memoryview) -> None:
+        """What the client sends. Raises ``RequestError``."""
+        try:
+            self._requests.take(data)
+        except RequestError as error:
+            log.warning("flight: %s is cut: %s", self.host, error)
+            raise
 
     def cut(self) -> None:
         """End it; its threads notice."""
@@ -112,23 +132,43 @@ class Relay:
         shut(self.backend)
 
 
+def name_of(address: str) -> str:
+    """The last part of the path of a socket."""
+    return address.rpartition("/")[2]
+
+
+class _Handshake(NamedTuple):
+    """One over TLS that is under way."""
+
+    network: str
+    begun: float
+
+
 class Relays:
     """All of them. Called from any thread."""
 
-    def __init__(self, most: int, most_of_host: int, now: Callable[[], float]) -> None:
-        """``most_of_host`` is for one address; 0: no limit."""
+    def __init__(
+        self, most: int, most_of_host: int, now: Callable[[], float], *, logins: bool = False
+    ) -> None:
+        """``most_of_host`` is for one address; 0: no limit. With ``logins`` clients log in."""
         self._most = most
+        self._logins = logins
         self._most_of_host = most_of_host
         self._now = now
         self._lock = threading.Lock()
         self._open: dict[Relay, None] = {}
+        self._by_name: dict[str, Relay] = {}
         self._of_host: Counter[str] = Counter()
-        self._shaking: Counter[str] = Counter()
-        """TLS handshakes under way, by address."""
+        self._shaking: dict[socket.socket, _Handshake] = {}
+        """Clients whose TLS handshake is under way, the oldest first."""
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def find(self, name: str) -> Relay | None:
+        """The one that the server knows by this name."""
+        return self._by_name.get(name)
 
     def join_over_tls(
         self,
@@ -138,57 +178,67 @@ class Relays:
         context: ssl.SSLContext,
     ) -> None:
         """The same over TLS, in a thread that first has the client's handshake."""
+        try:
+            secured = context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+        except OSError:  # it is gone
+            client.close()
+            return
         with self._lock:
-            shaking = self._shaking[host] + 1
-            allowed = (
-                not self._closed
-                and shaking <= TLS_HANDSHAKES_PER_ADDRESS_MAX
-                and self._shaking.total() < TLS_HANDSHAKES_MAX
-            )
-            self._shaking[host] += allowed
+            allowed = not self._closed and self._may_shake_hands(network_of(host))
+            if allowed:
+                self._shaking[secured] = _Handshake(network_of(host), self._now())
         try:
             if allowed:
                 threading.Thread(
                     target=self._carry_over_tls,
-                    args=(client, connect, host, context),
+                    args=(secured, connect, host),
                     name="flight-tls",
                     daemon=True,
                 ).start()
                 return
         except RuntimeError as error:  # there are too many
             log.warning("flight: cannot start a thread for a connection from %s: %s", host, error)
-            self._shaken(host)
-        client.close()
+            self._shaken(secured)
+        secured.close()
+
+    def _may_shake_hands(self, network: str) -> bool:
+        """Whether one more handshake may begin, if need be in the place of the oldest."""
+        mine = [c for c, each in self._shaking.items() if each.network == network]
+        crowded = len(mine) >= TLS_HANDSHAKES_PER_ADDRESS_MAX
+        if not crowded and len(self._shaking) < TLS_HANDSHAKES_MAX:
+            return True
+        oldest = mine[0] if crowded else next(iter(self._shaking))
+        if self._now() - self._shaking[oldest].begun < TLS_HANDSHAKE_SURE_SECONDS:
+            return False
+        del self._shaking[oldest]
+        shut(oldest)
+        return True
 
     def _carry_over_tls(
-        self,
-        client: socket.socket,
-        connect: Callable[[], socket.socket],
-        host: str,
-        context: ssl.SSLContext,
+        self, client: ssl.SSLSocket, connect: Callable[[], socket.socket], host: str
     ) -> None:
         try:
-            secured = shake_hands(client, context)
+            shake_hands(client)
         except OSError as error:
             log.debug("flight: %s: no TLS handshake: %s", host, error)
             client.close()
             return
         finally:
-            self._shaken(host)
-        relay = self._enter(secured, connect, host)
+            self._shaken(client)
+        relay = self._enter(client, connect, host, certificate_of(client))
         if relay is None:
             return
-
-        def heard() -> None:
-            relay.heard_at = self._now()
-
-        copy(secured, relay.backend, heard)
+        copy(client, relay.backend, lambda data: self._heard(relay, data))
         self._leave(relay)
 
-    def _shaken(self, host: str) -> None:
+    def _shaken(self, client: socket.socket) -> None:
         with self._lock:
-            self._shaking[host] -= 1
-            self._shaking += Counter()  # without those that have none
+            self._shaking.pop(client, None)
+
+    def _heard(self, relay: Relay, data: memoryview) -> None:
+        """The client has sent this, which is on its way. Raises ``RequestError``."""
+        relay.heard_at = self._now()
+        relay.take(data)
 
     def join(self, client: socket.socket, connect: Callable[[], socket.socket], host: str) -> None:
         """Connect a client with the server, or close it."""
@@ -212,7 +262,11 @@ class Relays:
                 self._copied(relay, half_done)
 
     def _enter(
-        self, client: socket.socket, connect: Callable[[], socket.socket], host: str
+        self,
+        client: socket.socket,
+        connect: Callable[[], socket.socket],
+        host: str,
+        certificate: bytes | None = None,
     ) -> Relay | None:
         """A relay between a client and the server; without one the client is closed."""
         if not self._make_room(host):
@@ -231,10 +285,13 @@ class Relays:
             return None
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _keep_alive(client)
-        relay = Relay(client, backend, host)
-        relay.heard_at = self._now()
+        relay = Relay(client, backend, host, self._now())
+        relay.certificate = certificate
+        with contextlib.suppress(OSError):  # the client is gone
+            relay.port = client.getpeername()[1]
         with self._lock:
             self._open[relay] = None
+            self._by_name[relay.name] = relay
             closed = self._closed
         if closed:
             relay.cut()
@@ -256,17 +313,26 @@ class Relays:
             if self._closed or (taken < self._most and not of_host):
                 self._of_host[host] += not self._closed
                 return not self._closed
-            rivals = (r for r in self._open if not of_host or r.host == host)
-            silent = min(rivals, key=lambda relay: relay.heard_at, default=None)
-            idle = silent is not None and self._now() - silent.heard_at >= FLIGHT_IDLE_SECONDS
-            if silent is None or not idle:
+            leaving = self._least([r for r in self._open if not of_host or r.host == host])
+            if leaving is None:
                 log.warning("flight: %s is refused, all %d connections are in use", host, taken)
                 return False
-            del self._open[silent]
-            self._of_host[silent.host] -= 1
+            del self._open[leaving]
+            self._of_host[leaving.host] -= 1
             self._of_host[host] += 1
-        silent.cut()
+        leaving.cut()
         return True
+
+    def _least(self, rivals: list[Relay]) -> Relay | None:
+        """Who is cut for another: the oldest stranger, or else the most silent one."""
+        now = self._now()
+        if self._logins:
+            for relay in rivals:
+                if not relay.logged_in and now - relay.begun >= HANDSHAKE_SECONDS:
+                    return relay
+        silent = min(rivals, key=lambda relay: relay.heard_at, default=None)
+        idle = silent is not None and now - silent.heard_at >= FLIGHT_IDLE_SECONDS
+        return silent if idle else None
 
     def _give_back(self, host: str) -> None:
         with self._lock:
@@ -283,7 +349,8 @@ class Relays:
         buffer = memoryview(bytearray(_COPY_BYTES))
         try:
             while size := source.recv_into(buffer):
-                relay.heard_at = self._now()
+                if source is relay.client:
+                    self._heard(relay, buffer[:size])
                 target.sendall(buffer[:size])
             with contextlib.suppress(OSError):  # the peer may have gone completely
                 target.shutdown(socket.SHUT_WR)
@@ -306,6 +373,7 @@ class Relays:
                 del self._open[relay]
                 self._of_host[relay.host] -= 1
                 self._of_host += Counter()  # without those that have none
+            del self._by_name[relay.name]
         relay.client.close()
         relay.backend.close()
 

@@ -1,4 +1,7 @@
-"""May a client read this topic over Flight? Tickets are its own words, so each is asked."""
+"""May a client read this topic over Flight? Tickets are its own words, so each is asked.
+
+So is each chunk of a stream: a right may go while a stream lasts, and credentials may end.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,32 @@ from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsark.security.authorization import AuthorizationProvider
+    from pulsark.security.logins import Logins
     from pulsark.security.principal import Principal
 
 
-async def check(provider: AuthorizationProvider, principal: Principal | None, topic: str) -> None:
-    """``ClientError(AuthorizationError)`` unless it may."""
-    target = Target.of_topic(TopicName.parse(topic))
-    decision = provider.decided(principal, TopicOperation.CONSUME, target)
-    if decision is None:
-        decision = await provider.decision(principal, TopicOperation.CONSUME, target)
-    if not decision.granted:
-        raise ClientError(ServerError.AuthorizationError, "Client is not authorized to consume")
+class FlightRights:
+    """What decides. On the event loop."""
+
+    def __init__(self, logins: Logins | None, provider: AuthorizationProvider | None) -> None:
+        self._logins = logins
+        self._provider = provider
+
+    async def check(self, principal: Principal | None, topic: str) -> None:
+        """``ClientError`` unless somebody may read a topic now.
+
+        Its code is ``AuthenticationError`` if the credentials of the call have ended.
+        """
+        if self._logins is not None and (principal is None or self._logins.has_ended(principal)):
+            raise ClientError(
+                ServerError.AuthenticationError, "the credentials have ended; ask with new ones"
+            )
+        provider = self._provider
+        if provider is None:
+            return
+        target = Target.of_topic(TopicName.parse(topic))
+        decision = provider.decided(principal, TopicOperation.CONSUME, target)
+        if decision is None:
+            decision = await provider.decision(principal, TopicOperation.CONSUME, target)
+        if not decision.granted:
+            raise ClientError(ServerError.AuthorizationError, "Client is not authorized to consume")

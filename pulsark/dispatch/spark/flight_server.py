@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from pulsark.dispatch.spark.flight_login import NAME, FlightLogin
-from pulsark.dispatch.spark.flight_rights import check
+from pulsark.dispatch.spark.flight_login import NAME, FlightGate, FlightLogins
+from pulsark.dispatch.spark.flight_rights import FlightRights
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.wire.position import Position
 
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pulsark.dispatch.spark.flight_listener import FlightSource
+    from pulsark.dispatch.spark.flight_relay import Relays
     from pulsark.security.authorization import AuthorizationProvider
     from pulsark.security.logins import Logins
+    from pulsark.security.principal import Principal
 
 T = TypeVar("T")
 
@@ -51,6 +53,8 @@ _POLL_SECONDS = 0.5
 _MAX_ID = 2**63 - 1
 _UNIX_PATH_BYTES_MAX = 103
 """macOS has the lowest limit: 104 with the zero at the end."""
+_NAME_BYTES = 10
+"""Longest name of a socket in the directory: the server's, or the number of a connection."""
 
 
 class EntryTicket(NamedTuple):
@@ -125,19 +129,23 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         loop: asyncio.AbstractEventLoop,
         logins: Logins | None = None,
         authorization: AuthorizationProvider | None = None,
+        relays: Relays | None = None,
     ) -> None:
-        """With ``logins`` each call has to bring credentials, and ``authorization`` decides."""
+        """With ``logins`` each call has to bring credentials, and ``authorization`` decides.
+
+        ``relays`` knows the clients behind connections, by the names of these.
+        """
         directory = tempfile.mkdtemp(prefix="pulsark-flight-")
         self.address = os.path.join(directory, "socket")
         try:
-            if len(os.fsencode(self.address)) > _UNIX_PATH_BYTES_MAX:
+            if len(os.fsencode(directory)) + 1 + _NAME_BYTES > _UNIX_PATH_BYTES_MAX:
                 raise OSError(
                     f"TMPDIR: {self.address} is too long for a Unix socket, at most "
                     f"{_UNIX_PATH_BYTES_MAX} bytes are allowed; name a shorter directory"
                 )
             super().__init__(
                 fl.Location.for_grpc_unix(self.address),
-                middleware=None if logins is None else {NAME: FlightLogin(logins, loop)},
+                middleware=None if logins is None else {NAME: FlightGate()},
             )
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -147,7 +155,10 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self.closing = threading.Event()
         self._source = source
         self._loop = loop
-        self._authorization = authorization
+        self._rights = FlightRights(logins, authorization)
+        self._callers = None
+        if logins is not None and relays is not None:
+            self._callers = FlightLogins(logins, loop, relays)
 
     def stop(self) -> None:
         """Remove the socket and end the server. Blocks until the last stream has ended."""
@@ -156,31 +167,30 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """The entries of a ticket's range."""
+        caller = self._caller(context)
         wanted = EntryTicket.parse(ticket.ticket)
-        self._authorize(context, wanted.topic)
+        self._wait(context, self._submit(self._rights.check(caller, wanted.topic)))
         self._check_identity(context, wanted)
-        first = self._submit(self._read(wanted, wanted.first))
+        first = self._submit(self._read(caller, wanted, wanted.first))
         # Fetched here, so that a failure is the call's and not in the middle of a stream.
         entries = self._wait(context, first)
-        return fl.GeneratorStream(ENTRY_SCHEMA, self._batches(context, wanted, entries))
+        return fl.GeneratorStream(ENTRY_SCHEMA, self._batches(context, caller, wanted, entries))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """One endpoint with everything that the topic partition ``path[0]`` holds now."""
+        caller = self._caller(context)
         if descriptor.descriptor_type != fl.DescriptorType.PATH or len(descriptor.path) != 1:
             raise pa.ArrowInvalid("descriptor: the path must be [topic partition]")
         topic = descriptor.path[0].decode("utf-8", "replace")
-        self._authorize(context, topic)
+        self._wait(context, self._submit(self._rights.check(caller, topic)))
         held = self._wait(context, self._submit(self._source.topic_range(topic)))
         ticket = EntryTicket(topic, held.topic_id, held.first, held.last)
         endpoint = fl.FlightEndpoint(fl.Ticket(ticket.encode()), [])
         return fl.FlightInfo(ENTRY_SCHEMA, descriptor, [endpoint], -1, -1)
 
-    def _authorize(self, context: Any, topic: str) -> None:
-        """Before anything is told of the topic, also whether there is one."""
-        if self._authorization is not None:
-            login = context.get_middleware(NAME)
-            principal = None if login is None else login.principal
-            self._wait(context, self._submit(check(self._authorization, principal, topic)))
+    def _caller(self, context: Any) -> Principal | None:
+        """Who calls; before anything is told of a topic, also whether there is one."""
+        return None if self._callers is None else self._callers.of_call(context)
 
     def _check_identity(self, context: Any, wanted: EntryTicket) -> None:
         held = self._wait(context, self._submit(self._source.topic_range(wanted.topic)))
@@ -191,23 +201,28 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
             )
 
     def _batches(
-        self, context: Any, wanted: EntryTicket, entries: list[tuple[Position, bytes]]
+        self,
+        context: Any,
+        caller: Principal | None,
+        wanted: EntryTicket,
+        entries: list[tuple[Position, bytes]],
     ) -> Iterator[Any]:
         while entries:
             ledger_id, entry_id = entries[-1][0]
             following = None
             if entries[-1][0] < wanted.last:
                 position = Position(ledger_id, entry_id + 1)
-                following = self._submit(self._read(wanted, position))
+                following = self._submit(self._read(caller, wanted, position))
             yield entry_batch(entries)
             entries = self._wait(context, following) if following is not None else []
 
-    def _read(
-        self, wanted: EntryTicket, first: Position
-    ) -> Coroutine[Any, Any, list[tuple[Position, bytes]]]:
+    async def _read(
+        self, caller: Principal | None, wanted: EntryTicket, first: Position
+    ) -> list[tuple[Position, bytes]]:
+        await self._rights.check(caller, wanted.topic)
         source = self._source
         read = source.read_compacted if wanted.compacted else source.read_entries
-        return read(wanted.topic, first, wanted.last, CHUNK_BYTES)
+        return await read(wanted.topic, first, wanted.last, CHUNK_BYTES)
 
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         if self.closing.is_set():

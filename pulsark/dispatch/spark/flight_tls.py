@@ -16,6 +16,8 @@ from pulsark.limits import TLS_HANDSHAKE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Heard = Callable[[memoryview], None]
+
 HELLO = b"\x16\x03"
 """What every client over TLS sends first: a record of a handshake, of any version."""
 
@@ -24,22 +26,23 @@ _COPY_BYTES = 256 * 1024
 _STEPS = 16
 
 
-def shake_hands(client: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """The client over TLS; ``OSError`` if it fails, takes too long or does not ask for HTTP/2."""
+def shake_hands(client: ssl.SSLSocket) -> None:
+    """``OSError`` if the handshake fails, takes too long or does not ask for HTTP/2."""
     client.settimeout(TLS_HANDSHAKE_SECONDS)
-    secured = context.wrap_socket(client, server_side=True)
-    if secured.selected_alpn_protocol() != "h2":
-        secured.close()
+    client.do_handshake()
+    if client.selected_alpn_protocol() != "h2":
         raise OSError("the client does not speak HTTP/2")
-    return secured
 
 
-def copy(client: ssl.SSLSocket, server: socket.socket, heard: Callable[[], None]) -> None:
-    """Copy both directions until one side ends. ``heard`` is called for what the client sends."""
+def copy(client: ssl.SSLSocket, server: socket.socket, heard: Heard) -> None:
+    """Copy both directions until one side ends.
+
+    ``heard`` gets what the client sends before the server does, and may raise ``OSError``.
+    """
     client.setblocking(False)
     server.setblocking(False)
     up = _Direction(client, server, heard)
-    down = _Direction(server, client, lambda: None)
+    down = _Direction(server, client, lambda data: None)
     with contextlib.suppress(EOFError, OSError):
         while True:
             waits = [up.steps(), down.steps()]
@@ -50,9 +53,7 @@ def copy(client: ssl.SSLSocket, server: socket.socket, heard: Callable[[], None]
 
 
 class _Direction:
-    def __init__(
-        self, source: socket.socket, target: socket.socket, heard: Callable[[], None]
-    ) -> None:
+    def __init__(self, source: socket.socket, target: socket.socket, heard: Heard) -> None:
         self._source = source
         self._target = target
         self._heard = heard
@@ -71,8 +72,8 @@ class _Direction:
                     return self._source, select.POLLOUT
                 if not size:
                     raise EOFError
-                self._heard()
                 self._rest = self._buffer[:size]
+                self._heard(self._rest)
             try:
                 self._rest = self._rest[self._target.send(self._rest) :]
             except (BlockingIOError, ssl.SSLWantWriteError):

@@ -12,6 +12,7 @@ import pytest
 from passlib.hash import apr_md5_crypt
 
 from pulsark.admin.http.requests import CERTIFICATE
+from pulsark.security import request_login
 from pulsark.security.principal import Principal
 from tests.support.admin_api import AdminApi
 from tests.support.logging_in import SECRET, inline, token
@@ -139,6 +140,18 @@ def test_logins_are_counted(closed: AdminApi) -> None:
         'pulsar_authentication_failures_total{cluster="standalone",'
         'provider_name="AuthenticationProviderToken",auth_method="token",reason="malformed"} 1'
     ) in lines
+    assert 'pulsar_expiring_token_minutes_bucket{cluster="standalone",le="240"} 0' in lines
+
+
+def test_few_failures_wait_at_a_time(closed: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_login, "FAILED_LOGINS_DELAYED_MAX", 0)
+
+    async def sleep(seconds: float) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for _ in range(12):
+        assert closed.get(TENANTS, authorization="Bearer x").status == 401
 
 
 def test_many_failures_wait(closed: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:

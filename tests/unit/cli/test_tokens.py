@@ -57,6 +57,16 @@ def test_a_secret_is_its_bytes(run: Run, tmp_path: Path, alg: str, size: int) ->
     assert len(base64.b64decode(out)) == size
 
 
+def test_a_token_is_written_for_its_owner_alone(run: Run, tmp_path: Path) -> None:
+    key, file = tmp_path / "secret.key", tmp_path / "orders.token"
+    run("create-secret-key", "-o", key)
+    words = ("create", "-sk", key, "-s", "orders", "-o", file)
+    assert run(*words) == (0, "", "")
+    assert claims(file.read_text())["sub"] == "orders"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert run(*words)[0] == 1
+
+
 def test_a_key_is_never_written_over_another(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "secret.key"
     file.write_bytes(b"precious")

@@ -21,7 +21,8 @@ import pyarrow.flight as fl
 import pytest
 
 from pulsark.dispatch.spark.flight_listener import FlightListener, TopicRange
-from pulsark.dispatch.spark.flight_relay import PREFACE, Lobby, Relays
+from pulsark.dispatch.spark.flight_relay import Lobby, Relays
+from pulsark.dispatch.spark.flight_requests import PREFACE
 from pulsark.dispatch.spark.flight_server import (
     CHUNK_BYTES,
     ENTRY_SCHEMA,

@@ -1,0 +1,81 @@
+"""What a Flight client may send: small requests, as they are. Pure.
+
+gRPC takes a request into memory before anybody looks at it, of any size, and unpacks it if it is
+compressed. So the frames of the client's HTTP/2 are followed on their way: of each only the head,
+and of a request its first byte, which says whether it is compressed.
+"""
+
+from __future__ import annotations
+
+from pulsark.limits import FLIGHT_REQUEST_BYTES_MAX, FLIGHT_REQUESTS_BYTES_MAX
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What every client sends first."""
+
+_HEAD_BYTES = 9
+_DATA, _HEADERS, _RESET = 0, 1, 3
+_END, _PADDED = 0x1, 0x8
+_STREAM_BYTES = 100
+"""What a stream counts beside its data, for it is kept here."""
+
+
+class RequestError(OSError):
+    """The client is served no more."""
+
+
+class Requests:
+    """Those of one client."""
+
+    def __init__(self) -> None:
+        self._skip = len(PREFACE)
+        self._head = bytearray()
+        self._sizes: dict[int, int] = {}
+        """Of the requests that have not ended, by stream."""
+        self._total = 0
+        self._is_first = False
+        """Whether the next byte is the first one of a request."""
+
+    def take(self, data: memoryview) -> None:
+        """The client's next bytes. Raises ``RequestError``."""
+        at, end = 0, len(data)
+        while at < end:
+            if self._skip:
+                if self._is_first:
+                    self._is_first = False
+                    if data[at]:
+                        raise RequestError("a request is compressed")
+                step = min(self._skip, end - at)
+                self._skip -= step
+            else:
+                step = min(_HEAD_BYTES - len(self._head), end - at)
+                self._head += data[at : at + step]
+                if len(self._head) == _HEAD_BYTES:
+                    self._frame(bytes(self._head))
+                    self._head.clear()
+            at += step
+
+    def _frame(self, head: bytes) -> None:
+        size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+        stream = int.from_bytes(head[5:], "big") & 0x7FFF_FFFF
+        self._skip = size
+        if kind == _DATA:
+            if flags & _PADDED:
+                raise RequestError("a request is padded")
+            self._is_first = size > 0 and stream not in self._sizes
+            if size:
+                self._add(stream, size)
+        if kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END):
+            ended = self._sizes.pop(stream, None)
+            if ended is not None:
+                self._total -= ended + _STREAM_BYTES
+
+    def _add(self, stream: int, size: int) -> None:
+        if stream not in self._sizes:
+            self._sizes[stream] = 0
+            self._total += _STREAM_BYTES
+        self._sizes[stream] += size
+        self._total += size
+        if self._sizes[stream] > FLIGHT_REQUEST_BYTES_MAX:
+            raise RequestError(f"a request is larger than {FLIGHT_REQUEST_BYTES_MAX} bytes")
+        if self._total > FLIGHT_REQUESTS_BYTES_MAX:
+            raise RequestError(f"its requests are larger than {FLIGHT_REQUESTS_BYTES_MAX} bytes")
