@@ -109,7 +109,7 @@ async def revoke_on_topics(request: Request, broker: BrokerOf, rights: RightsOf)
     return done()
 
 
-@router.get(_OF_TOPIC, needs=namespace(N.GET_PERMISSION))
+@router.get(_OF_TOPIC, needs=tenant_admin)
 async def get_of_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """What each role may do on a topic: that of its namespace, and its own."""
     await _check_there(broker, topic)
@@ -117,7 +117,7 @@ async def get_of_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(grants.granted_on_topic(namespace.policies, str(topic.base)))
 
 
-@router.post(_OF_TOPIC + "/{role}", needs=namespace(N.GRANT_PERMISSION))
+@router.post(_OF_TOPIC + "/{role}", needs=tenant_admin)
 async def grant_on_topic(
     topic: AnyTopicOf, role: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -126,7 +126,7 @@ async def grant_on_topic(
     return done()
 
 
-@router.delete(_OF_TOPIC + "/{role}", needs=namespace(N.REVOKE_PERMISSION))
+@router.delete(_OF_TOPIC + "/{role}", needs=tenant_admin)
 async def revoke_on_topic(topic: AnyTopicOf, role: str, broker: BrokerOf) -> Response:
     """Take what a role may do on a topic; 412 if it has nothing there."""
     await _check_there(broker, topic)
