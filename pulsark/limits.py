@@ -201,6 +201,47 @@ COMPLAINT_SECONDS = 60.0
 
 FAILED_LOGINS_DELAYED_MAX = 256
 """Failures over HTTP and Flight that wait at a time; beyond, they are answered at once."""
+TOKEN_ID_CHARS_MAX = 128
+"""Longest ``jti`` by which a token is named."""
+
+AUDIT_EVENTS_MAX = 10_000
+"""Events of the audit that wait to be written; denials take half of the room at most."""
+
+AUDIT_EVENTS_AT_ONCE = 100
+"""So many are on their way to storage at the same time."""
+
+AUDIT_SUM_SECONDS = 10.0
+"""Equal denials within this time are one event and a number."""
+
+AUDIT_SUMMED_MAX = 1000
+"""Kinds of denials that are told apart in that time."""
+
+AUDIT_SUMMED_OF_HOST_MAX = 100
+"""Kinds of denials of one address that are told apart; its others are counted together."""
+
+AUDIT_SUMMED_HOSTS_MAX = 1000
+"""Addresses whose denials are counted; those of all others are counted together."""
+
+AUDIT_TEXT_CHARS_MAX = 512
+"""Longest text of a client in an event of the audit."""
+
+AUDIT_BODY_BYTES_MAX = 4096
+"""Most that an event of the audit shows of what was set."""
+
+AUDIT_RETRY_SECONDS = 1.0
+"""The audit topic is tried again after this time, and each time after twice as long."""
+
+AUDIT_RETRY_SECONDS_MAX = 30.0
+"""At most after this time."""
+
+AUDIT_CLOSE_SECONDS = 5.0
+"""A broker that stops waits so long at most until its audit is written."""
+
+AUDIT_HEAD_SEARCH_MAX = 100
+"""So many entries are read from the end of the audit topic to find the last record."""
+
+AUDIT_LOGGED_SECONDS = 86_400.0
+"""The digest of the last record goes to the log so often."""
 
 EXPIRY_LOOKED_AT_SECONDS = 3600.0
 """When credentials expire is compared with the wall clock so often at least: it may be set."""

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pulsark.admin.server import AdminServer
     from pulsark.config.settings import Settings
     from pulsark.dispatch.spark.flight_listener import FlightListener
+    from pulsark.security.audit.audit import Audit
     from pulsark.security.tls import ServerTls
 
 log = logging.getLogger(__name__)
@@ -130,6 +132,7 @@ class Standalone:
                 clock=broker.clock,
                 logins=broker.logins,
                 authorization=broker.authorization,
+                audit=broker.audit,
             ),
         )
         if not is_private(settings.bindAddress) and not asks_for_login(settings):
@@ -149,7 +152,7 @@ class Standalone:
                     "set the one for TLS",
                     " and ".join(ports),
                 )
-        urls = await self._open_ports(server, admin, flight)
+        urls = await self._open_ports(server, admin, flight, broker.audit)
         broker.sealing.rounds.load = LoopLoad(broker.clock, time.thread_time)
         broker.sealing.repairs.adopts = self._adopt
         broker.loop_stalls = stalls = LoopStalls(broker.clock, broker.run_queue)
@@ -164,7 +167,7 @@ class Standalone:
         return {"pid": str(os.getpid()), **urls.as_json(), "version": __version__}
 
     async def _open_ports(
-        self, server: Server, admin: AdminServer, flight: FlightListener
+        self, server: Server, admin: AdminServer, flight: FlightListener, audit: Audit | None
     ) -> ServiceUrls:
         """Take the ports that the settings name; HTTP and Flight answer from now on."""
         settings, name = self._settings, self._settings.advertisedAddress
@@ -186,6 +189,8 @@ class Standalone:
         )
         if any(port is not None for _, _, port, _ in over_tls):
             tls = self._tls()
+            if audit is not None:
+                tls.told = partial(audit.broker, "reload")
             for key, scheme, port, listen_tls in over_tls:
                 if port is not None:
                     context = tls.context(*_SPOKEN.get(key, ()))

@@ -106,10 +106,14 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.include_router(segments.plans)
     app.include_router(unsupported.switched_off)
     served: ASGIApp = app
+    if broker.audit is not None:
+        from pulsark.admin.http.audit import AuditGate
+
+        served = AuditGate(app, broker.audit, broker.runtime)
     if broker.logins is not None:
         from pulsark.admin.http.login import LoginGate
 
-        served = LoginGate(app, broker.logins, broker.settings)
+        served = LoginGate(served, broker.logins, broker.settings)
     return RawPaths(served, broker.clock, Gate(broker.settings), _request_rate(broker))
 
 

@@ -12,7 +12,7 @@ PULSAR_AUTHORIZATION = "org.apache.pulsar.broker.authorization.PulsarAuthorizati
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationSettings(AuthenticationSettings):
-    """That part of ``Settings``, and what it needs."""
+    """That part of ``Settings``, and what it needs; with the audit of both."""
 
     authorizationEnabled: bool = setting(
         False, "", "Clients may do only what their role was granted; needs authenticationEnabled"
@@ -29,4 +29,11 @@ class AuthorizationSettings(AuthenticationSettings):
     superUserRoles: tuple[str, ...] = setting((), "", "Roles that may do everything")
     proxyRoles: tuple[str, ...] = setting(
         (), "", "Roles of proxies, which say for whom they ask; both need the right"
+    )
+    auditEnabled: bool | None = setting(
+        None,
+        "",
+        "Changes, denials and failed logins are noted in the topic "
+        "persistent://pulsar/system/audit; empty: where authenticationEnabled is on",
+        own=True,
     )

@@ -47,13 +47,13 @@ class Key:
         """The value that a text means. Raises ``ConfigError`` naming the key and the cure.
 
         An empty text is the default, as in Pulsar's files, but for texts and lists, where it
-        is the empty value unless the default is not empty, and for ports, where it is none.
+        is the empty value unless the default is not empty, and where none is a value.
         """
         text = text.strip()
         if not text:
             return None if self.may_be_none else self.default
         match self.type:
-            case "bool":
+            case "bool" | "bool | None":
                 if text.lower() in (_TRUE, _FALSE):
                     return text.lower() == _TRUE
             case "int" | "int | None":
@@ -87,7 +87,7 @@ class Key:
 
     def allowed(self) -> str:
         """The allowed values in words."""
-        if self.type == "bool":
+        if self.type.startswith("bool"):
             return "true or false"
         if self.spec.choices:
             words = ", ".join(self.spec.choices)

@@ -63,10 +63,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.audit.writer import AuditWriter
     from pulsark.dispatch.loop.stalls import LoopStalls
     from pulsark.dispatch.scalable.scalable_topics import ScalableTopics
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
+    from pulsark.security.audit.audit import Audit
     from pulsark.security.authorization import AuthorizationProvider
     from pulsark.security.logins import Logins
     from pulsark.storage.ledger.manager import LedgerManager
@@ -160,6 +162,33 @@ class Broker:
         self.chores = Chores()
         self.scalable: ScalableTopics | None = None
         """For clients of Pulsar 5; made for the first of them."""
+        self.audit: Audit | None = None
+        """Notes who did what; ``None`` where nobody asks for that."""
+        self._audit_writer: AuditWriter | None = None
+        wanted = settings.auditEnabled
+        if settings.authenticationEnabled if wanted is None else wanted:
+            self._make_audit()
+
+    def _make_audit(self) -> None:
+        from pulsark.dispatch.audit.publisher import AuditPublisher  # for those who need it
+        from pulsark.dispatch.audit.writer import AuditWriter
+        from pulsark.security.audit.audit import Audit
+
+        name = self.settings.advertisedAddress
+        self.audit = Audit(self.clock, self.settings.clusterName, name)
+        publisher = AuditPublisher(
+            self.settings,
+            self.clock,
+            self.resources,
+            self.catalog,
+            self.creation,
+            self.topics,
+            self.schemas,
+            name,
+        )
+        self._audit_writer = AuditWriter(self.audit, publisher, self.clock)
+        if self.logins is not None:
+            self.logins.tell(self.audit)
 
     def _make_topics(self) -> None:
         """The parts that know topics, from those that look them up to those that delete them."""
@@ -221,6 +250,8 @@ class Broker:
         self.policy_updates.start()
         self.sealing.start()
         self.chores.start(self._all_chores())
+        if self._audit_writer is not None:
+            self._audit_writer.start()
 
     def _all_chores(self) -> list[Chore]:
         settings = self.settings
@@ -288,6 +319,8 @@ class Broker:
         for connection in list(self.connections):
             connection.close()
         await self.chores.close()
+        if self._audit_writer is not None:
+            await self._audit_writer.close()
         await self.non_persistent.close_all()
         await self.sealing.close()
         await self.topics.close()

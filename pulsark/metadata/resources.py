@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from pulsark.runtime import Runtime
 
 SYSTEM_TENANT = "pulsar"
+"""The broker's own; of people only super users have rights there."""
 SYSTEM_NAMESPACE = f"{SYSTEM_TENANT}/system"
+AUDIT_TOPIC = f"persistent://{SYSTEM_NAMESPACE}/audit"
+"""Who did what. Only the broker publishes to it."""
 PUBLIC_TENANT = "public"
 
 KEEP_EVERYTHING: Mapping[str, Any] = {

@@ -9,6 +9,8 @@ What it may do is decided in ``decisions``, a pure function: ``operations`` says
 needs, ``facts`` what there is to know of settings, tenants and namespaces, ``known_facts`` keeps
 that in memory, and ``grants`` changes the permissions of roles in a namespace's policies.
 
+``audit`` is a room of its own: what is noted of who did what. ``token_ids`` names tokens there.
+
 Nothing here knows a socket: the ports take credentials and answer. Failed credentials never make
 anybody anonymous. Libraries of cryptography are imported only when a provider needs them, so a
 broker without authentication does not load them.

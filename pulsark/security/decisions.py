@@ -2,7 +2,9 @@
 
 The rules in order, and the first that says yes wins: super users may do everything, the
 administrators of a tenant everything in it, and others what was granted to them. Nothing else is
-allowed. A request through a proxy needs the right of both roles, each by itself.
+allowed. What is in the system's tenant is for super users only, and not even they publish to the
+topic of the audit, or terminate it. A request through a proxy needs the right of both roles, each
+by itself.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from pulsark.metadata.resources import AUDIT_TOPIC, SYSTEM_TENANT
 from pulsark.security.operations import Right, TopicOperation
 
 if TYPE_CHECKING:
@@ -64,6 +67,8 @@ class Rule(Enum):
     PROXY = "proxy"
     """A proxy must name somebody else, and nobody but a proxy may."""
     NO_TENANT = "no_tenant"
+    SYSTEM = "system"
+    """This is the broker's own."""
     NONE = "none"
 
 
@@ -89,7 +94,10 @@ _NOT_LISTED = Decision(False, Rule.SUBSCRIPTION_LIST)
 _NOT_PREFIXED = Decision(False, Rule.PREFIX)
 _NO_PROXY = Decision(False, Rule.PROXY)
 _NO_TENANT = Decision(False, Rule.NO_TENANT)
+_SYSTEM = Decision(False, Rule.SYSTEM)
 _NONE = Decision(False, Rule.NONE)
+_ONLY_THE_BROKER = (TopicOperation.PRODUCE, TopicOperation.TERMINATE)
+"""What nobody else does to the topic of the audit."""
 
 
 def decide(
@@ -100,6 +108,8 @@ def decide(
         return _OPEN
     if principal is None or not principal.role:
         return _NONE
+    if target.topic == AUDIT_TOPIC and operation in _ONLY_THE_BROKER:
+        return _SYSTEM
     roles = roles_of(principal, facts.rules.proxies)
     if roles is None:
         return _NO_PROXY
@@ -135,6 +145,8 @@ def _decide(role: str, operation: Operation, target: Target, facts: Facts) -> De
         return _LOGIN
     if right is _NEEDS_SUPER_USER:
         return _NONE
+    if target.tenant == SYSTEM_TENANT:
+        return _SYSTEM
     if facts.admins is None:
         return _NO_TENANT
     if role in facts.admins:

@@ -39,6 +39,7 @@ class Kept(Generic[T]):
         self._parse = parse
         self._path = path_of(location)
         self._stamp = self._look()
+        self._told: Callable[[str], None] = lambda setting: None
         data = _inline(setting, location) if self._path is None else self._read(self._path)
         self._value = parse(data)
 
@@ -56,7 +57,12 @@ class Kept(Generic[T]):
                 log.warning("what was read before stays in use: %s", error)
             else:
                 log.info("%s: read again", self._setting)
+                self._told(self._setting)
         return self._value
+
+    def tell(self, told: Callable[[str], None]) -> None:
+        """Have somebody know when it is read again: by the name of the setting."""
+        self._told = told
 
     def _look(self) -> Stamp | None:
         if self._path is None:

@@ -11,15 +11,17 @@ import binascii
 import dataclasses
 from base64 import b64decode
 from collections import Counter
+from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pulsark.security.complaints import Complaints
 from pulsark.security.expiries import Expiries
 from pulsark.security.failures import Failures
-from pulsark.security.principal import Principal
+from pulsark.security.principal import Origin, Principal
 from pulsark.security.provider import Credentials, LoginError
 from pulsark.security.providers import first_of, providers_of
+from pulsark.security.token_ids import digest_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -31,6 +33,21 @@ if TYPE_CHECKING:
 
 _NOBODY = Principal("")
 _NO_METHOD = (None, "", "none")
+
+
+class LoginAudit(Protocol):
+    """What is told who was let in or not, where somebody wants to know."""
+
+    def login_failed(self, origin: Origin, reason: str, method: str, token_id: str) -> None:
+        """Somebody is not let in."""
+
+    def login_noted(
+        self, origin: Origin, operation: str, detail: str, principal: Principal | None = None
+    ) -> None:
+        """What else there is to say of a login."""
+
+    def broker(self, operation: str, detail: str = "") -> None:
+        """What the broker itself did."""
 
 
 class Logins:
@@ -51,10 +68,28 @@ class Logins:
         """Of tokens that let somebody in."""
         self.delayed = 0
         """Failures that wait for being told."""
+        self._audit: LoginAudit | None = None
         self.successes: Counter[tuple[str, str]] = Counter()
         """By the name of the provider and the method."""
         self.failures: Counter[tuple[str, str, str]] = Counter()
         """By the name of the provider, the method and the reason."""
+
+    def tell(self, audit: LoginAudit) -> None:
+        """Have an audit know of what happens here; ``kept`` are keys that are read again."""
+        self._audit = audit
+        for provider in self._providers:
+            for kept in getattr(provider, "kept", ()):
+                kept.tell(partial(audit.broker, "reload"))
+
+    def refused(self, origin: Origin, error: LoginError) -> None:
+        """A port refuses somebody."""
+        if self._audit is not None:
+            self._audit.login_failed(origin, error.reason, error.method, error.token_id)
+
+    def noted(self, origin: Origin, operation: str, detail: str, principal: Principal) -> None:
+        """A port has something to say of somebody who is in."""
+        if self._audit is not None:
+            self._audit.login_noted(origin, operation, detail, principal)
 
     def of_client(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
         """Who a client of the binary protocol is. Raises ``LoginError``, also when awaited."""
@@ -129,6 +164,8 @@ class Logins:
             raise self._failed([], "none", LoginError("method", "no provider has this method"))
         self.successes["anonymous", "none"] += 1
         found = Principal(self._anonymous, None, "none", None, credentials.address)
+        if credentials.data:  # only the binary protocol knows ways that nobody here has
+            self.noted(Origin("binary", credentials.address), "anonymous", "method", found)
         return _with_name(found, credentials)
 
     def _ask(
@@ -137,7 +174,7 @@ class Logins:
         try:
             found = first_of(providers, credentials)
         except LoginError as error:
-            raise self._failed(providers, credentials.method, error) from None
+            raise self._failed(providers, credentials.method, error, credentials.data) from None
         if isawaitable(found):
             return self._when_found(providers, credentials, found)
         return self._succeeded(providers, credentials, found)
@@ -151,7 +188,7 @@ class Logins:
         try:
             found = await waited
         except LoginError as error:
-            raise self._failed(providers, credentials.method, error) from None
+            raise self._failed(providers, credentials.method, error, credentials.data) from None
         return self._succeeded(providers, credentials, found)
 
     def _succeeded(
@@ -162,11 +199,16 @@ class Logins:
             self.expiries.add(found.expires_ms - self._clock.now_ms())
         return _with_name(found, credentials)
 
-    def _failed(self, providers: Sequence[Provider], method: str, error: LoginError) -> LoginError:
+    def _failed(
+        self, providers: Sequence[Provider], method: str, error: LoginError, data: bytes = b""
+    ) -> LoginError:
         name = providers[0].name if providers else "none"
-        known = method if providers else "none"
-        self.failures[name, known, error.reason] += 1
+        if providers:
+            error.method = method
+        self.failures[name, error.method, error.reason] += 1
         self._complaints.note(error.reason, self._clock.monotonic())
+        if method == "token" and data.count(b".") == 2:
+            error.token_id = digest_id(data)
         return error
 
 

@@ -136,6 +136,7 @@ class OpenIdProvider:
                 settings.openIDJwksFile,
                 lambda data: keys_of("openIDJwksFile", data),
             )
+        self.kept = () if self._file is None else (self._file,)
         self._rules = Rules(
             settings.openIDRoleClaim,
             "aud",

@@ -105,6 +105,7 @@ class PasswordProvider:
         self._users = Kept(
             "basicAuthConf", settings.basicAuthConf, lambda data: users_of("basicAuthConf", data)
         )
+        self.kept = (self._users,)
         self._runtime = runtime
         self._worker = FairWorker(runtime, "passwords", LOGINS_WAITING_MAX)
         self._remembered = Remembered()

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Origin(NamedTuple):
+    """Where something came from."""
+
+    via: str
+    """``rest``, ``binary``, ``flight``, or ``broker`` itself."""
+    address: str = ""
+    """Host and port, or the host alone."""
+    client_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +31,5 @@ class Principal:
     """Where it comes from: host and port."""
     cn: str | None = None
     """The name in its verified client certificate, also where that was not the login."""
+    token_id: str | None = field(default=None, compare=False)
+    """By what an audit names the token: its ``jti``, or the begin of its digest."""

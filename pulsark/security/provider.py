@@ -41,6 +41,10 @@ class LoginError(PulsarkError):
         """
         super().__init__(text)
         self.reason = reason
+        self.method = "none"
+        """By which way, if it is known."""
+        self.token_id = ""
+        """By what to name the token, if it was one."""
 
 
 class Provider(Protocol):

@@ -9,6 +9,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING
 
 from pulsark.limits import FAILED_LOGINS_DELAYED_MAX
+from pulsark.security.principal import Origin
 from pulsark.security.provider import Credentials, LoginError, checked_role
 
 if TYPE_CHECKING:
@@ -27,13 +28,20 @@ REFUSED = "Authentication required"
 
 
 async def log_in(
-    logins: Logins, headers: Headers, host: str, port: int = 0, certificate: bytes | None = None
+    logins: Logins,
+    headers: Headers,
+    host: str,
+    port: int = 0,
+    certificate: bytes | None = None,
+    *,
+    via: str = "rest",
 ) -> Principal:
     """Who sends a request. Raises ``LoginError``, after a while where too many fail."""
     try:
         return await _log_in(logins, headers, host, port, certificate)
     except LoginError as error:
         delay = logins.delay_s(host)
+        logins.refused(Origin(via, f"{host}:{port}" if port else host), error)
         level = logging.DEBUG if delay else logging.INFO
         log.log(level, "a request from %s: login failed: %s", host, error)
         if delay and logins.delayed < FAILED_LOGINS_DELAYED_MAX:

@@ -17,7 +17,7 @@ from pulsark.errors import ConfigError
 from pulsark.security.keys import Stamp, is_open_to_all, stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pulsark.config.settings import Settings
 
@@ -96,6 +96,8 @@ class ServerTls:
     rules: TlsRules
     at_each_handshake: bool = False
     """Look at the files before each handshake, not only when ``look_again`` is called."""
+    told: Callable[[str], None] = lambda paths: None
+    """Called when the files are used anew."""
     _newest: dict[Alpn, ssl.SSLContext] = field(default_factory=dict)
     _stamp: Stamps = ()
 
@@ -133,7 +135,9 @@ class ServerTls:
             log.error("TLS goes on with the certificate that it has: %s", error)
             return False
         self._newest |= made
-        log.info("TLS uses the files anew: %s", ", ".join(path for _, path in self.rules.files))
+        paths = ", ".join(path for _, path in self.rules.files)
+        log.info("TLS uses the files anew: %s", paths)
+        self.told(paths)
         return True
 
 

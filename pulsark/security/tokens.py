@@ -23,6 +23,7 @@ from pulsark.limits import TOKEN_HEADER_CHARS_MAX
 from pulsark.security.keys import Kept
 from pulsark.security.principal import Principal
 from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
+from pulsark.security.token_ids import token_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,12 +116,12 @@ class TokenProvider:
 
     def __init__(self, settings: Settings, runtime: Runtime) -> None:
         self._clock = runtime.clock
-        self._keys = keys_of(settings)
+        self.kept = keys_of(settings)
         self._rules = rules_of(settings)
 
     def log_in(self, credentials: Credentials) -> Principal:
         """Who the token is for."""
-        keys = [kept.value for kept in self._keys]
+        keys = [kept.value for kept in self.kept]
         return principal_of(credentials, keys, self._rules, self._clock.now_ms())
 
 
@@ -172,7 +173,10 @@ def principal_of(
     role = claims.get(rules.role_claim)
     if isinstance(role, list):
         role = role[0] if role else None
-    return Principal(checked_role(role), None, "token", expires_ms, credentials.address)
+    named = token_id(token, claims)
+    return Principal(
+        checked_role(role), None, "token", expires_ms, credentials.address, token_id=named
+    )
 
 
 def header_of(token: bytes) -> dict[str, Any]:

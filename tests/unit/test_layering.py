@@ -20,6 +20,7 @@ ROOMS = (
     "metadata",
     "security",
     "rates",
+    "security.audit",
     # Storage, from one disk to a topic's table.
     "storage.proto",
     "storage",
@@ -42,6 +43,7 @@ ROOMS = (
     "dispatch.subscription",
     "dispatch.topic",
     "dispatch.topics",
+    "dispatch.audit",
     "dispatch.scalable",
     "dispatch.tables",
     "dispatch.upkeep",

@@ -41,6 +41,8 @@ from pulsark.wire.topic_name import PERSISTENT, TopicName
 Path = Mapping[str, str]
 Asked = tuple[Operation, Target]
 READ, WRITE = False, True
+NOTE = "note"
+"""Where a request's state has who wants to hear of decisions."""
 ALLOWED = Decision(True, Rule.OPEN)
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -49,9 +51,16 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 class Rights:
     """What the client of one request may do."""
 
-    def __init__(self, provider: AuthorizationProvider | None, principal: Principal | None) -> None:
+    def __init__(
+        self,
+        provider: AuthorizationProvider | None,
+        principal: Principal | None,
+        note: Callable[[Operation, Target, Decision], None] | None = None,
+    ) -> None:
+        """``note`` hears of each decision, where there is an audit."""
         self._provider = provider
         self._principal = principal
+        self._note = note
 
     @property
     def owner(self) -> str | None:
@@ -63,6 +72,8 @@ class Rights:
     async def check(self, operation: Operation, target: Target) -> None:
         """401, 403 or 404 unless it may do this."""
         decision = await self._decision(operation, target)
+        if self._note is not None:
+            self._note(operation, target, decision)
         if not decision.granted:
             raise fail(*refusal(self._principal, operation, target, decision.rule))
 
@@ -97,7 +108,9 @@ class Rights:
 
 async def _rights(request: Request) -> Rights:
     broker: Broker = request.app.state.broker
-    return Rights(broker.authorization, getattr(request.state, "principal", None))
+    state = request.state
+    principal, note = getattr(state, "principal", None), getattr(state, NOTE, None)
+    return Rights(broker.authorization, principal, note)
 
 
 RightsOf = Annotated[Rights, Depends(_rights)]

@@ -7,7 +7,7 @@ called ``_total``: that is how Pulsar has it. Series exist for topics that are l
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import StreamingResponse
 
@@ -25,6 +25,9 @@ from pulsark.limits import METRICS_PER_TURN_MAX
 from pulsark.security.expiries import Expiries
 from pulsark.security.logins import Logins
 from pulsark.wire.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsark.security.audit.audit import Audit
 
 router = Guarded(tags=["metrics"])
 
@@ -248,6 +251,8 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
         yield "pulsark_table_changed_by_others", labels, 1
     if broker.logins is not None:
         yield from _logins(broker.logins)
+    if broker.audit is not None:
+        yield from _audit(broker.audit)
     yield "pulsar_version_info", (("version", __version__), ("commit", "")), 1
 
 
@@ -260,6 +265,13 @@ def _logins(logins: Logins) -> Iterator[Sample]:
         yield "pulsar_authentication_failures_total", why, count
         if reason == "expired":
             yield "pulsar_expired_token_total", (("provider_name", provider),), count
+
+
+def _audit(audit: Audit) -> Iterator[Sample]:
+    """What is noted of who did what, and what is lost of that."""
+    yield "pulsark_audit_events_total", (), audit.written
+    yield "pulsark_audit_dropped_total", (), audit.waiting.dropped
+    yield "pulsark_audit_waiting", (), len(audit.waiting)
 
 
 def _stalls(stalls: LoopStalls, cluster: str) -> str:

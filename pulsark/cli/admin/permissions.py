@@ -36,6 +36,7 @@ _REASONS = {
     "prefix": "the subscription's name would have to begin with the role",
     "proxy": "it is a proxy, which has to say for whom it asks",
     "no_tenant": "the tenant does not exist",
+    "system": "this is the broker's own",
     "none": "nothing grants it",
 }
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.login import Login
-    from pulsark.security.principal import Principal
+    from pulsark.security.principal import Origin, Principal
 
     Handler = Callable[["Connection", pb.BaseCommand], None]
     Handlers = Mapping[int, Handler]
@@ -93,6 +93,13 @@ class Connection(asyncio.BufferedProtocol):
         return None if self.login is None else self.login.principal
 
     @property
+    def origin(self) -> Origin:
+        """Where the client is, for an audit."""
+        from pulsark.security.principal import Origin  # where there is an audit
+
+        return Origin("binary", self.address.lstrip("/"), self.handshake.client_version)
+
+    @property
     def certificate(self) -> bytes | None:
         """The client's certificate in DER, if it came with one that was verified."""
         return verified_certificate(self._transport)
@@ -109,6 +116,8 @@ class Connection(asyncio.BufferedProtocol):
         refused = self.broker.connections.add(self)
         if refused is not None:
             log.warning("%s: connection refused: %s", self.address, refused)
+            if self.broker.audit is not None:
+                self.broker.audit.denied(self.origin, None, "connect", refused)
             error = ClientError(ServerError.NotAllowedError, refused)
             self.output.send(notices.request_error(notices.NO_REQUEST, error))
             self.close()

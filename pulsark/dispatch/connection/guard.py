@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pulsark.dispatch.connection.connection import Connection, Handler, Handlers
     from pulsark.dispatch.connection.needs import Asked, Needs
     from pulsark.security.authorization import AuthorizationProvider
+    from pulsark.security.decisions import Decision, Target
+    from pulsark.security.operations import Operation
 
 Command = pb.BaseCommand
 
@@ -56,6 +58,7 @@ class Guard:
                 self._wait(function, needs, asked, connection, command)
                 return
             if not decision.granted:
+                _note(connection, command, operation, target, decision)
                 _refuse(needs, connection, command, _denial(needs, command, decision.rule))
                 return
         function(connection, command)
@@ -89,11 +92,29 @@ class Guard:
                 principal = connection.principal
                 decision = await self._provider.decision(principal, operation, target)
                 if not decision.granted:
+                    _note(connection, command, operation, target, decision)
                     raise _denial(needs, command, decision.rule)
         except PulsarkError as error:
             _refuse(needs, connection, command, error)
             return
         function(connection, command)
+
+
+def _note(
+    connection: Connection,
+    command: Command,
+    operation: Operation,
+    target: Target,
+    decision: Decision,
+) -> None:
+    """Have the audit know of a denial, if there is one."""
+    audit = connection.broker.audit
+    if audit is not None:
+        from pulsark.security.audit.events import Call, Judged  # where there is an audit
+
+        call = Call(Command.Type.Name(command.type), str(request_of(command).request_id))
+        judged = Judged(operation, target, decision)
+        audit.call(connection.origin, connection.principal, call, judged)
 
 
 def _refuse(needs: Needs, connection: Connection, command: Command, error: PulsarkError) -> None:

@@ -148,6 +148,7 @@ class Login:
         refusal = self._roles_refusal(found, connect)
         if refusal:
             log.info("%s: %s", connection.address, refusal)
+            self._logins.noted(connection.origin, "login", "roles", found)
             self._tell(ClientError(ServerError.AuthorizationError, refusal))
             return
         self.principal = found
@@ -173,6 +174,7 @@ class Login:
     def _refuse(self, error: LoginError) -> None:
         connection = self._connection
         delay = self._logins.delay_s(connection.host)
+        self._logins.refused(connection.origin, error)
         log.log(
             logging.DEBUG if delay else logging.INFO,
             "%s: login by %.20r failed: %s",
@@ -199,8 +201,11 @@ class Login:
         connection.output.send(notices.auth_challenge(self._method, version))
 
     def _expired(self) -> None:
-        log.info("%s: its credentials have expired, closing", self._connection.address)
-        self._connection.close()
+        connection = self._connection
+        log.info("%s: its credentials have expired, closing", connection.address)
+        if self.principal is not None:
+            self._logins.noted(connection.origin, "expiry", "expired", self.principal)
+        connection.close()
 
     async def _refreshed_later(self, waited: Awaitable[Principal]) -> None:
         try:
@@ -217,8 +222,10 @@ class Login:
     def _refreshed(self, found: Principal) -> None:
         before = self.principal
         if before is None or found.role != before.role:
-            log.info("%s: credentials for another role, closing", self._connection.address)
-            self._connection.close()
+            connection = self._connection
+            log.info("%s: credentials for another role, closing", connection.address)
+            self._logins.noted(connection.origin, "refresh", "role", found)
+            connection.close()
             return
         expires_ms = _earlier(found.expires_ms, self._original_ends_ms)
         self.principal = replace(before, expires_ms=expires_ms)

@@ -12,6 +12,7 @@ from pulsark.dispatch.model.producer import Producer
 from pulsark.dispatch.model.producer_access import AccessMode
 from pulsark.dispatch.policies.schemas import from_wire
 from pulsark.dispatch.producer.topic_producers import check_encryption
+from pulsark.dispatch.topics.topic_names import check_clients_may_publish
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PRODUCER_NAME_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
@@ -45,6 +46,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
             ServerError.NotAllowedError,
             f"The producer name is longer than {PRODUCER_NAME_CHARS_MAX} characters",
         )
+    check_clients_may_publish(name)
     metadata = client_metadata("Producer", request.metadata)
     topic = await connection.broker.creation.topic_for_clients(name)
     topic.check_writable()

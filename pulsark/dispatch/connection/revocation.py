@@ -106,6 +106,12 @@ class Revocation:
             decision = await self._provider.decision(connection.principal, operation, target)
         if not decision.granted and not connection.is_closed:
             log.info("%s: %s is granted no more: %s", connection.address, operation, target)
+            audit = self._broker.audit
+            if audit is not None:
+                from pulsark.security.audit.events import Call, Judged  # where there is an audit
+
+                judged = Judged(operation, target, decision)
+                audit.call(connection.origin, connection.principal, Call("REVOKED"), judged)
             take()
 
 

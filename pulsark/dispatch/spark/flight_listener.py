@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pulsark.dispatch.spark.flight_server import EntryFlightServer
+    from pulsark.security.audit.audit import Audit
     from pulsark.security.authorization import AuthorizationProvider
     from pulsark.security.logins import Logins
     from pulsark.wire.position import Position
@@ -86,6 +87,7 @@ class FlightListener:
         clock: Clock | None = None,
         logins: Logins | None = None,
         authorization: AuthorizationProvider | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """``most`` connections at a time, ``most_of_host`` (0: as many) of one address.
 
@@ -94,6 +96,7 @@ class FlightListener:
         """
         self._logins = logins
         self._authorization = authorization
+        self._audit = audit
         self._source = source
         self._now = (clock or SystemClock()).monotonic
         self._listeners: list[socket.socket] = []
@@ -233,7 +236,12 @@ class FlightListener:
                 server = self._server
                 if server is None:
                     server = EntryFlightServer(
-                        self._source, loop, self._logins, self._authorization, self._relays
+                        self._source,
+                        loop,
+                        self._logins,
+                        self._authorization,
+                        self._relays,
+                        self._audit,
                     )
                     with self._lock:
                         if self._closing.is_set():

@@ -66,6 +66,7 @@ class FlightLogins:
                 relay.host,
                 relay.port,
                 relay.certificate,
+                via="flight",
             ),
             self._loop,
         )

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from pulsark.errors import ClientError, ServerError
 from pulsark.security.decisions import Target
 from pulsark.security.operations import TopicOperation
+from pulsark.security.principal import Origin
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
+    from pulsark.security.audit.audit import Audit
     from pulsark.security.authorization import AuthorizationProvider
+    from pulsark.security.decisions import Decision
     from pulsark.security.logins import Logins
     from pulsark.security.principal import Principal
 
@@ -21,8 +24,14 @@ if TYPE_CHECKING:
 class FlightRights:
     """What decides. On the event loop."""
 
-    def __init__(self, logins: Logins | None, provider: AuthorizationProvider | None) -> None:
+    def __init__(
+        self,
+        logins: Logins | None,
+        provider: AuthorizationProvider | None,
+        audit: Audit | None = None,
+    ) -> None:
         self._logins = logins
+        self._audit = audit
         self._provider = provider
 
     async def check(self, principal: Principal | None, topic: str) -> None:
@@ -42,4 +51,13 @@ class FlightRights:
         if decision is None:
             decision = await provider.decision(principal, TopicOperation.CONSUME, target)
         if not decision.granted:
+            self._note(principal, target, decision)
             raise ClientError(ServerError.AuthorizationError, "Client is not authorized to consume")
+
+    def _note(self, principal: Principal | None, target: Target, decision: Decision) -> None:
+        if self._audit is not None:
+            from pulsark.security.audit.events import Call, Judged  # where there is an audit
+
+            origin = Origin("flight", "" if principal is None else principal.address)
+            judged = Judged(TopicOperation.CONSUME, target, decision)
+            self._audit.call(origin, principal, Call("do_get"), judged)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.spark.flight_listener import FlightSource
     from pulsark.dispatch.spark.flight_relay import Relays
+    from pulsark.security.audit.audit import Audit
     from pulsark.security.authorization import AuthorizationProvider
     from pulsark.security.logins import Logins
     from pulsark.security.principal import Principal
@@ -130,6 +131,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         logins: Logins | None = None,
         authorization: AuthorizationProvider | None = None,
         relays: Relays | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """With ``logins`` each call has to bring credentials, and ``authorization`` decides.
 
@@ -155,7 +157,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self.closing = threading.Event()
         self._source = source
         self._loop = loop
-        self._rights = FlightRights(logins, authorization)
+        self._rights = FlightRights(logins, authorization, audit)
         self._callers = None
         if logins is not None and relays is not None:
             self._callers = FlightLogins(logins, loop, relays)

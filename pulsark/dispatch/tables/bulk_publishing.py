@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.topics.topic_names import check_clients_may_publish
 from pulsark.errors import ClientError, CorruptEntryError, ServerError
 from pulsark.schemas.columns import BINARY, ColumnType
 
@@ -154,6 +155,7 @@ class BulkPublishing:
         return [await self._topics.load(name, create=partitions > 0) for name in names]
 
     async def _check_writable(self, topic: Topic) -> None:
+        check_clients_may_publish(topic.name)
         topic.check_writable()
         topic.backlog.check_admission()
 

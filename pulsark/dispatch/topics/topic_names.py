@@ -1,17 +1,29 @@
-"""Lists of full names of topics."""
+"""Full names of topics: which are special, and lists of them."""
 
 from __future__ import annotations
 
 from heapq import merge
 from itertools import chain, pairwise
+from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
+from pulsark.errors import ClientError, ServerError
 from pulsark.limits import TOPIC_NAMES_PER_TURN
+from pulsark.metadata.resources import AUDIT_TOPIC
+
+if TYPE_CHECKING:
+    from pulsark.wire.topic_name import TopicName
 
 
 def is_system(topic: str) -> bool:
     """Whether a full name is one of the system's own topics, which clients are not shown."""
     return topic.rpartition("/")[2].startswith("__")
+
+
+def check_clients_may_publish(name: TopicName) -> None:
+    """Raise ``ClientError`` if only the broker publishes to a topic, whoever has which right."""
+    if str(name) == AUDIT_TOPIC:
+        raise ClientError(ServerError.AuthorizationError, f"Only the broker publishes to {name}")
 
 
 async def in_order(names: list[str], *, include_system: bool) -> list[str]:

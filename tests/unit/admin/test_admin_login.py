@@ -163,7 +163,7 @@ def test_many_failures_wait(closed: AdminApi, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(asyncio, "sleep", sleep)
     for _ in range(12):
         assert closed.get(TENANTS, authorization="Bearer x").status == 401
-    assert waited == [1.0, 1.0]
+    assert [seconds for seconds in waited if seconds] == [1.0, 1.0]
 
 
 def test_credentials_are_in_no_log(closed: AdminApi, caplog: pytest.LogCaptureFixture) -> None:

@@ -45,6 +45,7 @@ FACTS = Facts(RULES, frozenset({"boss"}), Grants(POLICIES))
 CLICKS = Target.of_topic(TopicName.parse("persistent://acme/web/clicks"))
 SECOND = Target.of_topic(TopicName.parse("persistent://acme/web/clicks-partition-1"))
 VIEWS = Target.of_topic(TopicName.parse("persistent://acme/web/views"))
+AUDIT = Target.of_topic(TopicName.parse("persistent://pulsar/system/audit"))
 WEB = Target.of_namespace("acme/web")
 NO_TOPIC = Target("acme")
 
@@ -76,6 +77,13 @@ TABLE = [
     ("boss", TenantOperation.UPDATE_TENANT, NO_TOPIC, "not none"),
     ("boss", TenantOperation.LIST_TENANTS, NO_TOPIC, "not none"),
     ("boss", GeneralOperation.SUPER_USER, NO_TOPIC, "not none"),
+    ("root", T.CONSUME, AUDIT, "superuser"),
+    ("root", T.PRODUCE, AUDIT, "not system"),
+    ("root", T.TERMINATE, AUDIT, "not system"),
+    ("boss", T.CONSUME, AUDIT, "not system"),
+    ("boss", N.DELETE_TOPIC, Target.of_namespace("pulsar/system"), "not system"),
+    ("boss", TenantOperation.DELETE_NAMESPACE, Target("pulsar"), "not system"),
+    ("reader", T.CONSUME, AUDIT, "not system"),
     ("writer", T.PRODUCE, CLICKS, "namespace_grant"),
     ("writer", T.PRODUCE, VIEWS, "namespace_grant"),
     ("writer", T.LOOKUP, VIEWS, "namespace_grant"),
@@ -193,7 +201,7 @@ def test_everybody_who_logged_in_finds_the_coordinators_of_transactions() -> Non
     partition = Target.of_topic(TopicName.parse(f"{COORDINATORS}-partition-3"))
     for target in (coordinators, partition):
         assert rule("stranger", T.LOOKUP, target) == (True, "login")
-        assert rule("stranger", T.CONSUME, target) == (False, "none")
+        assert rule("stranger", T.CONSUME, target) == (False, "system")
         assert rule(None, T.LOOKUP, target) == (False, "none")
 
 

@@ -1,0 +1,153 @@
+"""The one place where HTTP is audited: around all routes, when it is known how a request ended.
+
+Noted is what changes something, whatever comes of it, and every denial. Requests that read, and
+those about messages (to publish, to acknowledge), are noted only when they are denied. Each
+response names its request, as the audit does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pulsark.admin.http.guard import NOTE, of_path
+from pulsark.admin.http.requests import name_part
+from pulsark.errors import PulsarkError
+from pulsark.limits import AUDIT_BODY_BYTES_MAX
+from pulsark.runtime import Runtime
+from pulsark.security.audit.audit import DENIED, Audit
+from pulsark.security.audit.events import Call, Judged, is_change, shows_body
+from pulsark.security.decisions import Decision, Target
+from pulsark.security.operations import GeneralOperation, Operation
+from pulsark.security.principal import Origin, Principal
+
+REQUEST_ID = b"x-request-id"
+_NO_PARAMETERS = ("domain", "tenant", "namespace", "topic", "content")
+"""The first are what the event is about; the last is a value, which may be secret."""
+_WORK = "/table/work/{ident}"
+"""To erase and to repair: the body says which."""
+_SAFE = ("GET", "HEAD")
+
+
+class AuditGate:
+    """Lets all requests through, and tells the audit what is worth it."""
+
+    def __init__(self, app: ASGIApp, audit: Audit, runtime: Runtime) -> None:
+        self._app = app
+        self._audit = audit
+        self._runtime = runtime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        seen = _Seen(scope, f"{self._runtime.rng.getrandbits(64):016x}")
+        began = self._runtime.clock.monotonic()
+
+        async def receive_noting() -> Message:
+            message = await receive()
+            seen.received(message)
+            return message
+
+        async def send_noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                seen.status = message["status"]
+                headers = [*message.get("headers", ()), (REQUEST_ID, seen.request_id.encode())]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        changes = scope["method"] not in _SAFE
+        try:
+            await self._app(seen.scope, receive_noting if changes else receive, send_noting)
+        finally:
+            if seen.is_worth_noting():
+                took_ms = int((self._runtime.clock.monotonic() - began) * 1000)
+                self._audit.call(*seen.told(took_ms))
+
+
+class _Seen:
+    """What is seen of one request."""
+
+    def __init__(self, scope: Scope, request_id: str) -> None:
+        self.request_id = request_id
+        self.status = 500
+        """Until a response begins: what fails before is answered so."""
+        self.scope: Scope = {**scope, "state": {**scope.get("state", {}), NOTE: self.note}}
+        """What the application gets; it leaves the route there."""
+        self._judged: Judged | None = None
+        self._body = b""
+
+    def note(self, operation: Operation, target: Target, decision: Decision) -> None:
+        """Hear of a decision. The first says what the request is about, unless one is a denial.
+
+        That somebody has to log in says nothing.
+        """
+        known = self._judged
+        if (
+            known is None
+            or not decision.granted
+            or (known.operation is GeneralOperation.LOGIN and known.decision.granted)
+        ):
+            self._judged = Judged(operation, target, decision)
+
+    def received(self, message: Message) -> None:
+        """Keep the begin of the body; one byte more says that it is not all of it."""
+        room = AUDIT_BODY_BYTES_MAX + 1 - len(self._body)
+        if room > 0:
+            self._body += message.get("body", b"")[:room]
+
+    def is_worth_noting(self) -> bool:
+        """Whether it was denied, or was to change something."""
+        judged = self._judged
+        if self.status in DENIED or (judged is not None and not judged.decision.granted):
+            return True
+        changes = self.scope["method"] not in _SAFE
+        return changes and judged is not None and is_change(judged.operation)
+
+    def told(self, took_ms: int) -> tuple[Origin, Principal | None, Call, Judged | None]:
+        """What the audit is told."""
+        scope = self.scope
+        host, port = scope.get("client") or ("", 0)
+        route = getattr(scope.get("route"), "path", "")
+        method: str = scope["method"]
+        agent = next((v for k, v in scope["headers"] if k == b"user-agent"), b"")
+        call = Call(
+            f"{method} {route}".rstrip(),
+            self.request_id,
+            method,
+            route,
+            self.status,
+            took_ms,
+            _parameters(scope.get("path_params", {})),
+            self._shown_body(),
+        )
+        origin = Origin("rest", f"{host}:{port}" if port else host, agent.decode("latin-1"))
+        judged = self._judged
+        if judged is not None and not judged.target.namespace:
+            found = _target(scope.get("path_params", {}))
+            judged = judged._replace(target=found if any(found) else judged.target)
+        return origin, scope["state"].get("principal"), call, judged
+
+    def _shown_body(self) -> str:
+        judged = self._judged
+        if judged is None or self.status >= 300:
+            return ""
+        route = getattr(self.scope.get("route"), "path", "")
+        if not shows_body(judged.operation) and not route.endswith(_WORK):
+            return ""
+        text = self._body[:AUDIT_BODY_BYTES_MAX].decode("utf-8", "replace")
+        return text if len(self._body) <= AUDIT_BODY_BYTES_MAX else f"{text}..."
+
+
+def _parameters(found: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in found.items() if key not in _NO_PARAMETERS}
+
+
+def _target(path: Mapping[str, str]) -> Target:
+    """What a path names, where the right is one on a tenant, or on nothing."""
+    try:
+        if "namespace" in path:
+            return of_path(path)
+        return Target(name_part("tenant", path["tenant"])) if "tenant" in path else Target()
+    except (HTTPException, PulsarkError):  # that it is no name was answered already
+        return Target()

@@ -1,0 +1,211 @@
+"""What the audit hears of HTTP: every change, every denial, and nothing of what only reads."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from passlib.hash import apr_md5_crypt
+
+from pulsark.security.audit.definition import TOPIC
+from tests.support.admin_api import NAMESPACE, AdminApi, Answer
+from tests.support.logging_in import SECRET, inline, token
+
+CANARY = "CANARY"
+ON: dict[str, Any] = {
+    "authenticationEnabled": True,
+    "authenticationProviders": ("token", "basic"),
+    "tokenSecretKey": inline(SECRET),
+    "basicAuthConf": inline(b"admin:" + apr_md5_crypt.hash("123456").encode()),
+}
+SHOP = "/admin/v2/namespaces/cafe/shop"
+RETENTION = "/admin/v2/namespaces/public/default/retention"
+
+
+class Audited(AdminApi):
+    """With an audit, whose events a test takes before they are written."""
+
+    def as_role(self, role: str, method: str, target: str, body: Any = None) -> Answer:
+        bearer = f"Bearer {token({'sub': role, 'jti': 'id-1'}).decode()}"
+        return self.call(method, target, body, headers={"authorization": bearer})
+
+    def events(self) -> list[dict[str, Any]]:
+        assert self.broker.audit is not None
+        return [each.event for each in self.broker.audit.waiting.take(1000)]
+
+
+def serving(**settings: Any) -> Iterator[Audited]:
+    found = Audited(**{**ON, **settings})
+    writer = found.broker._audit_writer
+    assert writer is not None
+    assert writer._task is not None
+    writer._task.cancel()
+    found.events()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def locked() -> Iterator[Audited]:
+    yield from serving(authorizationEnabled=True, superUserRoles=("root",))
+
+
+@pytest.fixture
+def unauthorized() -> Iterator[Audited]:
+    yield from serving()
+
+
+def test_a_change_is_noted_with_its_route_and_its_end(locked: Audited) -> None:
+    body = {"adminRoles": ["chef"], "allowedClusters": ["standalone"]}
+    answer = locked.as_role("root", "PUT", "/admin/v2/tenants/cafe", body)
+    assert answer.status == 204
+    [event] = locked.events()
+    assert event["operation"] == "PUT /admin/v2/tenants/{tenant}"
+    assert event["http"] == {
+        "method": "PUT",
+        "route": "/admin/v2/tenants/{tenant}",
+        "status": 204,
+    }
+    assert event["resource"] == {"type": "tenant", "tenant": "cafe", "name": "cafe"}
+    assert event["authz"] == {
+        "operation": "tenant CREATE_TENANT",
+        "rule": "superuser",
+        "granted": True,
+    }
+    assert event["actor"] == {"role": "root", "method": "token", "token_id": "id-1"}
+    assert event["src_endpoint"] == {"ip": "127.0.0.1", "port": 1}
+    assert event["request_id"] == answer.headers["x-request-id"]
+    assert json.loads(event["after"]) == body
+    assert (event["via"], event["status_id"], event["activity_id"]) == ("rest", 1, 1)
+
+
+def test_changes_of_permissions_say_whose_and_which(locked: Audited) -> None:
+    locked.as_role("root", "PUT", "/admin/v2/tenants/cafe", {"allowedClusters": ["standalone"]})
+    locked.as_role("root", "PUT", SHOP)
+    locked.events()
+    grant = f"{SHOP}/permissions/kitchen"
+    assert locked.as_role("root", "POST", grant, ["produce"]).status < 300
+    assert locked.as_role("root", "DELETE", grant).status < 300
+    granted, revoked = locked.events()
+    assert granted["parameters"] == revoked["parameters"] == {"role": "kitchen"}
+    assert granted["after"] == '["produce"]'
+    assert granted["authz"]["operation"] == "namespace GRANT_PERMISSION"
+    assert granted["resource"]["name"] == "cafe/shop"
+    assert revoked["activity_id"] == 4
+
+
+def test_a_denial_is_noted_of_reads_too(locked: Audited) -> None:
+    assert locked.as_role("kitchen", "GET", "/admin/v2/tenants").status == 401
+    assert locked.as_role("kitchen", "DELETE", SHOP).status == 404
+    assert locked.as_role("kitchen", "DELETE", "/admin/v2/namespaces/public/default").status == 401
+    listed, absent, deleted = locked.events()
+    assert (listed["operation"], listed["status_id"]) == ("GET /admin/v2/tenants", 2)
+    assert listed["authz"]["granted"] is False
+    assert absent["authz"]["rule"] == "no_tenant"
+    assert deleted["resource"]["name"] == "public/default"
+
+
+def test_what_only_reads_is_not_noted(locked: Audited) -> None:
+    for target in ("/admin/v2/tenants", f"{NAMESPACE}", "/admin/v2/nothing", "/metrics"):
+        locked.as_role("root", "GET", target)
+        locked.as_role("root", "HEAD", target)
+    locked.as_role("root", "PUT", "/admin/v2/nothing")
+    locked.as_role("root", "POST", "/admin/v2/spark-plans", {"topics": []})
+    assert locked.events() == []
+
+
+def test_a_change_that_fails_is_noted(locked: Audited) -> None:
+    assert locked.as_role("root", "DELETE", "/admin/v2/tenants/nobody").status == 404
+    assert locked.as_role("root", "POST", RETENTION, ["wrong"]).status == 400
+    absent, invalid = locked.events()
+    assert (absent["status_id"], absent["http"]["status"]) == (2, 404)
+    assert (invalid["http"]["status"], "after" in invalid) == (400, False)
+    assert invalid["authz"]["operation"] == "namespace policy RETENTION WRITE"
+
+
+def test_without_authorization_changes_are_noted(unauthorized: Audited) -> None:
+    """Also those whose names are in the body."""
+    path = "/admin/v2/namespaces/grantPermissionsOnTopics"
+    topics = [{"topic": "persistent://public/default/t", "role": "r", "actions": ["produce"]}]
+    assert unauthorized.as_role("anybody", "PUT", f"{NAMESPACE}/t").status == 204
+    assert unauthorized.as_role("anybody", "POST", path, topics).status < 300
+    made, granted = unauthorized.events()
+    assert granted["authz"] == {
+        "operation": "general ADMINISTER_TENANT",
+        "rule": "open",
+        "granted": True,
+    }
+    assert json.loads(granted["after"]) == topics
+    assert made["authz"]["operation"] == "namespace CREATE_TOPIC"
+
+
+def test_an_erasure_is_noted(locked: Audited) -> None:
+    locked.publish("persistent://public/default/t", b"x")
+    target = f"{NAMESPACE}/t/table/work/job-1"
+    body = {"do": "erase", "ids": [[0, [[0, None]]]]}
+    assert locked.as_role("root", "PUT", target, body).status == 200
+    while locked.as_role("root", "GET", target).json["status"] == "RUNNING":
+        pass
+    [event] = locked.events()
+    assert event["operation"].endswith("/{topic}/table/work/{ident}")
+    assert event["resource"]["name"] == "persistent://public/default/t"
+    assert event["parameters"]["ident"] == "job-1"
+    assert json.loads(event["after"]) == body
+
+
+def test_failed_logins_are_noted_without_what_was_shown(locked: Audited) -> None:
+    basic = base64.b64encode(f"admin:{CANARY}".encode()).decode()
+    forged = token({"sub": CANARY}, key=bytes(32)).decode()
+    for header in (
+        f"Basic {basic}",
+        f"Bearer {forged}",
+        f"Bearer {CANARY}",
+        CANARY,
+        f"Basic {CANARY}",
+    ):
+        assert locked.get("/admin/v2/tenants", authorization=header).status == 401
+    assert locked.get("/admin/v2/tenants").status == 401
+    found = locked.events()
+    assert {event["operation"] for event in found} == {"login"}
+    reasons = {event["status_detail"] for event in found}
+    assert {"password", "signature", "malformed", "method"} <= reasons
+    text = json.dumps(found)
+    for secret in (CANARY, basic, forged, forged.rpartition(".")[2]):
+        assert secret not in text
+
+
+def test_only_super_users_have_to_do_with_the_topic(locked: Audited) -> None:
+    system = "/admin/v2/persistent/pulsar/system"
+    audit = f"{system}/audit"
+    tenant = {"adminRoles": ["chief"], "allowedClusters": ["standalone"]}
+    assert locked.as_role("root", "POST", "/admin/v2/tenants/pulsar", tenant).status == 204
+    grant = "/admin/v2/namespaces/pulsar/system/permissions/kitchen"
+    assert locked.as_role("root", "POST", grant, ["produce", "consume"]).status == 204
+    for role in ("chief", "kitchen"):
+        for method, path in (
+            ("GET", f"{audit}/stats"),
+            ("GET", system),
+            ("DELETE", audit),
+            ("PUT", f"{audit}/unload"),
+            ("DELETE", f"{audit}/truncate"),
+            ("POST", f"{audit}/retention"),
+            ("PUT", f"{audit}/subscription/s"),
+            ("GET", f"{audit}/subscription/s/position/1"),
+            ("DELETE", "/admin/v2/namespaces/pulsar/system"),
+            ("POST", "/admin/v2/namespaces/pulsar/system/retention"),
+        ):
+            assert locked.as_role(role, method, path).status in (401, 403), (role, path)
+    assert locked.as_role("root", "POST", f"{audit}/terminate").status == 401
+
+
+def test_the_topic_is_there_with_its_policies() -> None:
+    api = AdminApi(auditEnabled=True)
+    try:
+        api.topic(str(TOPIC))
+        got = api.get("/admin/v2/persistent/pulsar/system/audit/retention").json
+        assert got == {"retentionTimeInMinutes": 43200, "retentionSizeInMB": -1}
+    finally:
+        api.close()
