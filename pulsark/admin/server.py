@@ -144,6 +144,7 @@ class _FirstRequest(asyncio.Protocol):
         if _END_OF_HEAD in self._received:
             # What follows stays in the socket until uvicorn reads it.
             self._transport.pause_reading()
+            self._wait_no_more()
             self.hand_over_if_complete()
         elif len(self._received) > HTTP_HEAD_BYTES_MAX:
             self._transport.write(_TOO_LARGE)
@@ -172,6 +173,9 @@ class _FirstRequest(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._server.forget(self)
+        self._wait_no_more()
+
+    def _wait_no_more(self) -> None:
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None

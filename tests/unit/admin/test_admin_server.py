@@ -204,6 +204,27 @@ def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     on_port(check)
 
 
+def test_a_request_that_came_in_time_waits_for_a_slow_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "HTTP_HEAD_TIMEOUT_SECONDS", 0.01)
+    load = server_module.run_in_worker
+
+    async def slowly(worker: Any, job: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await load(worker, job)
+
+    monkeypatch.setattr(server_module, "run_in_worker", slowly)
+
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        writer.write(GET)
+        assert (await response(reader))[0] == 200
+        writer.close()
+
+    on_port(check)
+
+
 def test_too_many_connections_are_refused() -> None:
     async def check(port: int, server: AdminServer) -> None:
         first = await connect(port)
