@@ -19,7 +19,7 @@ from tests.support.standalone import Standalone
 
 SECRET = bytes(range(32))
 SUPER_USER = "root"
-CLOSED_PORTS_TLS = ("brokerServicePortTls", "webServicePortTls", "flightServicePortTls")
+PORTS_TLS = ("brokerServicePortTls", "webServicePortTls", "flightServicePortTls")
 
 
 def token(role: str) -> str:
@@ -51,7 +51,7 @@ class Secured(Standalone):
             "tlsCertificateFilePath": certificate,
             "tlsKeyFilePath": key,
             "tlsTrustCertsFilePath": self.trust_path,
-            **dict.fromkeys(CLOSED_PORTS_TLS, 0),
+            **dict.fromkeys(PORTS_TLS, 0),
         }
         words = [f"--set={name}={value}" for name, value in settings.items()]
         super().__init__(folder / "data", *words, *args, env=env)
