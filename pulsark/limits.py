@@ -169,6 +169,9 @@ FLIGHT_IDLE_SECONDS = 60.0
 KEY_FILE_BYTES_MAX = 1 << 20
 """Largest file of a key, of users or of an issuer's keys."""
 
+TOKEN_BYTES_MAX = 64 * 1024
+"""Longest token: it is verified on the event loop, and a connected client's frames are large."""
+
 TOKEN_HEADER_CHARS_MAX = 8 * 1024
 """Longest header of a token, as it is sent."""
 

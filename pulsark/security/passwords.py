@@ -132,7 +132,7 @@ class PasswordProvider:
     ) -> Principal:
         hashed = users.get(principal.role)
         # Of somebody who is not there, another's hash is tried, which takes as long.
-        tried = hashed if hashed is not None else next(iter(users.values()), None)
+        tried = hashed if hashed is not None else self._remembered.another(principal.role, users)
         if tried is None:
             raise _wrong()
         host = principal.address.rpartition(":")[0]
@@ -164,6 +164,16 @@ class Remembered:
         mark = self._mark(data, hashed)
         self._until.pop(mark, None)
         self._until[mark] = now + PASSWORDS_REMEMBERED_SECONDS
+
+    def another(self, role: str, users: Mapping[str, str]) -> str | None:
+        """The hash of some user, always the same one for a name; ``None`` if there are none.
+
+        Where hashes of several kinds are in the file, time would tell otherwise who is there.
+        """
+        if not users:
+            return None
+        number = int.from_bytes(hmac.digest(self._key, role.encode(), hashlib.sha256))
+        return list(users.values())[number % len(users)]
 
     def _mark(self, data: bytes, hashed: str) -> bytes:
         return hmac.digest(self._key, hashed.encode() + b"\0" + data, hashlib.sha256)

@@ -19,7 +19,7 @@ from jwt.api_jws import PyJWS
 from jwt.exceptions import PyJWTError
 
 from pulsark.errors import ConfigError
-from pulsark.limits import TOKEN_HEADER_CHARS_MAX
+from pulsark.limits import TOKEN_BYTES_MAX, TOKEN_HEADER_CHARS_MAX
 from pulsark.security.keys import Kept
 from pulsark.security.principal import Principal
 from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
@@ -181,7 +181,7 @@ def principal_of(
 
 def header_of(token: bytes) -> dict[str, Any]:
     """The header of a token in compact form, which nobody has verified. Raises ``LoginError``."""
-    found = _COMPACT.fullmatch(token)
+    found = _COMPACT.fullmatch(token) if len(token) <= TOKEN_BYTES_MAX else None
     if found is None or len(found[1]) > TOKEN_HEADER_CHARS_MAX:
         raise LoginError("malformed", "this is no token: three parts of base64url are one")
     try:

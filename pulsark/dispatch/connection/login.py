@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_METHOD_CHARS_MAX = 64
+"""So much is kept of the name of a way to log in; no way that is known has a longer one."""
+
 FAILED = "Failed to authenticate"
 NO_LOGIN = ClientError(ServerError.AuthenticationError, FAILED)
 _WEBSOCKET_PROXY = "__websocket_dummy_original_principle"
@@ -60,7 +63,7 @@ class Login:
         """The client wants to connect."""
         connection = self._connection
         shown = of_connect(connect, connection.address.lstrip("/"), connection.certificate)
-        self._method = shown.method
+        self._method = shown.method[:_METHOD_CHARS_MAX]
         try:
             found = self._logins.of_client(shown)
             if self._has_to_ask(connect) or isawaitable(found):

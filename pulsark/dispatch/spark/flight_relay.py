@@ -123,7 +123,7 @@ class Relay:
         try:
             self._requests.take(data)
         except RequestError as error:
-            log.warning("flight: %s is cut: %s", self.host, error)
+            log.info("flight: %s is cut: %s", self.host, error)
             raise
 
     def cut(self) -> None:

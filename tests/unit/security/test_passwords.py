@@ -103,6 +103,13 @@ def test_of_a_user_who_is_not_there_as_much_is_hashed(monkeypatch: pytest.Monkey
     assert [hashed for _, hashed in tried] == [HASHES["apr1"]] * 3
 
 
+def test_those_who_are_not_there_take_the_times_of_all_kinds_of_hashes() -> None:
+    users, remembered = {f"u{n}": f"hash {n}" for n in range(3)}, Remembered()
+    tried = {name: remembered.another(name, users) for name in map(str, range(100))}
+    assert set(tried.values()) == set(users.values())
+    assert all(remembered.another(name, users) == hashed for name, hashed in tried.items())
+
+
 def test_a_password_that_was_right_is_not_hashed_again_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

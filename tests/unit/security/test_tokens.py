@@ -18,6 +18,7 @@ from jwt.exceptions import InvalidSignatureError
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
+from pulsark.limits import TOKEN_BYTES_MAX
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError
 from pulsark.security.tokens import TokenProvider
@@ -98,49 +99,49 @@ SIGNED = token()
 HEAD, BODY, SIGNATURE = SIGNED.split(b".")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"..",
-        part({"alg": "none"}) + b"." + BODY + b".",
-        *(part({"alg": alg}) + b"." + BODY + b"." + SIGNATURE for alg in ("none", "nOnE", 5, None)),
-        part({"typ": "JWT"}) + b"." + BODY + b"." + SIGNATURE,
-        HEAD + b"." + BODY + b".",
-        HEAD + b"." + BODY,
-        SIGNED + b"." + BODY,
-        SIGNED + b"." + BODY + b"." + BODY,  # the form of an encrypted token
-        json.dumps({"payload": "x", "signatures": []}).encode(),
-        SIGNED + b"=",
-        SIGNED + b"\n",
-        b" " + SIGNED,
-        SIGNED.replace(b".", b". "),
-        b"bearer " + SIGNED,
-        b"Bearer " + SIGNED,
-        b"\t" + SIGNED,
-        SIGNED[:-2] + b"\xff\xfe",
-        b"x" * 65536,
-        part(b"[" * 5000) + b"." + BODY + b"." + SIGNATURE,
-        part([]) + b"." + BODY + b"." + SIGNATURE,
-        token(kid="a" * 10_240),
-        part({"alg": "HS256", "kid": 7}) + b"." + BODY + b"." + SIGNATURE,
-        token(crit=["x"], x=1),
-        by_hand({"alg": "HS256", "b64": True}, {"sub": "a"}),
-        by_hand({"alg": "HS256", "b64": False, "crit": ["b64"]}, {"sub": "a"}),
-        HEAD + b"." + part({"sub": "admin"}) + b"." + SIGNATURE,
-        HEAD + b"." + BODY + b"." + bytes(reversed(SIGNATURE)),
-        token(key=os.urandom(32)),
-        *(
-            token(key=os.urandom(32), **{name: value})
-            for name, value in (
-                ("kid", "../../etc/passwd"),
-                ("kid", "a\0b"),
-                ("zip", "DEF"),
-            )
-        ),
-    ],
-    ids=kind_of,
-)
+FORGED: list[bytes] = [
+    b"",
+    b"..",
+    part({"alg": "none"}) + b"." + BODY + b".",
+    *(part({"alg": alg}) + b"." + BODY + b"." + SIGNATURE for alg in ("none", "nOnE", 5, None)),
+    part({"typ": "JWT"}) + b"." + BODY + b"." + SIGNATURE,
+    HEAD + b"." + BODY + b".",
+    HEAD + b"." + BODY,
+    SIGNED + b"." + BODY,
+    SIGNED + b"." + BODY + b"." + BODY,  # the form of an encrypted token
+    json.dumps({"payload": "x", "signatures": []}).encode(),
+    SIGNED + b"=",
+    SIGNED + b"\n",
+    b" " + SIGNED,
+    SIGNED.replace(b".", b". "),
+    b"bearer " + SIGNED,
+    b"Bearer " + SIGNED,
+    b"\t" + SIGNED,
+    SIGNED[:-2] + b"\xff\xfe",
+    b"x" * 65536,
+    part(b"[" * 5000) + b"." + BODY + b"." + SIGNATURE,
+    part([]) + b"." + BODY + b"." + SIGNATURE,
+    token(kid="a" * 10_240),
+    part({"alg": "HS256", "kid": 7}) + b"." + BODY + b"." + SIGNATURE,
+    token(crit=["x"], x=1),
+    by_hand({"alg": "HS256", "b64": True}, {"sub": "a"}),
+    by_hand({"alg": "HS256", "b64": False, "crit": ["b64"]}, {"sub": "a"}),
+    HEAD + b"." + part({"sub": "admin"}) + b"." + SIGNATURE,
+    HEAD + b"." + BODY + b"." + bytes(reversed(SIGNATURE)),
+    token(key=os.urandom(32)),
+    *(
+        token(key=os.urandom(32), **{name: value})
+        for name, value in (
+            ("kid", "../../etc/passwd"),
+            ("kid", "a\0b"),
+            ("zip", "DEF"),
+        )
+    ),
+]
+"""What the key has not signed, or not by the rules."""
+
+
+@pytest.mark.parametrize("data", FORGED, ids=kind_of)
 def test_what_the_key_has_not_signed_by_the_rules_is_refused(data: bytes) -> None:
     assert reason(data) in ("malformed", "algorithm", "signature")
 
@@ -196,41 +197,42 @@ def test_signatures_on_a_curve_have_one_form(signature: bytes) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("payload", "why"),
-    [
-        (b"[]", "malformed"),
-        (b"null", "malformed"),
-        (b"x", "malformed"),
-        (b"\xff", "malformed"),
-        (b"[" * 50_000 + b"]" * 50_000, "malformed"),
-        (b'{"sub": "a", "x": NaN}', "malformed"),
-        (b'{"sub": "a", "exp": NaN}', "malformed"),
-        (b'{"sub": "a", "exp": Infinity}', "malformed"),
-        (b'{"sub": "a", "exp": 1' + b"0" * 400 + b"}", "claim"),
-        (b'{"sub": "a", "exp": 1' + b"0" * 5000 + b"}", "malformed"),
-        (b'{"sub": "a", "exp": 1e400}', "claim"),
-        (b'{"sub": "a", "exp": "1900000000"}', "claim"),
-        (b'{"sub": "a", "exp": true}', "claim"),
-        (b'{"sub": "a", "exp": null}', "claim"),
-        (b'{"sub": "a", "exp": -5}', "claim"),
-        (b'{"sub": "a", "exp": 10}', "expired"),
-        (b'{"sub": "a", "nbf": "x"}', "claim"),
-        (json.dumps({"sub": "a", "nbf": NOW + 1}).encode(), "not_yet"),
-        (json.dumps({"sub": "a", "exp": NOW}).encode(), "expired"),
-        (b"{}", "role"),
-        (b'{"sub": ""}', "role"),
-        (b'{"sub": "  "}', "role"),
-        (b'{"sub": []}', "role"),
-        (b'{"sub": [5, "a"]}', "role"),
-        (b'{"sub": 5}', "role"),
-        (b'{"sub": {}}', "role"),
-        (b'{"sub": "a\\u0000b"}', "role"),
-        (b'{"sub": "a\\u001bb"}', "role"),
-        (b'{"sub": "\\ud800"}', "role"),
-        (json.dumps({"sub": "a" * 257}).encode(), "role"),
-    ],
-)
+WRONG_CLAIMS: list[tuple[bytes, str]] = [
+    (b"[]", "malformed"),
+    (b"null", "malformed"),
+    (b"x", "malformed"),
+    (b"\xff", "malformed"),
+    (b"[" * 50_000 + b"]" * 50_000, "malformed"),
+    (b'{"sub": "a", "x": NaN}', "malformed"),
+    (b'{"sub": "a", "exp": NaN}', "malformed"),
+    (b'{"sub": "a", "exp": Infinity}', "malformed"),
+    (b'{"sub": "a", "exp": 1' + b"0" * 400 + b"}", "claim"),
+    (b'{"sub": "a", "exp": 1' + b"0" * 5000 + b"}", "malformed"),
+    (b'{"sub": "a", "exp": 1e400}', "claim"),
+    (b'{"sub": "a", "exp": "1900000000"}', "claim"),
+    (b'{"sub": "a", "exp": true}', "claim"),
+    (b'{"sub": "a", "exp": null}', "claim"),
+    (b'{"sub": "a", "exp": -5}', "claim"),
+    (b'{"sub": "a", "exp": 10}', "expired"),
+    (b'{"sub": "a", "nbf": "x"}', "claim"),
+    (json.dumps({"sub": "a", "nbf": NOW + 1}).encode(), "not_yet"),
+    (json.dumps({"sub": "a", "exp": NOW}).encode(), "expired"),
+    (b"{}", "role"),
+    (b'{"sub": ""}', "role"),
+    (b'{"sub": "  "}', "role"),
+    (b'{"sub": []}', "role"),
+    (b'{"sub": [5, "a"]}', "role"),
+    (b'{"sub": 5}', "role"),
+    (b'{"sub": {}}', "role"),
+    (b'{"sub": "a\\u0000b"}', "role"),
+    (b'{"sub": "a\\u001bb"}', "role"),
+    (b'{"sub": "\\ud800"}', "role"),
+    (json.dumps({"sub": "a" * 257}).encode(), "role"),
+]
+"""What is signed and still not taken, and why."""
+
+
+@pytest.mark.parametrize(("payload", "why"), WRONG_CLAIMS)
 def test_claims_that_are_refused(payload: bytes, why: str) -> None:
     assert reason(token(payload)) == why
 
@@ -310,6 +312,14 @@ def test_several_keys_are_good_at_a_time(tmp_path: Path) -> None:
     for key in (SECRET, SECRET[::-1]):
         assert log_in(token(key=key), tokenSecretKey=both).role == "orders"
     assert reason(token(key=os.urandom(32)), tokenSecretKey=both) == "signature"
+
+
+def test_a_very_long_token_is_not_even_looked_at() -> None:
+    def long(size: int) -> bytes:
+        return token({"sub": "a", "x": "x" * size})
+
+    assert log_in(long(TOKEN_BYTES_MAX // 2)).role == "a"
+    assert reason(long(TOKEN_BYTES_MAX)) == "malformed"
 
 
 def test_a_secret_wins_over_a_public_key() -> None:

@@ -153,6 +153,17 @@ async def test_old_clients_say_their_method_by_a_number(broker: BrokerInMemory) 
     assert client.connection.principal is not None
 
 
+@scenario(**ON, anonymousUserRole="nobody")
+async def test_a_client_without_a_login_keeps_no_memory(broker: BrokerInMemory) -> None:
+    client = new_client(broker, connect("m" * 30_000, b"d" * 30_000))
+    await client.take(Command.CONNECTED)
+    assert client.connection.login is not None
+    assert len(client.connection.login._method) <= 64
+    client.send(response(b"x", ""))
+    client.send(ping())
+    await client.take(Command.PONG)
+
+
 @scenario(**ON)
 async def test_nothing_comes_before_the_login(broker: BrokerInMemory) -> None:
     for command in (ping(), response(token())):
