@@ -73,7 +73,10 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.state.broker = broker
     app.state.stats = stats
     app.state.queries = QueryClaims(broker.clock)
+    audit = broker.audit
     app.state.works = Works()
+    if audit is not None:
+        app.state.works = Works(lambda ident, status: audit.broker("work", f"{ident}: {status}"))
     errors.install(app)
     for module in (
         clusters,
@@ -106,10 +109,10 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.include_router(segments.plans)
     app.include_router(unsupported.switched_off)
     served: ASGIApp = app
-    if broker.audit is not None:
+    if audit is not None:
         from pulsark.admin.http.audit import AuditGate
 
-        served = AuditGate(app, broker.audit, broker.runtime)
+        served = AuditGate(app, audit, broker.runtime)
     if broker.logins is not None:
         from pulsark.admin.http.login import LoginGate
 

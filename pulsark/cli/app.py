@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pulsark import __version__
+from pulsark.cli.admin.audit import audit
 from pulsark.cli.admin.ledgers import ledgers
 from pulsark.cli.admin.permissions import permissions
 from pulsark.cli.admin.policies import namespaces, policies
@@ -43,6 +44,7 @@ app.add_typer(tenants, name="tenants")
 app.add_typer(namespaces, name="namespaces")
 app.add_typer(policies, name="policies")
 app.add_typer(permissions, name="permissions")
+app.add_typer(audit, name="audit")
 jobs = typer.Typer(help="List jobs, and run one here.", no_args_is_help=True)
 app.add_typer(jobs, name="jobs")
 app.add_typer(ledgers, name="ledgers")

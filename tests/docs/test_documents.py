@@ -62,6 +62,7 @@ EXPECTED = {
         "does it take this login",
         "it was granted on the namespace",
         "Nothing is wide open.",
+        " 0 problems",
     ),
     "spark.md": (
         "key='table-7'",

@@ -13,12 +13,14 @@ from typing import Any
 import jwt
 import pulsar
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.standalone import Standalone
 
 SECRET = bytes(range(32))
 TOPIC = "persistent://acme/web/clicks"
 OTHER = "persistent://acme/web/views"
+AUDIT = "persistent://pulsar/system/audit"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
         "authenticationProviders": "token",
         "tokenSecretKey": f"file://{home / 'secret.key'}",
         "superUserRoles": "root",
+        "sealFreshnessSeconds": "1",
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     found = Standalone(home / "data", *words).start()
@@ -129,3 +132,71 @@ def test_why_a_role_may_or_may_not(standalone: Standalone) -> None:
         "writer may PRODUCE: it was granted on the topic. It needs produce.\n",
     )
     assert why("reader") == (1, "reader may not PRODUCE: nothing grants it. It needs produce.\n")
+
+
+@pytest.mark.feature("F91")
+def test_who_did_what_is_a_topic_and_a_table(standalone: Standalone, clients: Any) -> None:
+    """An event of each kind is found by a reader, by the command line and in the table."""
+    with pytest.raises(pulsar.AuthorizationError):
+        clients("stranger").create_producer(TOPIC)
+    assert call(standalone, "CANARY", "GET", "/tenants") == 401
+    request = urllib.request.Request(
+        f"{standalone.web_url}/admin/v2/tenants",
+        headers={"Authorization": "Bearer CANARY.CANARY.CANARY"},
+    )
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(request, timeout=60)
+
+    def audit(*words: str) -> str:
+        login = ("--auth-plugin", "token", "--auth-params", f"token:{token('root')}")
+        words = (*login, "audit", *words, "--service-url", standalone.service_url)
+        ended = subprocess.run(
+            [sys.executable, "-m", "pulsark", *words], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    events = [
+        json.loads(line)
+        for line in audit("show", "--since", "all", "--json", "-n", "1000").splitlines()
+    ]
+    denied = [e for e in events if not e.get("authz", {}).get("granted", True)]
+    assert {("stranger", "binary"), ("CANARY", "rest")} <= {
+        (e["actor"]["role"], e["via"]) for e in denied
+    }
+    granted = [e for e in events if e["operation"].endswith("/permissions/{role}")]
+    assert [(e["actor"]["role"], e["parameters"], e["after"]) for e in granted] == [
+        ("boss", {"role": "writer"}, '["produce"]'),
+        ("boss", {"role": "reader"}, '["consume"]'),
+    ]
+    failed = [e for e in events if e["operation"] == "login"]
+    assert {e["status_detail"] for e in failed} == {"malformed"}
+    assert "CANARY.CANARY" not in json.dumps(events)
+    assert " 0 problems" in audit("verify")
+
+    for role in ("boss", "stranger"):
+        with pytest.raises(pulsar.AuthorizationError):
+            clients(role).create_reader(AUDIT, pulsar.MessageId.earliest)
+    for role in ("boss", "root"):
+        with pytest.raises(pulsar.AuthorizationError):
+            clients(role).create_producer(AUDIT)
+
+    table = table_of(standalone, AUDIT)
+    values = table.to_pyarrow_table(columns=["value", "event_time"]).to_pylist()
+    in_table = {(row["value"]["seq"], row["value"]["operation"]) for row in values}
+    assert {(e["seq"], e["operation"]) for e in events} <= in_table
+    by_seq = {row["value"]["seq"]: row for row in values}
+    assert by_seq[denied[0]["seq"]]["value"]["authz"]["granted"] is False
+    assert by_seq[denied[0]["seq"]]["event_time"].timestamp() * 1000 == denied[0]["time"]
+
+
+def table_of(standalone: Standalone, topic: str) -> DeltaTable:
+    """A topic's table, once all that is stored now is in it."""
+    path = topic.replace("://", "/")
+    assert call(standalone, "root", "POST", f"/{path}/seal") < 300
+    request = urllib.request.Request(
+        f"{standalone.web_url}/admin/v2/{path}/table",
+        headers={"Authorization": f"Bearer {token('root')}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return DeltaTable(json.load(answer)["uri"])

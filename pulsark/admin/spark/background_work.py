@@ -38,8 +38,10 @@ class Work:
 class Works:
     """Those of one process. They end with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[str, str], None] = lambda ident, status: None) -> None:
+        """``told`` hears how each has ended."""
         self._known: OrderedDict[str, Work] = OrderedDict()
+        self._told = told
 
     def get(self, ident: str) -> Work | None:
         """A work that was begun, unless it is long ago."""
@@ -55,11 +57,15 @@ class Works:
         work = self._known.get(ident)
         if work is None:
             work = self._known[ident] = Work(progress=progress)
-            work.task = asyncio.get_running_loop().create_task(_run(work, do))
+            work.task = asyncio.get_running_loop().create_task(self._run(ident, work, do))
             done = [key for key, known in self._known.items() if known.status != "RUNNING"]
             for old in done[: max(0, len(self._known) - KEPT)]:
                 del self._known[old]
         return work
+
+    async def _run(self, ident: str, work: Work, do: Callable[[], Awaitable[Any]]) -> None:
+        await _run(work, do)
+        self._told(ident, work.status)
 
 
 async def _run(work: Work, do: Callable[[], Awaitable[Any]]) -> None:

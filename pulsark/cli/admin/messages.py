@@ -91,7 +91,7 @@ def message_id_text(message_id: Any) -> str:
 
 
 @contextmanager
-def _client(service_url: str, log: ClientLog) -> Iterator[tuple[Any, Any]]:
+def connected_client(service_url: str, log: ClientLog) -> Iterator[tuple[Any, Any]]:
     """The client library and a connected client; its errors become one line."""
     try:
         import pulsar
@@ -163,7 +163,7 @@ def run_produce(
         if messages
         else (line.rstrip("\n") for line in sys.stdin for _ in range(count))
     )
-    with _client(service_url, ClientLog()) as (pulsar, client):
+    with connected_client(service_url, ClientLog()) as (pulsar, client):
         producer = client.create_producer(
             topic, block_if_queue_full=True, batching_enabled=True, batching_max_publish_delay_ms=1
         )
@@ -214,7 +214,7 @@ def run_consume(
 ) -> None:
     """Print and acknowledge messages until ``number``, a pause of ``timeout_s`` or Ctrl-C."""
     log = ClientLog()
-    with _client(service_url, log) as (pulsar, client):
+    with connected_client(service_url, log) as (pulsar, client):
         consumer = client.subscribe(
             topic,
             subscription,
