@@ -392,7 +392,7 @@ def beside(work: Callable[..., None], *arguments: object) -> Iterator[None]:
         process.join()
 
 
-def _flood(port: int, kind: str, seconds: float, ready) -> None:  # type: ignore[no-untyped-def]
+def flooding(port: int, kind: str, seconds: float, ready) -> None:  # type: ignore[no-untyped-def]
     flood = Flood(port, kind)
     ready.set()
     flood.run(seconds)
@@ -401,7 +401,7 @@ def _flood(port: int, kind: str, seconds: float, ready) -> None:  # type: ignore
 def measure(port: int, kind: str, seconds: float) -> Waits:
     """How long others wait while a client floods with one kind of command."""
     pings = Pings(port)
-    with beside(_flood, port, kind, seconds + START_SECONDS):
+    with beside(flooding, port, kind, seconds + START_SECONDS):
         return pings.run(seconds)
 
 

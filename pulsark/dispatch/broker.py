@@ -32,6 +32,7 @@ from pulsark.dispatch.topics.consumer_admission import Subscribing
 from pulsark.dispatch.topics.creation import TopicCreation
 from pulsark.dispatch.topics.cursor_logs import CursorLogs
 from pulsark.dispatch.topics.deletion import TopicDeletion
+from pulsark.dispatch.topics.group_throttles import GroupThrottles
 from pulsark.dispatch.topics.inactivity import drop_unused
 from pulsark.dispatch.topics.loader import TopicLoader
 from pulsark.dispatch.topics.namespace_deletion import NamespaceDeletion
@@ -158,7 +159,8 @@ class Broker:
         self.publish_buffer = PublishBuffer(
             settings.maxMessagePublishBufferSizeInMB << 20, self.run_queue
         )
-        self.publish_rates = PublishRates(settings, self.clock)
+        self.group_throttles = GroupThrottles(self.clock, metadata, self.resources.resource_groups)
+        self.publish_rates = PublishRates(settings, self.clock, self.group_throttles)
         self.chores = Chores()
         self.scalable: ScalableTopics | None = None
         """For clients of Pulsar 5; made for the first of them."""
@@ -248,6 +250,7 @@ class Broker:
             self.authorization.start()
         self.policy_source.start()
         self.policy_updates.start()
+        await self.group_throttles.start()
         self.sealing.start()
         self.chores.start(self._all_chores())
         if self._audit_writer is not None:
@@ -310,6 +313,7 @@ class Broker:
         """Close connections and topics; what was acknowledged is on disk already."""
         self.topics.refuse_all()
         self.policy_updates.close()
+        self.group_throttles.close()
         self.policy_source.close()
         if self.authorization is not None:
             self.authorization.close()

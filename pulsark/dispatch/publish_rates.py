@@ -12,16 +12,18 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.topics.group_throttles import GroupThrottles
     from pulsark.runtime import Clock
 
 
 class PublishRates:
     """Finds what applies to a topic. A topic has a throttle from its first publish on."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, groups: GroupThrottles) -> None:
         self.held = 0
         """Connections that are not read because of a rate."""
         self._clock = clock
+        self._groups = groups
         rate = broker_publish_rate(settings)
         self._broker = Throttle(rate, clock) if rate.is_limit else None
 
@@ -32,5 +34,8 @@ class PublishRates:
             if topic.throttle is None:
                 topic.throttle = Throttle(rate, self._clock)
             yield topic.throttle
+        group = self._groups.of(topic.policies.resource_group)
+        if group is not None:
+            yield group
         if self._broker is not None:
             yield self._broker

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 CLUSTERS: Final = "/admin/clusters"
 POLICIES: Final = "/admin/policies"
 """Tenants are right below it, namespaces below their tenant."""
+RESOURCE_GROUPS: Final = "/admin/resource-groups"
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 TOPIC_POLICIES: Final = "/admin/topic-policies"
 """Topics that have policies of their own are below it; partitions share those of their topic."""
@@ -127,6 +128,16 @@ def policies_path(name: str) -> str:
 def policies_at(path: str) -> str:
     """The inverse: which tenant or namespace is at ``path``."""
     return path.removeprefix(f"{POLICIES}/")
+
+
+def resource_group_path(name: str) -> str:
+    """Where a resource group is."""
+    return f"{RESOURCE_GROUPS}/{name}"
+
+
+def resource_group_at(path: str) -> str:
+    """The inverse: which group is at ``path``."""
+    return path.removeprefix(f"{RESOURCE_GROUPS}/")
 
 
 def cursors_path(bundle: str) -> str:

@@ -17,6 +17,7 @@ from pulsark.metadata.records import (
     InvalidResourceError,
     Json,
 )
+from pulsark.metadata.resource_groups import ResourceGroups
 from pulsark.metadata.topic_resources import PartitionedTopics, TopicPolicyRecords
 from pulsark.wire.topic_name import check_name_part
 
@@ -142,6 +143,7 @@ class Resources:
         self.clusters = Clusters(store)
         self.tenants = Tenants(store)
         self.namespaces = Namespaces(store)
+        self.resource_groups = ResourceGroups(store)
         self.partitioned_topics = PartitionedTopics(store, runtime)
         self.topic_policies = TopicPolicyRecords(store)
 

@@ -34,9 +34,11 @@ from pulsark.admin.http.requests import (
 from pulsark.admin.http.streams import json_list, streamed
 from pulsark.admin.pulsar.policies import existing_namespace
 from pulsark.admin.pulsar.policy_table import document_of, policies_of
+from pulsark.admin.pulsar.resource_groups import check_group
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.metadata.namespaces import Namespace, check_boundaries, even_boundaries
+from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.operations import TenantOperation as Te
 
@@ -67,6 +69,8 @@ async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
     clusters = strings(given.get("replication_clusters"), "replication_clusters")
     await _check_allowed(broker, name, clusters)
     policies = policies_of(given, broker.settings.clusterName)
+    if RESOURCE_GROUP in policies:
+        await check_group(broker, policies[RESOURCE_GROUP])
     await broker.resources.namespaces.create(
         name,
         boundaries=_boundaries(given.get("bundles"), broker),

@@ -28,6 +28,7 @@ from pulsark.admin.http.requests import (
     empty,
     flag,
     json_body,
+    name_part,
     number,
     string_map,
     text,
@@ -45,10 +46,12 @@ from pulsark.admin.pulsar.policy_table import (
     Unset,
 )
 from pulsark.admin.pulsar.policy_values import backlog_quota, check_quotas_below_retention
+from pulsark.admin.pulsar.resource_groups import check_group
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.policies.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE, applied
 from pulsark.limits import TOPIC_PROPERTIES_MAX
 from pulsark.metadata.namespaces import Namespace
+from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.metadata.resources import initial_policies
 from pulsark.wire.topic_name import TopicName
 
@@ -199,7 +202,7 @@ async def remove_topic_policies(base: BaseOf, broker: BrokerOf) -> Response:
 
 def _answer(found: Any, place: PolicyPath) -> Response:
     if found is not None:
-        return value(found)
+        return text(found) if place.plain else value(found)
     if isinstance(place.unset, Unset):
         return empty() if place.unset is Unset.EMPTY else done()
     return value(place.unset)
@@ -219,7 +222,7 @@ async def _set(
         raise fail(400, f"The body must say what {place.name} is to be")
     checked = None if given is None else policy.check(given)
     if checked is not None:
-        _check_possible(policy, checked, broker)
+        await _check_possible(policy, checked, broker)
 
     def edit(policies: Json) -> None:
         before = policies.pop(policy.key, {})
@@ -233,12 +236,14 @@ async def _set(
     await change(edit)
 
 
-def _check_possible(policy: Policy, checked: Any, broker: Broker) -> None:
+async def _check_possible(policy: Policy, checked: Any, broker: Broker) -> None:
     """412 for what this broker cannot do: without enough bookies no ledger could be created."""
     if policy.key == "persistence":
         bookies = broker.ledgers.bookie_count
         if checked["bookkeeperAckQuorum"] > bookies:
             raise fail(412, f"bookkeeperAckQuorum is at most the number of bookies, {bookies}")
+    if policy.key == RESOURCE_GROUP:
+        await check_group(broker, checked)
     if policy.key == "max_message_size" and checked > broker.settings.maxMessageSize:
         raise fail(412, f"maxMessageSize is at most the broker's, {broker.settings.maxMessageSize}")
 
@@ -255,6 +260,20 @@ async def _remove(
             policies[policy.key] = initial[policy.key]
 
     await change(edit)
+
+
+@router.post(_NAMESPACE + "/resourcegroup/{group}", needs=namespace_policy("RESOURCEGROUP", WRITE))
+async def join_resource_group(name: NamespaceOf, group: str, broker: BrokerOf) -> Response:
+    """Put a namespace into a resource group, as Pulsar's clients do it."""
+    await existing_namespace(broker, name)
+    checked = name_part("resource group", group)
+    await check_group(broker, checked)
+
+    def edit(policies: Json) -> None:
+        policies[RESOURCE_GROUP] = checked
+
+    await of_namespace(broker, name)(edit)
+    return done()
 
 
 # -- properties one by one ---------------------------------------------------------------------

@@ -22,6 +22,7 @@ from pulsark.dispatch.policies.policies import (
     SEALING,
     TABLE_RETENTION,
 )
+from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.security import grants
 
 
@@ -44,6 +45,8 @@ class PolicyPath:
     """The value is in the query, under the policy's name, and not in the body."""
     empty_removes: bool = False
     """To write nothing is to remove it."""
+    plain: bool = False
+    """It is shown as a bare text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ POLICIES = (
         PolicyPath("publishRate"),
         PolicyPath("publishRate", unset=_NO_204),
     ),
+    Policy(RESOURCE_GROUP, values.resource_group, PolicyPath("resourcegroup", plain=True)),
     Policy("delayed_delivery_policies", values.delayed, *_both("delayedDelivery")),
     Policy("inactive_topic_policies", values.inactive, *_both("inactiveTopicPolicies")),
     Policy(
@@ -232,7 +236,7 @@ def _plain(*names: str) -> list[PolicyPath]:
 
 _RATES = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
 _NOT_BUILT_NAMESPACE = (
-    *_plain(*_RATES, "entryFilters", "resourcegroup"),
+    *_plain(*_RATES, "entryFilters"),
     PolicyPath("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
     PolicyPath("allowedClusters", removable=False, unset=[]),
     PolicyPath("antiAffinity", unset=_NO_204),
@@ -308,7 +312,6 @@ _NOT_BUILT_KEYS = frozenset(
             - {BACKLOG_QUOTAS, grants.AUTH_POLICIES, *BY_CLUSTER.values()}
         ),
         "schema_auto_update_compatibility_strategy",
-        "resource_group_name",
         "dispatcherPauseOnAckStatePersistentEnabled",
         "entryFilters",
         "antiAffinityGroup",

@@ -29,7 +29,7 @@ from pulsark.limits import (
     TOPIC_PROPERTIES_MAX,
 )
 from pulsark.security import grants
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import TopicName, check_name_part
 
 Check = Callable[[Any], Any]
 """From what was sent to what is stored; ``None``: remove it. Raises 400 or 412."""
@@ -205,6 +205,12 @@ def publish_rate(value: Any) -> dict[str, int]:
     if messages > INT32_MAX:
         raise fail(412, f"{MESSAGE_RATE} is at most {INT32_MAX}")
     return {MESSAGE_RATE: messages, BYTE_RATE: size}
+
+
+def resource_group(value: Any) -> str:
+    if not isinstance(value, str):
+        raise fail(400, "resourcegroup is the name of a resource group")
+    return check_name_part("resource group", value)
 
 
 def sealing(value: Any) -> dict[str, Any]:

@@ -62,7 +62,6 @@ _QUOTA = {
 NOTHING: dict[str, Any] = {
     "/bookies/racks-info": {},
     "/resource-quotas": _QUOTA,
-    "/resourcegroups": [],
     "/broker-stats/mbeans": [],
     "/broker-stats/bookieops": {},
     "/broker-stats/allocator-stats/{allocator}": {},
@@ -71,13 +70,11 @@ NOTHING: dict[str, Any] = {
 
 MISSING: dict[str, str] = {
     "/bookies/racks-info/{bookie}": "Bookies are in no racks",
-    "/resourcegroups/{group}": "The resource group does not exist",
 }
 """Paths of things of which there are none: 404 for GET and DELETE."""
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "/bookies/racks-info/{bookie}": ("POST",),
-    "/resourcegroups/{group}": ("PUT",),
     "/resource-quotas": ("POST",),
     "/brokers/shutdown": ("POST",),
 }

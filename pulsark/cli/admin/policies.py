@@ -20,6 +20,10 @@ _PUT_AT_TOPICS = ("schemaCompatibilityStrategy",)
 """Pulsar sets these with PUT, all others with POST."""
 
 
+_TEXTS = ("resourcegroup",)
+"""Pulsar shows these as bare texts, all others as JSON."""
+
+
 namespaces = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
 policies = typer.Typer(
     help="Show, set and remove the policies of namespaces and topics.", no_args_is_help=True
@@ -95,8 +99,12 @@ def get_policies(
         return
     if name == "backlogQuota":
         name = "backlogQuotaMap"
-    found = admin_client(admin_url).get(f"{path}/{name}{'?applied=true' if applied else ''}")
-    print_json(found)
+    client = admin_client(admin_url)
+    answer = client.request("GET", f"{path}/{name}{'?applied=true' if applied else ''}")
+    if name in _TEXTS and answer.status == 200:
+        print_json(answer.body.decode() or None)
+    else:
+        print_json(client.value_of(answer))
 
 
 @policies.command("set")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.rates.publish_limit import PublishRate
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.storage.managed_ledger.retention import Retention
@@ -136,8 +137,10 @@ class TopicPolicies:
     quorums: Quorums
     sealing: Sealing
     publish_rate: PublishRate
+    resource_group: str
+    """That of the namespace; empty: it is in none."""
     has_publish_rate: bool
-    """Whether this or any other rate applies to what is published."""
+    """Whether a rate applies to what is published, or may because of a group."""
 
     @property
     def retention(self) -> Retention:
@@ -191,6 +194,7 @@ def effective(
     quotas, delayed = given(BACKLOG_QUOTAS), given("delayed_delivery_policies")
     inactive = given("inactive_topic_policies")
     publish_rate = PublishRate(given(PUBLISH_RATE)[MESSAGE_RATE], given(PUBLISH_RATE)[BYTE_RATE])
+    group = namespace.get(RESOURCE_GROUP) or ""
     return TopicPolicies(
         subscription_types=frozenset(
             given("subscription_types_enabled") or settings.subscriptionTypesEnabled
@@ -241,7 +245,10 @@ def effective(
             sealing["enabled"], sealing["targetFileSizeInMB"] << 20, sealing["freshnessInSeconds"]
         ),
         publish_rate=publish_rate,
-        has_publish_rate=publish_rate.is_limit or broker_publish_rate(settings).is_limit,
+        resource_group=group,
+        has_publish_rate=(
+            publish_rate.is_limit or bool(group) or broker_publish_rate(settings).is_limit
+        ),
     )
 
 

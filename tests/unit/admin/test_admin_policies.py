@@ -70,7 +70,8 @@ OWN = "/admin/v2/namespaces/public/own"
 
 
 def _built(table: dict[str, Any]) -> list[str]:
-    return [name for name, (row, _) in table.items() if row.key]
+    """Those that are like all others."""
+    return [name for name, (row, place) in table.items() if row.key and not place.plain]
 
 
 def _not_built(table: dict[str, Any]) -> list[str]:

@@ -13,6 +13,8 @@ import pytest
 from pulsark.dispatch.connection.reading import State
 from pulsark.dispatch.policies.policies import BYTE_RATE, MESSAGE_RATE, PUBLISH_RATE
 from pulsark.limits import PUBLISH_HOLD_SECONDS_MAX
+from pulsark.metadata.namespaces import even_boundaries
+from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.wire.frames import encode_command
 from pulsark.wire.topic_name import TopicName
 from tests.sim.simulation import Simulation
@@ -370,3 +372,62 @@ def test_whatever_clients_do_all_is_answered_and_nothing_is_kept(seed: int) -> N
             assert not any(t._waiting or t._timer for t in throttles if t is not None)
 
         sim.run(main())
+
+
+# -- resource groups ---------------------------------------------------------------------------
+
+
+async def in_group(broker: BrokerInMemory, namespace: str, group: str) -> None:
+    await broker.broker.resources.namespaces.update(
+        namespace, lambda old: replace(old, policies={RESOURCE_GROUP: group})
+    )
+
+
+@scenario()
+async def test_namespaces_of_a_group_share_its_rate(broker: BrokerInMemory) -> None:
+    """Also when another broker sets it: nobody here is told but by the metadata store."""
+    resources = broker.broker.resources
+    await resources.namespaces.create("public/b", boundaries=even_boundaries(4))
+    await resources.resource_groups.put("gold", {"publishRateInMsgs": 100})
+    one, two = await producing(broker), await producing(broker, "persistent://public/b/t")
+    free = await producing(broker, SYSTEM)
+    await in_group(broker, "public/default", "gold")
+    await in_group(broker, "public/b", "gold")
+    await asyncio.sleep(0.1)
+    one.send_bytes(batch(0, 90))
+    two.send_bytes(batch(0, 110))
+    one.send_bytes(batch(90, 1))
+    free.send_bytes(batch(0, 500))
+    assert one.transport.paused
+    assert two.transport.paused
+    assert not free.transport.paused
+    await resources.resource_groups.put("gold", {"publishRateInMsgs": 100_000})
+    await asyncio.sleep(0.2)
+    assert held(broker) == 0
+    one.send_bytes(batch(91, 500))
+    assert not one.transport.paused
+
+
+@scenario()
+async def test_who_waits_for_a_group_goes_on_when_it_is_deleted(broker: BrokerInMemory) -> None:
+    groups = broker.broker.resources.resource_groups
+    await groups.put("gold", {"publishRateInBytes": 1})
+    await in_group(broker, "public/default", "gold")
+    client = await producing(broker)
+    client.send_bytes(batch(0, 10))
+    assert client.transport.paused
+    await groups.delete("gold")
+    await asyncio.sleep(0.01)
+    assert not client.transport.paused
+    client.send_bytes(batch(10, 500))
+    assert not client.transport.paused
+
+
+@scenario()
+async def test_groups_are_known_after_a_restart(broker: BrokerInMemory) -> None:
+    await broker.broker.resources.resource_groups.put("gold", {"publishRateInBytes": 1})
+    await in_group(broker, "public/default", "gold")
+    await broker.restart()
+    client = await producing(broker)
+    client.send_bytes(batch(0, 10))
+    assert client.transport.paused
