@@ -102,6 +102,9 @@ PUBLISH_HOLD_SECONDS_MAX = 30.0
 """Longest time in a row that a connection is not read because of a rate, and most that is owed.
 What the client sent behind its publishes waits with them."""
 
+NEW_PUBLISHERS_WAIT_FROM_SECONDS = 5.0
+"""New producers wait before their first publish, too, if so much of a rate is owed."""
+
 THROTTLED_AT_ONCE_MAX = 128
 """Connections held because of a rate that go on in one step: a millisecond."""
 

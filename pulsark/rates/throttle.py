@@ -13,7 +13,11 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.limits import PUBLISH_HOLD_SECONDS_MAX, THROTTLED_AT_ONCE_MAX
+from pulsark.limits import (
+    NEW_PUBLISHERS_WAIT_FROM_SECONDS,
+    PUBLISH_HOLD_SECONDS_MAX,
+    THROTTLED_AT_ONCE_MAX,
+)
 from pulsark.rates.publish_limit import PublishLimit, PublishRate
 
 if TYPE_CHECKING:
@@ -53,6 +57,11 @@ class Throttle:
     def is_overdrawn(self) -> bool:
         """Whether more was published than the rate allows."""
         return self._limit.is_overdrawn(self._clock.monotonic())
+
+    @property
+    def owes_much(self) -> bool:
+        """Whether it is overdrawn so far that also those who only come wait."""
+        return self._limit.wait(self._clock.monotonic()) > NEW_PUBLISHERS_WAIT_FROM_SECONDS
 
     def take(self, messages: int, size: int) -> bool:
         """So much was published. Says whether the rate is overdrawn."""

@@ -107,6 +107,8 @@ def _begin(connection: Connection, producer: Producer, request_id: int) -> None:
         raise
     connection.attached.add_producer(producer)
     connection.output.send(success)
+    if producer.has_rate:
+        connection.sends.may_have_to_wait(producer)
 
 
 def _success(producer: Producer, request_id: int, *, ready: bool) -> pb.BaseCommand:

@@ -28,10 +28,24 @@ class PublishHold:
     def take(self, topic: AnyTopic, messages: int, size: int) -> None:
         """So much is published to a topic."""
         for throttle in self._rates.of(topic):
-            if throttle.take(messages, size) and throttle not in self._overdrawn:
-                self._overdrawn[throttle] = None
-                if self._waits:
-                    throttle.wait_in(self)
+            if throttle.take(messages, size):
+                self._wait_for(throttle)
+
+    def join(self, topic: AnyTopic) -> None:
+        """A producer has come: it does not go before those who wait for what is owed already.
+
+        It does if that is little, and its client has more to ask for before it publishes. But a
+        client that comes back each time that it is held shall not publish more than others.
+        """
+        for throttle in self._rates.of(topic):
+            if throttle.owes_much:
+                self._wait_for(throttle)
+
+    def _wait_for(self, throttle: Throttle) -> None:
+        if throttle not in self._overdrawn:
+            self._overdrawn[throttle] = None
+            if self._waits:
+                throttle.wait_in(self)
 
     def is_due(self) -> bool:
         """Whether it has to wait; what it overdrew may be made up for already."""

@@ -14,6 +14,7 @@ from pulsark.wire.entry import checked_counts, entry_metadata
 if TYPE_CHECKING:
     from pulsark.dispatch.connection.connection import Connection
     from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.model.producer import Producer
     from pulsark.wire import pulsar_pb2 as pb
 
 
@@ -56,7 +57,8 @@ class Sends:
                 self._refuse(send, *refused)
                 return
             if producer.has_rate:
-                self._take(producer.topic, messages, len(data))
+                # It is taken in any case, but may be the last for a while.
+                self._hold().take(producer.topic, messages, len(data))
         if marker and not producer.is_replicator:
             self._refuse(
                 send,
@@ -94,12 +96,16 @@ class Sends:
         intake.bytes += len(data)
         self.published_to.add(topic)
 
-    def _take(self, topic: AnyTopic, messages: int, size: int) -> None:
-        """A rate applies: this publish is taken in any case, but it may be the last for a while."""
+    def may_have_to_wait(self, producer: Producer) -> None:
+        """A producer has come to which a rate applies: before it publishes, others go on."""
+        self._hold().join(producer.topic)
+        self._intake.hold_back()
+
+    def _hold(self) -> PublishHold:
         hold = self._intake.hold
         if hold is None:
             hold = self._intake.hold = PublishHold(self._intake, self._rates)
-        hold.take(topic, messages, size)
+        return hold
 
     def _without_producer(self, send: pb.CommandSend) -> None:
         if self._handshake.state is not State.CONNECTED:

@@ -177,6 +177,7 @@ async def test_a_namespace_has_a_rate_that_its_topics_may_replace(broker: Broker
     )
     await updates.refresh_namespace("public/default")
     await limit(broker, OTHER, messages=0)
+    await asyncio.sleep(1)
     for client in (one, other):
         client.send_bytes(batch(0, 49))
         assert not client.transport.paused
@@ -270,6 +271,31 @@ async def test_who_comes_back_finds_what_it_owes(broker: BrokerInMemory) -> None
     again = await producing(broker)
     again.send_bytes(batch(0, 1))
     assert again.transport.paused
+
+
+@scenario(maxPublishRatePerTopicInBytes=20_000)
+async def test_who_always_comes_back_gets_no_more_than_others(broker: BrokerInMemory) -> None:
+    stored = 0
+    for _ in range(600):
+        client = await producing(broker)
+        client.send_bytes(batch(0, 100, 1000))
+        await asyncio.sleep(0.1)
+        stored += receipts(client)
+        client.hang_up()
+    assert 60 * 20 <= stored <= 60 * 20 + 400
+
+
+@scenario(maxPublishRatePerTopicInBytes=20_000)
+async def test_a_new_client_makes_all_its_requests_before_it_is_held(
+    broker: BrokerInMemory,
+) -> None:
+    held_one = await producing(broker)
+    held_one.send_bytes(batch(0, 100, 1000))
+    assert held_one.transport.paused
+    client = Client(broker)
+    for number in range(5):
+        await client.produce(TOPIC, 0, producer_id=number)
+    assert not client.transport.paused
 
 
 @pytest.mark.parametrize("topic", [TOPIC, TRANSIENT])
