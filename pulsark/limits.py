@@ -108,6 +108,13 @@ NEW_PUBLISHERS_WAIT_FROM_SECONDS = 5.0
 THROTTLED_AT_ONCE_MAX = 128
 """Connections held because of a rate that go on in one step: a millisecond."""
 
+SUBSCRIBE_RATES_REMEMBERED_MAX = 10_000
+"""Consumers of a broker whose subscribe rates are known; of others it is as if they never came."""
+
+SUBSCRIPTION_RATES_MAX = 500
+"""Most subscriptions of a topic that have a dispatch rate of their own: they are one value in the
+metadata store."""
+
 RECENTLY_CLOSED_PRODUCERS_MAX = 1000
 """Closed producer ids that a connection remembers, to ignore publishes still under way."""
 

@@ -127,7 +127,9 @@ def _request_rate(broker: Broker) -> TokenBucket | None:
     settings = broker.settings
     if not settings.httpRequestsLimitEnabled:
         return None
-    return TokenBucket(settings.httpRequestsMaxPerSecond, broker.clock.monotonic())
+    rate = settings.httpRequestsMaxPerSecond
+    most = max(rate, 1.0)  # of less than one token there would never be enough
+    return TokenBucket(most, broker.clock.monotonic(), period=most / rate)
 
 
 class RawPaths:
@@ -175,7 +177,7 @@ class RawPaths:
         if self._rate is None:
             return False
         now = self._clock.monotonic()
-        if self._rate.tokens(now) <= 0:
+        if self._rate.tokens(now) < 1:
             return True
         self._rate.take(1, now)
         return False

@@ -25,6 +25,57 @@ class QuotaSettings(AuthorizationSettings):
     maxConcurrentLookupRequest: int = setting(
         50_000, "count", "Lookups answered at the same time; more are refused", ge=1
     )
+    # -- dispatch and subscribe rates, where neither the topic nor its namespace has its own ------
+
+    dispatchThrottlingRateInMsg: int = setting(
+        0, "1/s", "Most messages that the broker delivers in a second; 0 or -1: no limit", ge=-1
+    )
+    dispatchThrottlingRateInByte: int = setting(
+        0, "bytes/s", "Most bytes that the broker delivers in a second; 0 or -1: no limit", ge=-1
+    )
+    dispatchThrottlingRatePerTopicInMsg: int = setting(
+        0,
+        "1/s",
+        "Most messages of a topic that are delivered in a second; 0 or -1: no limit",
+        ge=-1,
+    )
+    dispatchThrottlingRatePerTopicInByte: int = setting(
+        0,
+        "bytes/s",
+        "Most bytes of a topic that are delivered in a second; 0 or -1: no limit",
+        ge=-1,
+    )
+    dispatchThrottlingRatePerSubscriptionInMsg: int = setting(
+        0, "1/s", "Most messages that a subscription delivers in a second; 0 or -1: no limit", ge=-1
+    )
+    dispatchThrottlingRatePerSubscriptionInByte: int = setting(
+        0,
+        "bytes/s",
+        "Most bytes that a subscription delivers in a second; 0 or -1: no limit",
+        ge=-1,
+    )
+    dispatchThrottlingRatePerReplicatorInMsg: int = setting(
+        0, "1/s", "Most messages replicated in a second; 0 or -1: no limit", ge=-1, planned=True
+    )
+    dispatchThrottlingRatePerReplicatorInByte: int = setting(
+        0, "bytes/s", "Most bytes replicated in a second; 0 or -1: no limit", ge=-1, planned=True
+    )
+    dispatchThrottlingRateRelativeToPublishRate: bool = setting(
+        False, "", "Dispatch rates of topics and subscriptions come on top of what is published"
+    )
+    dispatchThrottlingOnNonBacklogConsumerEnabled: bool = setting(
+        True, "", "Dispatch rates hold also for subscriptions that are caught up"
+    )
+    dispatchThrottlingOnBatchMessageEnabled: bool = setting(
+        False, "", "A batch counts as one message in dispatch rates"
+    )
+    subscribeThrottlingRatePerConsumer: int = setting(
+        0, "count", "Most times that a consumer subscribes in a period; 0: no limit", ge=0
+    )
+    subscribeRatePeriodPerConsumerInSecond: int = setting(30, "s", "That period", ge=1)
+
+    # -- HTTP --------------------------------------------------------------------------------
+
     httpRequestsLimitEnabled: bool = setting(
         False, "", "httpRequestsMaxPerSecond holds; requests beyond are answered with 429"
     )

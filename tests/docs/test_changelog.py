@@ -29,7 +29,7 @@ def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Co
 # -- errors --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["dispatchRate", "publishRate", "entryFilters"])
+@pytest.mark.parametrize("policy", ["antiAffinity", "entryFilters"])
 def test_some_policies_of_namespaces_are_not_there(broker: Standalone, policy: str) -> None:
     url = f"{broker.web_url}/admin/v2/namespaces/public/default/{policy}"
     request = urllib.request.Request(url, b"{}", {"Content-Type": "application/json"})

@@ -24,6 +24,7 @@ from pulsark.admin.http.requests import (
     AnyTopicOf,
     BrokerOf,
     NamespaceOf,
+    SubscriptionOf,
     done,
     empty,
     flag,
@@ -45,11 +46,22 @@ from pulsark.admin.pulsar.policy_table import (
     PolicyPath,
     Unset,
 )
-from pulsark.admin.pulsar.policy_values import backlog_quota, check_quotas_below_retention
+from pulsark.admin.pulsar.policy_values import (
+    backlog_quota,
+    check_quotas_below_retention,
+    dispatch_rate,
+)
 from pulsark.admin.pulsar.resource_groups import check_group
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.policies.policies import BACKLOG_QUOTAS, BY_AGE, BY_SIZE, applied
-from pulsark.limits import TOPIC_PROPERTIES_MAX
+from pulsark.dispatch.policies.policies import (
+    BACKLOG_QUOTAS,
+    BY_AGE,
+    BY_SIZE,
+    OWN_DISPATCH_RATES,
+    SUBSCRIPTION_DISPATCH_RATE,
+    applied,
+)
+from pulsark.limits import SUBSCRIPTION_RATES_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.namespaces import Namespace
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.metadata.resources import initial_policies
@@ -391,3 +403,54 @@ async def _remove_quota(request: Request, change: Change) -> None:
             policies[BACKLOG_QUOTAS] = rest
 
     await change(edit)
+
+
+# -- dispatch rates of single subscriptions ----------------------------------------------------
+
+
+@router.get(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", READ))
+async def get_subscription_rate(
+    base: BaseOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """The dispatch rate of one subscription; with ``applied``, what holds for it."""
+    own = await broker.resources.topic_policies.get(base)
+    found = own.get(OWN_DISPATCH_RATES, {}).get(subscription)
+    if found is None and flag(request, "applied"):
+        namespace = (await broker.ownership.namespace(base)).policies
+        found = applied(SUBSCRIPTION_DISPATCH_RATE, broker.settings, own, namespace)
+    return empty() if found is None else value(found)
+
+
+@router.post(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE))
+async def set_subscription_rate(
+    base: BaseOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
+) -> Response:
+    """Set the dispatch rate of one subscription. It need not exist yet."""
+    rate = dispatch_rate(await json_body(request))
+
+    def edit(policies: Json) -> None:
+        rates = {**policies.get(OWN_DISPATCH_RATES, {}), subscription: rate}
+        if len(rates) > SUBSCRIPTION_RATES_MAX:
+            raise fail(
+                412, f"At most {SUBSCRIPTION_RATES_MAX} subscriptions of a topic have their own"
+            )
+        policies[OWN_DISPATCH_RATES] = rates
+
+    await _of_topic(broker, base)(edit)
+    return done()
+
+
+@router.delete(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE))
+async def remove_subscription_rate(
+    base: BaseOf, subscription: SubscriptionOf, broker: BrokerOf
+) -> Response:
+    """Remove the dispatch rate of one subscription: that of all of them holds again."""
+
+    def edit(policies: Json) -> None:
+        rates = policies.pop(OWN_DISPATCH_RATES, {})
+        rest = {name: rate for name, rate in rates.items() if name != subscription}
+        if rest:
+            policies[OWN_DISPATCH_RATES] = rest
+
+    await _of_topic(broker, base)(edit)
+    return done()

@@ -18,8 +18,12 @@ from pulsark.admin.http.requests import INT64_MAX, integer
 from pulsark.admin.pulsar import policy_values as values
 from pulsark.dispatch.policies.policies import (
     BACKLOG_QUOTAS,
+    DISPATCH_RATE,
     PUBLISH_RATE,
+    REPLICATOR_DISPATCH_RATE,
     SEALING,
+    SUBSCRIBE_RATE,
+    SUBSCRIPTION_DISPATCH_RATE,
     TABLE_RETENTION,
 )
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
@@ -199,6 +203,18 @@ POLICIES = (
         values.subscription_auth_mode,
         PolicyPath("subscriptionAuthMode", removable=False, unset="None"),
     ),
+    Policy(DISPATCH_RATE, values.dispatch_rate, *_both("dispatchRate")),
+    Policy(
+        SUBSCRIPTION_DISPATCH_RATE,
+        values.dispatch_rate,
+        *_both("subscriptionDispatchRate"),
+    ),
+    Policy(
+        REPLICATOR_DISPATCH_RATE,
+        values.dispatch_rate,
+        *_both("replicatorDispatchRate"),
+    ),
+    Policy(SUBSCRIBE_RATE, values.subscribe_rate, *_both("subscribeRate")),
     Policy(SEALING, values.sealing, *_both("sealing")),
     Policy("properties", values.properties, PolicyPath("properties", "PUT", unset={})),
     Policy("offload_policies", values.kept("offloadPolicies"), *_both("offloadPolicies")),
@@ -234,16 +250,15 @@ def _plain(*names: str) -> list[PolicyPath]:
     return [PolicyPath(name) for name in names]
 
 
-_RATES = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
 _NOT_BUILT_NAMESPACE = (
-    *_plain(*_RATES, "entryFilters"),
+    *_plain("entryFilters"),
     PolicyPath("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
     PolicyPath("allowedClusters", removable=False, unset=[]),
     PolicyPath("antiAffinity", unset=_NO_204),
     PolicyPath("dispatcherPauseOnAckStatePersistent", unset=False),
 )
 _NOT_BUILT_TOPIC = (
-    *_plain(*_RATES, "entryFilters", "replication"),
+    *_plain("entryFilters", "replication"),
     PolicyPath("dispatcherPauseOnAckStatePersistent", unset=False),
 )
 
@@ -256,17 +271,7 @@ TOPIC_POLICIES: dict[str, tuple[Policy, PolicyPath]] = {
     **{place.name: (Policy("", _not_built, None, place), place) for place in _NOT_BUILT_TOPIC},
 }
 
-NO_DISPATCH_RATE = {
-    "dispatchThrottlingRateInMsg": 0,
-    "dispatchThrottlingRateInByte": 0,
-    "relativeToPublishRate": False,
-    "ratePeriodInSecond": 1,
-}
 APPLIED_TO_TOPICS: dict[str, Any] = {
-    "dispatchRate": NO_DISPATCH_RATE,
-    "subscriptionDispatchRate": NO_DISPATCH_RATE,
-    "replicatorDispatchRate": NO_DISPATCH_RATE,
-    "subscribeRate": {"subscribeThrottlingRatePerConsumer": 0, "ratePeriodInSecond": 30},
     "entryFilters": {"entryFilterNames": ""},
     "dispatcherPauseOnAckStatePersistent": False,
 }
@@ -301,15 +306,24 @@ NEUTRAL: dict[str, Any] = {
 }
 """What a namespace's document always has, with the values that say nothing."""
 
-BY_CLUSTER = {PUBLISH_RATE: "publishMaxMessageRate"}
+BY_CLUSTER = {
+    PUBLISH_RATE: "publishMaxMessageRate",
+    DISPATCH_RATE: "topicDispatchRate",
+    SUBSCRIPTION_DISPATCH_RATE: "subscriptionDispatchRate",
+    REPLICATOR_DISPATCH_RATE: "replicatorDispatchRate",
+    SUBSCRIBE_RATE: "clusterSubscribeRate",
+}
 """Policies that a namespace's document has for each cluster, and the names that they have there."""
+
+_TOPIC_RATE, _OLD_TOPIC_RATE = BY_CLUSTER[DISPATCH_RATE], "clusterDispatchRate"
+"""A document has the dispatch rate of topics under its former name as well."""
 
 _NOT_BUILT_KEYS = frozenset(
     {
         *(
             NEUTRAL.keys()
             - {p.key for p in POLICIES}
-            - {BACKLOG_QUOTAS, grants.AUTH_POLICIES, *BY_CLUSTER.values()}
+            - {BACKLOG_QUOTAS, grants.AUTH_POLICIES, *BY_CLUSTER.values(), _OLD_TOPIC_RATE}
         ),
         "schema_auto_update_compatibility_strategy",
         "dispatcherPauseOnAckStatePersistentEnabled",
@@ -325,7 +339,8 @@ def document_of(policies: Mapping[str, Any], cluster: str) -> dict[str, Any]:
         name: {cluster: policies[key]} for key, name in BY_CLUSTER.items() if key in policies
     }
     others = {key: item for key, item in policies.items() if key not in BY_CLUSTER}
-    return {**NEUTRAL, **others, **of_cluster}
+    found = {**NEUTRAL, **others, **of_cluster}
+    return {**found, _OLD_TOPIC_RATE: found[_TOPIC_RATE]}
 
 
 def policies_of(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
@@ -335,9 +350,10 @@ def policies_of(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     refused, unless they have no effect.
     """
     given = {key: item for key, item in document.items() if item is not None}
+    given = {_TOPIC_RATE: given.pop(_OLD_TOPIC_RATE, {}), **given}
     for key, name in BY_CLUSTER.items():
-        given.pop(key, None)
         rates = values.object_of(given.pop(name, {}), name)
+        given.pop(key, None)
         if rates.get(cluster) is not None:
             given[key] = rates[cluster]
     refused = sorted(

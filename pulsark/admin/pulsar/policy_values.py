@@ -230,6 +230,42 @@ def sealing(value: Any) -> dict[str, Any]:
     return found
 
 
+def dispatch_rate(value: Any) -> dict[str, Any]:
+    """A DispatchRate; what is left out is no limit."""
+    names = ("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte")
+    messages, size, relative, period = _fields(
+        value, "A dispatch rate", (*names, "relativeToPublishRate", "ratePeriodInSecond")
+    )
+    return {
+        names[0]: _rate(messages, names[0], INT32_MAX),
+        names[1]: _rate(size, names[1], INT64_MAX),
+        "relativeToPublishRate": boolean(
+            False if relative is None else relative, "relativeToPublishRate"
+        ),
+        "ratePeriodInSecond": _period(period, 1),
+    }
+
+
+def subscribe_rate(value: Any) -> dict[str, Any]:
+    names = ("subscribeThrottlingRatePerConsumer", "ratePeriodInSecond")
+    most, period = _fields(value, "A subscribe rate", names)
+    return {names[0]: _rate(most, names[0], INT32_MAX), names[1]: _period(period, 30)}
+
+
+def _rate(given: Any, what: str, most: int) -> int:
+    number = integer(given, what, -1)
+    if not -1 <= number <= most:
+        raise fail(412, f"{what} is a number from -1 to {most}; 0 and -1 are no limit")
+    return number
+
+
+def _period(given: Any, default: int) -> int:
+    seconds = integer(given, "ratePeriodInSecond", default)
+    if not 1 <= seconds <= INT32_MAX:
+        raise fail(412, "ratePeriodInSecond is a number from 1 on")
+    return seconds
+
+
 _SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 

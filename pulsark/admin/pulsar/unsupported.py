@@ -29,17 +29,14 @@ from pulsark.admin.http.requests import (
     AnyTopicOf,
     BrokerOf,
     NamespaceOf,
-    SubscriptionOf,
     done,
     empty,
-    flag,
     name_part,
     value,
 )
 from pulsark.admin.pulsar.bundles import checked_bundle
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.pulsar.policies import existing_namespace, remove_namespace_policy
-from pulsark.admin.pulsar.policy_table import NO_DISPATCH_RATE
 from pulsark.dispatch.broker import Broker
 from pulsark.security.operations import TopicOperation as T
 
@@ -243,33 +240,6 @@ async def remove_shadow_topics(topic: AnyTopicOf, broker: BrokerOf) -> Response:
 @router.put(_TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", WRITE))
 async def refuse_for_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Not built."""
-    await leaves(broker, topic)
-    raise fail(501, _NOT_BUILT)
-
-
-@router.get(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", READ))
-async def subscription_rate(
-    topic: AnyTopicOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
-) -> Response:
-    """Not set: no limit holds."""
-    await leaves(broker, topic)
-    return value(NO_DISPATCH_RATE) if flag(request, "applied") else empty()
-
-
-@router.delete(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE))
-async def remove_subscription_rate(
-    topic: AnyTopicOf, subscription: SubscriptionOf, broker: BrokerOf
-) -> Response:
-    """Not set: done."""
-    await leaves(broker, topic)
-    return done()
-
-
-@router.post(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE))
-async def set_subscription_rate(
-    topic: AnyTopicOf, subscription: SubscriptionOf, broker: BrokerOf
-) -> Response:
-    """Rates of dispatch are not built."""
     await leaves(broker, topic)
     raise fail(501, _NOT_BUILT)
 

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pulsark.dispatch.model.consumer import Consumer
+
+
+class Level(Enum):
+    """Whose dispatch rate it is, in the words of statistics."""
+
+    SUBSCRIPTION = "Subscription"
+    TOPIC = "Topic"
+    BROKER = "Broker"
+
+
+class Kind(Enum):
+    """What there is too much of, in the words of statistics."""
+
+    MESSAGES = "Msg"
+    BYTES = "Bytes"
 
 
 @dataclass(slots=True)
@@ -61,3 +79,5 @@ class BacklogStats:
     """Ranges of acknowledged entries above the mark-delete position."""
     mark_delete_ms: int = 0
     """When the mark-delete position moved last; 0: never."""
+    throttled: Mapping[tuple[Kind, Level], int] = field(default_factory=dict)
+    """How often a dispatch rate stopped it, by what there was too much of, and by whose rate."""

@@ -7,6 +7,7 @@ policy has the same key at both levels.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
@@ -34,6 +35,13 @@ of messages, which holds unless this is set."""
 SEALING = "sealing_policies"
 """Pulsark's own, in the manner of Pulsar's: ``enabled``, ``targetFileSizeInMB``,
 ``freshnessInSeconds``; what is left out is as the broker's settings say."""
+
+DISPATCH_RATE = "dispatchRate"
+SUBSCRIPTION_DISPATCH_RATE = "subscriptionDispatchRate"
+REPLICATOR_DISPATCH_RATE = "replicatorDispatchRate"
+SUBSCRIBE_RATE = "subscribeRate"
+OWN_DISPATCH_RATES = "dispatchRatesOfSubscriptions"
+"""At topics only: the dispatch rates of single subscriptions, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,39 @@ class Sealing:
 
 
 @dataclass(frozen=True, slots=True)
+class DispatchRate:
+    """How much may be delivered in a period; 0 or less is no limit.
+
+    ``relative``: on top of what is published at the same time.
+    """
+
+    messages: int
+    bytes: int
+    relative: bool = False
+    period_seconds: int = 1
+
+    @property
+    def limits(self) -> bool:
+        """Whether there is any limit."""
+        return self.messages > 0 or self.bytes > 0
+
+
+NO_DISPATCH_RATE = DispatchRate(0, 0)
+_NO_RATES: Mapping[str, DispatchRate] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRate:
+    """How often a consumer may subscribe in a period; 0 or less is no limit."""
+
+    per_consumer: int
+    period_seconds: int
+
+
+NO_SUBSCRIBE_RATE = SubscribeRate(0, 30)
+
+
+@dataclass(frozen=True, slots=True)
 class TopicPolicies:
     """The rules of one topic. A limit of 0 means no limit.
 
@@ -141,6 +182,27 @@ class TopicPolicies:
     """That of the namespace; empty: it is in none."""
     has_publish_rate: bool
     """Whether a rate applies to what is published, or may because of a group."""
+    dispatch_rate: DispatchRate
+    """Of all its subscriptions together."""
+    subscription_dispatch_rate: DispatchRate
+    """Of each subscription that has none of its own."""
+    own_dispatch_rates: Mapping[str, DispatchRate]
+    """Of single subscriptions, by name."""
+    subscribe_rate: SubscribeRate
+
+    def dispatch_rate_of(self, subscription: str) -> DispatchRate:
+        """What holds for one subscription."""
+        return self.own_dispatch_rates.get(subscription, self.subscription_dispatch_rate)
+
+    def without_rates(self) -> TopicPolicies:
+        """The same for a topic that no rate slows down."""
+        return replace(
+            self,
+            dispatch_rate=NO_DISPATCH_RATE,
+            subscription_dispatch_rate=NO_DISPATCH_RATE,
+            own_dispatch_rates=_NO_RATES,
+            subscribe_rate=NO_SUBSCRIBE_RATE,
+        )
 
     @property
     def retention(self) -> Retention:
@@ -249,6 +311,14 @@ def effective(
         has_publish_rate=(
             publish_rate.is_limit or bool(group) or broker_publish_rate(settings).is_limit
         ),
+        dispatch_rate=_dispatch_rate(given(DISPATCH_RATE)),
+        subscription_dispatch_rate=_dispatch_rate(given(SUBSCRIPTION_DISPATCH_RATE)),
+        own_dispatch_rates={
+            name: _dispatch_rate(rate)
+            for name, rate in topic.get(OWN_DISPATCH_RATES, _NO_RATES).items()
+        }
+        or _NO_RATES,
+        subscribe_rate=_subscribe_rate(given(SUBSCRIBE_RATE)),
     )
 
 
@@ -258,6 +328,29 @@ def broker_publish_rate(settings: Settings) -> PublishRate:
         settings.brokerPublisherThrottlingMaxMessageRate,
         settings.brokerPublisherThrottlingMaxByteRate,
     )
+
+
+# What limits nothing is one object for all topics: there may be very many of them.
+
+
+def _dispatch_rate(given: Mapping[str, Any]) -> DispatchRate:
+    rate = DispatchRate(
+        given["dispatchThrottlingRateInMsg"],
+        given["dispatchThrottlingRateInByte"],
+        given["relativeToPublishRate"],
+        given["ratePeriodInSecond"],
+    )
+    return rate if rate.limits else NO_DISPATCH_RATE
+
+
+def _subscribe_rate(given: Mapping[str, Any]) -> SubscribeRate:
+    most = given["subscribeThrottlingRatePerConsumer"]
+    return SubscribeRate(most, given["ratePeriodInSecond"]) if most > 0 else NO_SUBSCRIBE_RATE
+
+
+def broker_dispatch_rate(settings: Settings) -> DispatchRate:
+    """Of all subscriptions of a broker together."""
+    return DispatchRate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte)
 
 
 def _defined(strategy: str) -> SchemaCompatibilityStrategy:
@@ -299,6 +392,15 @@ def _inactive_topics(settings: Settings) -> dict[str, Any]:
             settings.brokerDeleteInactiveTopicsFrequencySeconds if seconds is None else seconds
         ),
         "deleteWhileInactive": settings.brokerDeleteInactiveTopicsEnabled,
+    }
+
+
+def _rate(messages: int, size: int, settings: Settings) -> dict[str, Any]:
+    return {
+        "dispatchThrottlingRateInMsg": messages,
+        "dispatchThrottlingRateInByte": size,
+        "relativeToPublishRate": settings.dispatchThrottlingRateRelativeToPublishRate,
+        "ratePeriodInSecond": 1,
     }
 
 
@@ -346,6 +448,21 @@ _BROKER: dict[str, Callable[[Settings], Any]] = {
         "enabled": s.sealEnabled,
         "targetFileSizeInMB": s.sealTargetFileSizeMB,
         "freshnessInSeconds": s.sealFreshnessSeconds,
+    },
+    DISPATCH_RATE: lambda s: _rate(
+        s.dispatchThrottlingRatePerTopicInMsg, s.dispatchThrottlingRatePerTopicInByte, s
+    ),
+    SUBSCRIPTION_DISPATCH_RATE: lambda s: _rate(
+        s.dispatchThrottlingRatePerSubscriptionInMsg,
+        s.dispatchThrottlingRatePerSubscriptionInByte,
+        s,
+    ),
+    REPLICATOR_DISPATCH_RATE: lambda s: _rate(
+        s.dispatchThrottlingRatePerReplicatorInMsg, s.dispatchThrottlingRatePerReplicatorInByte, s
+    ),
+    SUBSCRIBE_RATE: lambda s: {
+        "subscribeThrottlingRatePerConsumer": s.subscribeThrottlingRatePerConsumer,
+        "ratePeriodInSecond": s.subscribeRatePeriodPerConsumerInSecond,
     },
     "persistence": lambda s: {
         "bookkeeperEnsemble": s.managedLedgerDefaultEnsembleSize,

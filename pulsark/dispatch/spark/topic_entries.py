@@ -30,12 +30,21 @@ class TopicEntries:
     ) -> list[tuple[Position, bytes]]:
         """Entries of a topic in ``[first, last]``, at most about ``max_bytes`` of them."""
         loaded = await self._used(topic)
+        limit = loaded.own_dispatch_limit
+        if limit is not None:
+            max_bytes = await limit.turn(max_bytes)
+            loaded = await self._used(topic)  # it may have been unloaded meanwhile
         count = _count(first, last)
         cached = loaded.entries.read_cached(first, count, max_bytes)
         if cached is not None:
-            return [(e.position, e.data) for e in cached if e.position <= last]
-        stored = await loaded.ledger.read(first, count, max_bytes)
-        return [(position, data) for position, data in stored if position <= last]
+            read = [(e.position, e.data) for e in cached if e.position <= last]
+        else:
+            stored = await loaded.ledger.read(first, count, max_bytes)
+            read = [(position, data) for position, data in stored if position <= last]
+        if limit is not None:
+            size = sum(len(data) for _, data in read)
+            limit.take(0, size, loaded.clock.monotonic())
+        return read
 
     async def read_compacted(
         self, topic: str, first: Position, last: Position, max_bytes: int

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.model.subscription_stats import Kind, Level
 from pulsark.dispatch.model.subscription_type import SubType
 from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.stats.key_shared_stats import (
@@ -256,9 +257,11 @@ class Stats:
             "filterRejectedMsgCount": 0,
             "filterRescheduledMsgCount": 0,
             **{
-                f"dispatchThrottled{what}EventsBy{whose}Limit": 0
-                for what in ("Msg", "Bytes")
-                for whose in ("Subscription", "Topic", "Broker")
+                f"dispatchThrottled{kind.value}EventsBy{level.value}Limit": backlog.throttled.get(
+                    (kind, level), 0
+                )
+                for kind in Kind
+                for level in Level
             },
         }
         active = subscription.type.active

@@ -24,16 +24,20 @@ from pulsark.dispatch.subscription.deliveries import Deliveries
 from pulsark.dispatch.subscription.read_buffer import ReadBuffer
 from pulsark.dispatch.subscription.reader import READ_ENTRIES, Reader
 from pulsark.dispatch.subscription.storage_read import StorageRead
+from pulsark.dispatch.subscription.throttle import Throttle
 from pulsark.dispatch.subscription.unacked import Unacked
 from pulsark.storage.position_set import PositionSet
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
     from pulsark.dispatch.model.members import Members
+    from pulsark.dispatch.model.subscription_stats import Kind, Level
+    from pulsark.dispatch.policies.policies import DispatchRate
+    from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
     from pulsark.dispatch.subscription.stored_topic import StoredTopic
     from pulsark.storage.cursor.cursor import Cursor
 
@@ -52,6 +56,8 @@ class Dispatcher:
         self.unacked = Unacked(self)
         self._deliveries = Deliveries(members, self.unacked)
         self._deliver = self._deliveries.deliver
+        self._throttle: Throttle | None = None
+        """Only if there is, or was, a dispatch rate."""
         self.reader = Reader(topic, members)
         self.held_back = HeldBack()
         self._redeliveries: dict[Position, int] = {}
@@ -131,6 +137,21 @@ class Dispatcher:
         if self._buffer.aside:
             self._buffer.drop(position)
 
+    def set_rates(self, own: DispatchRate, shared: Sequence[DispatchLimit]) -> None:
+        """Keep to dispatch rates from now on: one of its own, and those it shares with others."""
+        if self._throttle is None:
+            if not (own.limits or shared):
+                return
+            self._throttle = Throttle(self, self._topic, self._deliveries.deliver)
+        throttle = self._throttle
+        throttle.set_rates(own, shared)
+        self._deliver = throttle.deliver if throttle.is_on else self._deliveries.deliver
+
+    @property
+    def throttled(self) -> Mapping[tuple[Kind, Level], int]:
+        """How often a rate stopped it, by what there was too much of, and by whose rate."""
+        return {} if self._throttle is None else self._throttle.events
+
     def release(self, positions: PositionSet) -> None:
         """Entries are due, of which some may be held back here."""
         if self.held_back.release(positions):
@@ -174,6 +195,8 @@ class Dispatcher:
         self.pause()
         self._buffer.clear()
         self._read.cancel()
+        if self._throttle is not None:
+            self._throttle.close()
 
     # -- the pump ---
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 from pulsark.dispatch.model.interfaces import AnyTopic, SubscriptionRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.entry import Entry
     from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
     from pulsark.dispatch.subscription.delayed_delivery import DelayedDelivery
+    from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
     from pulsark.dispatch.subscription.subscription import Subscription
     from pulsark.runtime import Clock
     from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
@@ -100,6 +101,10 @@ class StoredTopic(AnyTopic, Protocol):
     @property
     def broker_unacked(self) -> BrokerUnacked:
         """The limit of all subscriptions of the broker together."""
+
+    @property
+    def dispatch_limits(self) -> Sequence[DispatchLimit]:
+        """Dispatch rates that all its subscriptions share: its own and the broker's."""
 
     @property
     def delayed(self) -> DelayedDelivery:

@@ -94,7 +94,8 @@ class Subscription:
             delayed=held_back.count(state),
             delayed_index_bytes=held_back.memory_bytes,
             replay=self.type.replay_count,
-            blocked=self.dispatcher.unacked.blocked,
+            blocked=self.dispatcher.unacked.too_many,
+            throttled=self.dispatcher.throttled,
             acked_ranges=sum(map(_range_count, state.acked.values())),
             mark_delete_ms=self.cursor.last_mark_delete_ms,
         )
@@ -201,6 +202,7 @@ class Subscription:
     def _take_limits(self) -> None:
         topic, unacked = self.topic, self.dispatcher.unacked
         unacked.set_limits(topic.policies, topic.broker_unacked, durable=self.durable)
+        self.dispatcher.set_rates(topic.policies.dispatch_rate_of(self.name), topic.dispatch_limits)
 
     # -- the end ---
 

@@ -34,6 +34,7 @@ class Unacked:
         "_broker",
         "_dispatcher",
         "_held_for_broker",
+        "_held_for_rate",
         "_limit",
         "_over_limit",
         "blocked",
@@ -45,7 +46,9 @@ class Unacked:
     def __init__(self, dispatcher: Waking) -> None:
         self.messages = 0
         self.blocked = False
-        """Whether dispatch stands still because there are too many."""
+        """Whether dispatch stands still because there are too many, or because of its rate.
+
+        It is one word because it is looked at for every entry."""
         self.consumer_limit = NO_LIMIT
         self.watched_from = NO_LIMIT
         """From so many on ``update`` has to know."""
@@ -53,6 +56,7 @@ class Unacked:
         self._limit = NO_LIMIT
         self._over_limit = False
         self._held_for_broker = False
+        self._held_for_rate = False
         self._broker: BrokerUnacked | None = None
 
     def set_limits(self, policies: TopicPolicies, broker: BrokerUnacked, *, durable: bool) -> None:
@@ -89,14 +93,25 @@ class Unacked:
             self._over_limit = False
         if self._broker is not None:
             self._broker.report(self)
-        blocked = self._over_limit or self._held_for_broker
-        if self.blocked and not blocked:
-            self._dispatcher.schedule_pump()
-        self.blocked = blocked
+        self._decide()
 
     def hold_for_broker(self, held: bool) -> None:
         """All subscriptions together have too many, or not any more."""
         self._held_for_broker = held
-        if self.blocked and not held and not self._over_limit:
+        self._decide()
+
+    def hold_for_rate(self, held: bool) -> None:
+        """As many went out as may at this time, or more may now, which the caller sees to."""
+        self._held_for_rate = held
+        self.blocked = self.too_many or held
+
+    @property
+    def too_many(self) -> bool:
+        """Whether a limit of unacknowledged messages is reached, its own or the broker's."""
+        return self._over_limit or self._held_for_broker
+
+    def _decide(self) -> None:
+        blocked = self.too_many or self._held_for_rate
+        if self.blocked and not blocked:
             self._dispatcher.schedule_pump()
-        self.blocked = held or self._over_limit
+        self.blocked = blocked

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.interfaces import CompactionStats, check_open
+from pulsark.dispatch.model.subscription_stats import Level
 from pulsark.dispatch.policies.policies import TopicPolicies, effective
 from pulsark.dispatch.producer.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.producer.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.producer.topic_producers import TopicProducers
 from pulsark.dispatch.subscription.delayed_delivery import DelayedDelivery, load_buckets
+from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit, limit_of
 from pulsark.dispatch.topic.arrivals import Arrivals
 from pulsark.dispatch.topic.backlog import Backlog
 from pulsark.dispatch.topic.compactor import Compactor
@@ -25,10 +27,11 @@ from pulsark.dispatch.topic.retention import TopicRetention
 from pulsark.dispatch.topic.subscriptions import TopicSubscriptions
 from pulsark.dispatch.topic.termination import Termination
 from pulsark.errors import ClientError, ServerError, StorageFullError
+from pulsark.metadata.resources import SYSTEM_NAMESPACE
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.run_queue import RunQueue
@@ -54,6 +57,8 @@ class TopicContext:
     cache_budget: CacheBudget
     broker_unacked: BrokerUnacked
     run_queue: RunQueue
+    dispatch_limit: DispatchLimit | None = None
+    """The dispatch rate of the broker, if there is one."""
 
 
 class Topic:
@@ -77,6 +82,9 @@ class Topic:
         self.policies = effective(settings, {}, {})
         self.clock = clock
         self.sure_clock = context.runtime.sure_clock
+        self._broker_dispatch_limit = context.dispatch_limit
+        self.own_dispatch_limit: DispatchLimit | None = None
+        """Its dispatch rate, if it has one."""
         self.created_ms = clock.now_ms()
         self.last_used = clock.monotonic()
         """When a client left, or entries were read; without meaning while one is connected."""
@@ -124,14 +132,28 @@ class Topic:
 
     def set_policies(self, policies: TopicPolicies) -> None:
         """The rules changed; what depends on them follows at once."""
-        self.policies = policies
+        self.policies = policies = policies.without_rates() if self._is_system else policies
         self.deduplication_switch.follow_soon()
         quorums = policies.quorums
         self.ledger.set_quorums(quorums.ensemble, quorums.write, quorums.ack)
         self.delayed.policies_changed()
+        self.own_dispatch_limit = limit_of(
+            self, policies.dispatch_rate, Level.TOPIC, self.own_dispatch_limit
+        )
         self._admission.policies_changed()
         for subscription in self.subscriptions.values():
             subscription.policies_changed()
+
+    @property
+    def _is_system(self) -> bool:
+        """Whether it is one of the broker's own, which no rate slows down."""
+        return self.name.namespace_name == SYSTEM_NAMESPACE
+
+    @property
+    def dispatch_limits(self) -> Sequence[DispatchLimit]:
+        """Dispatch rates that its subscriptions share: its own and the broker's."""
+        limits = (self.own_dispatch_limit, self._broker_dispatch_limit)
+        return () if self._is_system else [limit for limit in limits if limit is not None]
 
     async def policies_obeyed(self) -> None:
         """Return once everything is as the policies say, or could not be made so now."""

@@ -16,6 +16,7 @@ from pulsark.dispatch.model.subscription_type import (
 )
 from pulsark.dispatch.policies.schemas import from_wire
 from pulsark.dispatch.subscription.hash_ranges import check_ranges
+from pulsark.dispatch.topics.subscribe_rates import Subscriber, SubscribeRates
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
 from pulsark.schemas.definition import SchemaType
@@ -53,6 +54,7 @@ class Subscribing:
         self._clock = clock
         self._creation = creation
         self._schema_admission = schema_admission
+        self._rates = SubscribeRates(clock)
         self._unnamed = 0
         self._expected: Counter[AnyTopic] = Counter()
         """Consumers of topics whose subscriptions are being made."""
@@ -82,6 +84,10 @@ class Subscribing:
                 ServerError.NotAllowedError,
                 f"{spec.sub_type.name} subscriptions are not enabled on {name}",
             )
+        if name.is_persistent:
+            identity = request.consumer_name, request.consumer_id
+            subscriber = Subscriber(str(name), client.host, *identity)
+            self._rates.check(subscriber, topic.policies.subscribe_rate)
         self._check_room_in_topic(topic, client.host)
         schema = from_wire(request.schema) if request.HasField("schema") else None
         await self._schema_admission.of_consumer(topic, schema)

@@ -6,7 +6,10 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.model.subscription_stats import Level
+from pulsark.dispatch.policies.policies import broker_dispatch_rate
 from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
+from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
 from pulsark.dispatch.topic.cache import CacheBudget
 from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
 from pulsark.dispatch.topic.topic import Topic, TopicContext
@@ -58,7 +61,16 @@ class TopicLoader:
             settings.maxUnackedMessagesPerBroker,
             settings.maxUnackedMessagesPerSubscriptionOnBrokerBlocked,
         )
-        self._context = TopicContext(settings, runtime, self.cache_budget, self.unacked, run_queue)
+        rate = broker_dispatch_rate(settings)
+        limit = DispatchLimit(Level.BROKER, rate, runtime.clock, run_queue)
+        self._context = TopicContext(
+            settings,
+            runtime,
+            self.cache_budget,
+            self.unacked,
+            run_queue,
+            limit if rate.limits else None,
+        )
 
     async def load(self, name: TopicName) -> Topic:
         """A persistent topic; what is missing of it is made."""

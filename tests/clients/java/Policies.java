@@ -222,7 +222,8 @@ public final class Policies {
     }
 
     private void refused(Namespaces n, TopicPolicies t) {
-        refusal(501, () -> n.setDispatchRate(NAMESPACE, DispatchRate.builder().build()));
+        refusal(412, () -> n.setDispatchRate(NAMESPACE,
+                DispatchRate.builder().dispatchThrottlingRateInMsg(-2).ratePeriodInSecond(1).build()));
         refusal(400, () -> n.setRetention(NAMESPACE, new RetentionPolicies(5, 0)));
         refusal(412, () -> n.setMaxProducersPerTopic(NAMESPACE, -1));
         refusal(404, () -> n.setMaxProducersPerTopic("public/none", 1));

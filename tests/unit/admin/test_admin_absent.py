@@ -58,9 +58,6 @@ ANSWERS: list[tuple[str, str, int, Any]] = [
     ("PUT", f"{TOPIC}/shadowTopics", 501, None),
     ("DELETE", f"{TOPIC}/shadowTopics", 204, None),
     ("GET", f"{NONE}/shadowTopics", 404, None),
-    ("DELETE", f"{TOPIC}/s%2Fx/dispatchRate", 204, None),
-    ("POST", f"{TOPIC}/s%2Fx/dispatchRate", 501, None),
-    ("GET", f"{NONE}/s/dispatchRate", 404, None),
     ("GET", f"{NONE}/backlog", 404, None),
     ("GET", "/schemas/public/default/t/metadata", 404, None),
 ]
@@ -77,7 +74,7 @@ def test_what_is_answered(api: AdminApi, method: str, path: str, status: int, co
         assert answer.json == content
 
 
-@pytest.mark.parametrize("path", [f"{TOPIC}/shadowTopics", f"{TOPIC}/s/dispatchRate"])
+@pytest.mark.parametrize("path", [f"{TOPIC}/shadowTopics"])
 def test_what_is_not_set_has_no_body(api: AdminApi, path: str) -> None:
     api.put(f"{NAMESPACE}/t")
     answer = api.get(V2 + path)

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.admin.pulsar.policy_table import (
-    BY_CLUSTER,
-    NAMESPACE_POLICIES,
-    NO_DISPATCH_RATE,
-    TOPIC_POLICIES,
-)
+from pulsark.admin.pulsar.policy_table import BY_CLUSTER, NAMESPACE_POLICIES, TOPIC_POLICIES
 from pulsark.dispatch.policies.policies import BYTE_RATE, MESSAGE_RATE, PUBLISH_RATE
 from pulsark.errors import ClientError, ServerError
 from pulsark.wire.topic_name import TopicName
@@ -42,7 +37,24 @@ AUTO_TOPICS = {
 }
 RETENTION = {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}
 
+DISPATCH = {
+    "dispatchThrottlingRateInMsg": 10,
+    "dispatchThrottlingRateInByte": -1,
+    "relativeToPublishRate": True,
+    "ratePeriodInSecond": 2,
+}
+NO_DISPATCH_RATE = {
+    "dispatchThrottlingRateInMsg": 0,
+    "dispatchThrottlingRateInByte": 0,
+    "relativeToPublishRate": False,
+    "ratePeriodInSecond": 1,
+}
+
 VALUES: dict[str, Any] = {
+    "dispatchRate": DISPATCH,
+    "subscriptionDispatchRate": DISPATCH,
+    "replicatorDispatchRate": DISPATCH,
+    "subscribeRate": {"subscribeThrottlingRatePerConsumer": 3, "ratePeriodInSecond": 7},
     "messageTTL": 5,
     "retention": RETENTION,
     "tableRetention": RETENTION,
@@ -235,6 +247,13 @@ def test_a_topic_falls_back_to_its_namespace(api: AdminApi) -> None:
         ("POST", "/messageTTL", True, 400),
         ("POST", "/messageTTL", None, 400),
         ("POST", "/messageTTL", 2**31, 412),
+        ("POST", "/dispatchRate", [], 400),
+        ("POST", "/dispatchRate", {"dispatchThrottlingRateInMsg": -2}, 412),
+        ("POST", "/dispatchRate", {"dispatchThrottlingRateInMsg": 2**31}, 412),
+        ("POST", "/dispatchRate", {"dispatchThrottlingRateInByte": "many"}, 400),
+        ("POST", "/dispatchRate", {"ratePeriodInSecond": 0}, 412),
+        ("POST", "/subscriptionDispatchRate", {"relativeToPublishRate": 7}, 400),
+        ("POST", "/subscribeRate", {"ratePeriodInSecond": 2**31}, 412),
         ("POST", "/retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 0}, 400),
         ("POST", "/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": -1}, 400),
         ("POST", "/retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 5}, 400),
@@ -581,3 +600,56 @@ def test_a_namespace_says_whether_lookups_and_subscriptions_find_missing_topics(
     api.put(TOPIC)
     assert api.get(lookup).status == 200
     assert api.put(f"{TOPIC}/subscription/s").status == 204
+
+
+# -- rates -------------------------------------------------------------------------------------
+
+
+def test_a_rate_says_all_of_what_holds(api: AdminApi) -> None:
+    api.post(f"{NS}/dispatchRate", {"dispatchThrottlingRateInByte": 5})
+    unlimited = {**NO_DISPATCH_RATE, "dispatchThrottlingRateInMsg": -1}
+    assert api.get(f"{NS}/dispatchRate").json == {**unlimited, "dispatchThrottlingRateInByte": 5}
+    document = api.get(NS).json
+    assert document["clusterDispatchRate"] == document["topicDispatchRate"]
+    api.post(f"{NS}/subscribeRate", {"subscribeThrottlingRatePerConsumer": 5})
+    assert api.get(f"{NS}/subscribeRate").json["ratePeriodInSecond"] == 30
+
+
+def test_a_namespace_is_made_with_rates(api: AdminApi) -> None:
+    rates = {name: {"standalone": VALUES[key]} for key, name in BY_CLUSTER.items()}
+    assert api.put(OWN, {**rates, "clusterDispatchRate": {"elsewhere": DISPATCH}}).status == 204
+    document = api.get(OWN).json
+    assert {name: document[name] for name in rates} == rates
+    assert api.get(f"{OWN}/dispatchRate").json == DISPATCH
+    again = {k: v for k, v in document.items() if k not in ("replication_clusters", "bundles")}
+    assert api.put(f"{OWN}2", again).status == 204
+    assert api.get(f"{OWN}2/subscribeRate").json == VALUES["subscribeRate"]
+    former = {"clusterDispatchRate": {"standalone": DISPATCH}}
+    assert api.put(f"{OWN}3", former).status == 204
+    assert api.get(f"{OWN}3/dispatchRate").json == DISPATCH
+    for wrong in ({"topicDispatchRate": 7}, {"clusterSubscribeRate": {"standalone": 7}}):
+        assert api.put(f"{OWN}4", wrong).status == 400
+
+
+def test_the_rate_of_one_subscription(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.put(TOPIC)
+    path = f"{TOPIC}/s%252Fu/dispatchRate"
+    assert (api.get(path).status, api.get(path).body) == (200, b"")
+    assert api.get(f"{path}?applied=true").json == NO_DISPATCH_RATE
+    assert api.post(path, DISPATCH).status == 204
+    assert api.get(path).json == api.get(f"{path}?applied=true").json == DISPATCH
+    assert api.get(f"{TOPIC}/s/dispatchRate").body == b""
+    policies = api.topic("t").policies
+    assert policies.dispatch_rate_of("s/u").messages == 10
+    assert not policies.dispatch_rate_of("s").limits
+    assert api.post(path, {"ratePeriodInSecond": -1}).status == 412
+    assert api.post(path).status == 400
+    monkeypatch.setattr("pulsark.admin.pulsar.policies.SUBSCRIPTION_RATES_MAX", 1)
+    assert api.post(f"{TOPIC}/s/dispatchRate", DISPATCH).status == 412
+    assert api.post(path, {**DISPATCH, "ratePeriodInSecond": 9}).status == 204
+    assert api.delete(path).status == 204
+    assert api.get(path).body == b""
+    assert not api.topic("t").policies.own_dispatch_rates
+    api.post(f"{NS}/subscriptionDispatchRate", DISPATCH)
+    assert api.get(f"{path}?applied=true").json == DISPATCH
+    assert api.get(f"{NAMESPACE}/none/s/dispatchRate").status == 404

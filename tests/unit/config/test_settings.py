@@ -130,6 +130,11 @@ def test_values_in_the_spelling_of_pulsars_files() -> None:
         ("wibble", "1", "wibble: unknown key ("),
         ("athenzDomainNames", "a,b", "athenzDomainNames: known in Pulsar, not implemented"),
         ("dispatcherMaxReadBatchSize", "7", "has no effect"),
+        (
+            "dispatchThrottlingRatePerReplicatorInMsg",
+            "7",
+            "dispatchThrottlingRatePerReplicatorInMsg: not implemented yet",
+        ),
         ("dispatcherMaxReadBatchSize", "100", "left at Pulsar's default and not used"),
     ],
 )

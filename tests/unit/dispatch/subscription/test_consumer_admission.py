@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
-from pulsark.errors import ServerError, StorageError
+from pulsark.dispatch.policies.policies import NO_SUBSCRIBE_RATE, SubscribeRate
+from pulsark.dispatch.topics.subscribe_rates import Subscriber, SubscribeRates
+from pulsark.errors import ClientError, ServerError, StorageError
 from pulsark.limits import CLIENT_METADATA_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import murmur3_32
+from tests.support.admin_api import SteppedClock
 from tests.support.broker_clients import (
     EARLIEST_ID,
     EXCLUSIVE,
@@ -31,6 +35,7 @@ from tests.support.broker_clients import (
 from tests.support.wire_frames import publish
 
 NO_REQUEST = 2**64 - 1
+TRANSIENT = "non-persistent://public/default/t"
 
 
 def topic(broker: BrokerInMemory):
@@ -564,3 +569,44 @@ async def test_so_many_consumers_of_a_topic_come_from_one_address(broker) -> Non
     assert await client.subscribe(f"{TOPIC}2", "s", consumer_id=4) == 0
     await client.close("consumer", 1)
     assert await client.subscribe(TOPIC, "s", consumer_id=5) == 0
+
+
+@scenario(subscribeThrottlingRatePerConsumer=2, subscribeRatePeriodPerConsumerInSecond=10)
+async def test_a_consumer_subscribes_so_often(broker) -> None:
+    client, other = Client(broker), Client(broker)
+
+    async def again(client: Client, **fields: Any) -> int:
+        code = await client.subscribe(TOPIC, "s", kind=SHARED, **fields)
+        if code == 0:
+            await client.close("consumer", fields.get("consumer_id", 1))
+        return code
+
+    assert [await again(client) for _ in range(3)] == [0, 0, ServerError.NotAllowedError]
+    client.send(client.subscribe_command(TOPIC))
+    error = (await client.take(Command.ERROR)).error
+    assert error.message == "Subscribe limited by subscribe rate limit per consumer."
+    # Another one is counted by itself, by its id, its name, its address, its topic.
+    other.connection.client.host = "10.0.0.2"
+    assert await again(client, consumer_id=2) == 0
+    assert await again(client, consumer_name="n") == 0
+    assert await again(other) == 0
+    assert await Client(broker).subscribe(f"{TOPIC}2", "s") == 0
+    assert await Client(broker).subscribe(TRANSIENT, "s") == 0
+    await asyncio.sleep(5.1)
+    assert [await again(client) for _ in range(2)] == [0, ServerError.NotAllowedError]
+
+
+def test_so_many_subscribe_rates_are_remembered() -> None:
+    clock = SteppedClock()
+    rates, rate = SubscribeRates(clock, most=3), SubscribeRate(1, 10)
+    for number in [*range(100), 98]:
+        with suppress(ClientError):
+            rates.check(Subscriber("t", "h", "", number), rate)
+        rates.check(Subscriber("t", "h", "unlimited", number), NO_SUBSCRIBE_RATE)
+    assert len(rates) == 3
+    for number in (97, 98, 99):
+        with pytest.raises(ClientError):
+            rates.check(Subscriber("t", "h", "", number), rate)
+    rates.check(Subscriber("t", "h", "", 99), SubscribeRate(2, 10))  # another rate begins anew
+    clock.ms += 10_000
+    rates.check(Subscriber("t", "h", "", 98), rate)
