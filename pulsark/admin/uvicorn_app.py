@@ -34,6 +34,7 @@ def load(broker: Broker, stats: Stats) -> Config:
         log_level="error",  # what clients do wrong is answered, not logged
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # where a request comes from, its connection says
         date_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         h11_max_incomplete_event_size=HTTP_HEAD_BYTES_MAX,

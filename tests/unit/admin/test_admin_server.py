@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from pulsark.admin import server as server_module
+from pulsark.admin.app import RawPaths
+from pulsark.admin.http.errors import refuse
 from pulsark.admin.server import AdminServer
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
@@ -168,6 +170,29 @@ def test_a_client_that_does_not_read_its_answer_loses_its_connection(
         writer.close()
 
     on_port(check)
+
+
+def test_a_header_does_not_say_where_a_request_comes_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Any] = []
+
+    async def app(self: object, scope: Any, receive: Any, send: Any) -> None:
+        found.append((scope["client"][0], scope["scheme"]))
+        await refuse(send, 403, "seen")
+
+    monkeypatch.setattr(RawPaths, "__call__", app)
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        head = b"X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Proto: https\r\nHost"
+        writer.write(GET.replace(b"Host", head))
+        assert await response(reader) == (403, b"")
+        writer.close()
+
+    on_port(check)
+    assert found == [("127.0.0.1", "http")]
 
 
 def test_garbage_gets_400() -> None:
