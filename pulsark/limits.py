@@ -165,6 +165,9 @@ FLIGHT_LOBBY_MAX = 1024
 FLIGHT_PREFACE_SECONDS = 5.0
 """A connection that has not spoken HTTP/2 within this time is closed."""
 
+FLIGHT_CALLS_MAX = 64
+"""Calls under way on one connection: each has a thread."""
+
 FLIGHT_REQUEST_BYTES_MAX = 20 * 1024
 """Largest request: a ticket, and some bytes around it."""
 

@@ -126,6 +126,10 @@ class Relay:
             log.info("flight: %s is cut: %s", self.host, error)
             raise
 
+    def answered(self, data: memoryview) -> None:
+        """What the server sends."""
+        self._requests.answered(data)
+
     def cut(self) -> None:
         """End it; its threads notice."""
         shut(self.client)
@@ -228,7 +232,7 @@ class Relays:
         relay = self._enter(client, connect, host, certificate_of(client))
         if relay is None:
             return
-        copy(client, relay.backend, lambda data: self._heard(relay, data))
+        copy(client, relay.backend, lambda data: self._heard(relay, data), relay.answered)
         self._leave(relay)
 
     def _shaken(self, client: socket.socket) -> None:
@@ -351,6 +355,8 @@ class Relays:
             while size := source.recv_into(buffer):
                 if source is relay.client:
                     self._heard(relay, buffer[:size])
+                else:
+                    relay.answered(buffer[:size])
                 target.sendall(buffer[:size])
             with contextlib.suppress(OSError):  # the peer may have gone completely
                 target.shutdown(socket.SHUT_WR)

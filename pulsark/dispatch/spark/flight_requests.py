@@ -1,13 +1,14 @@
-"""What a Flight client may send: small requests, as they are. Pure.
+"""What a Flight client may send: small requests, as they are, and not too many at a time. Pure.
 
 gRPC takes a request into memory before anybody looks at it, of any size, and unpacks it if it is
-compressed. So the frames of the client's HTTP/2 are followed on their way: of each only the head,
-and of a request its first byte, which says whether it is compressed.
+compressed. Each call has a thread of its own, and very many threads of Python stop each other. So
+the frames of HTTP/2 are followed on their way: of each only the head, and of a request its first
+byte, which says whether it is compressed.
 """
 
 from __future__ import annotations
 
-from pulsark.limits import FLIGHT_REQUEST_BYTES_MAX, FLIGHT_REQUESTS_BYTES_MAX
+from pulsark.limits import FLIGHT_CALLS_MAX, FLIGHT_REQUEST_BYTES_MAX, FLIGHT_REQUESTS_BYTES_MAX
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What every client sends first."""
@@ -34,6 +35,10 @@ class Requests:
         self._total = 0
         self._is_first = False
         """Whether the next byte is the first one of a request."""
+        self._calls: set[int] = set()
+        """Streams whose call the server has not ended."""
+        self._answer_skip = 0
+        self._answer_head = b""
 
     def take(self, data: memoryview) -> None:
         """The client's next bytes. Raises ``RequestError``."""
@@ -54,10 +59,31 @@ class Requests:
                     self._head.clear()
             at += step
 
+    def answered(self, data: memoryview) -> None:
+        """The server's next bytes."""
+        at, end = self._answer_skip, len(data)
+        while at < end:
+            head = self._answer_head + bytes(data[at : at + _HEAD_BYTES - len(self._answer_head)])
+            at += len(head) - len(self._answer_head)
+            if len(head) < _HEAD_BYTES:
+                self._answer_head = head
+                break
+            self._answer_head = b""
+            size, kind, flags, stream = _parsed(head)
+            if kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END):
+                self._calls.discard(stream)
+            at += size
+        self._answer_skip = max(at - end, 0)
+
     def _frame(self, head: bytes) -> None:
-        size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
-        stream = int.from_bytes(head[5:], "big") & 0x7FFF_FFFF
+        size, kind, flags, stream = _parsed(head)
         self._skip = size
+        if kind == _HEADERS:
+            self._calls.add(stream)
+            if len(self._calls) > FLIGHT_CALLS_MAX:
+                raise RequestError(f"more than {FLIGHT_CALLS_MAX} calls are under way")
+        elif kind == _RESET:
+            self._calls.discard(stream)
         if kind == _DATA:
             if flags & _PADDED:
                 raise RequestError("a request is padded")
@@ -79,3 +105,9 @@ class Requests:
             raise RequestError(f"a request is larger than {FLIGHT_REQUEST_BYTES_MAX} bytes")
         if self._total > FLIGHT_REQUESTS_BYTES_MAX:
             raise RequestError(f"its requests are larger than {FLIGHT_REQUESTS_BYTES_MAX} bytes")
+
+
+def _parsed(head: bytes) -> tuple[int, int, int, int]:
+    """Size, kind, flags and stream of a frame."""
+    stream = int.from_bytes(head[5:], "big") & 0x7FFF_FFFF
+    return int.from_bytes(head[:3], "big"), head[3], head[4], stream

@@ -34,15 +34,16 @@ def shake_hands(client: ssl.SSLSocket) -> None:
         raise OSError("the client does not speak HTTP/2")
 
 
-def copy(client: ssl.SSLSocket, server: socket.socket, heard: Heard) -> None:
+def copy(client: ssl.SSLSocket, server: socket.socket, heard: Heard, answered: Heard) -> None:
     """Copy both directions until one side ends.
 
-    ``heard`` gets what the client sends before the server does, and may raise ``OSError``.
+    ``heard`` gets what the client sends before the server does, and may raise ``OSError``;
+    ``answered`` gets what the server sends.
     """
     client.setblocking(False)
     server.setblocking(False)
     up = _Direction(client, server, heard)
-    down = _Direction(server, client, lambda data: None)
+    down = _Direction(server, client, answered)
     with contextlib.suppress(EOFError, OSError):
         while True:
             waits = [up.steps(), down.steps()]

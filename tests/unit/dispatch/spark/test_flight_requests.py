@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pulsark.dispatch.spark.flight_requests import PREFACE, RequestError, Requests
-from pulsark.limits import FLIGHT_REQUEST_BYTES_MAX, FLIGHT_REQUESTS_BYTES_MAX
+from pulsark.limits import (
+    FLIGHT_CALLS_MAX,
+    FLIGHT_REQUEST_BYTES_MAX,
+    FLIGHT_REQUESTS_BYTES_MAX,
+)
 
 DATA, HEADERS, RESET, SETTINGS, WINDOW = 0, 1, 3, 4, 8
 END, PADDED = 0x1, 0x8
@@ -82,3 +86,34 @@ def test_what_has_ended_does_not_count() -> None:
     half = FLIGHT_REQUEST_BYTES_MAX // 2
     take((frame(DATA, bytes(half)) + frame(RESET, bytes(4))) * 100)
     take(request(half, 1) * 100)
+
+
+@pytest.mark.parametrize("step", [1, 4, 1 << 20])
+def test_few_calls_are_under_way_at_a_time(step: int) -> None:
+    requests = Requests()
+    requests.take(memoryview(PREFACE))
+
+    def answered(sent: bytes) -> None:
+        for start in range(0, len(sent), step):
+            requests.answered(memoryview(sent)[start : start + step])
+
+    answered(frame(SETTINGS, bytes(12), 0))
+    streams = iter(range(1, 1 << 20, 2))
+    open_ones = [next(streams) for _ in range(FLIGHT_CALLS_MAX)]
+    for stream in open_ones:
+        requests.take(memoryview(request(20, stream)))
+    ends = (
+        lambda stream: answered(
+            frame(HEADERS, b"a", stream)
+            + frame(DATA, bytes(100), stream)
+            + frame(HEADERS, b"trailers", stream, END)
+        ),
+        lambda stream: answered(frame(RESET, bytes(4), stream)),
+        lambda stream: requests.take(memoryview(frame(RESET, bytes(4), stream))),
+    )
+    for number in range(300):
+        ends[number % 3](open_ones.pop(0))
+        open_ones.append(next(streams))
+        requests.take(memoryview(request(20, open_ones[-1])))
+    with pytest.raises(RequestError, match="calls are under way"):
+        requests.take(memoryview(request(20, next(streams))))
