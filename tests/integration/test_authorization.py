@@ -134,7 +134,6 @@ def test_why_a_role_may_or_may_not(standalone: Standalone) -> None:
     assert why("reader") == (1, "reader may not PRODUCE: nothing grants it. It needs produce.\n")
 
 
-@pytest.mark.feature("F91")
 def test_who_did_what_is_a_topic_and_a_table(standalone: Standalone, clients: Any) -> None:
     """An event of each kind is found by a reader, by the command line and in the table."""
     with pytest.raises(pulsar.AuthorizationError):
