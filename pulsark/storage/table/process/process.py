@@ -61,8 +61,9 @@ class TableProcess:
         self.priority: Priority = "normal"
         self._busy = asyncio.Lock()
         self._process: Process | None = None
+        self._reads = asyncio.Lock()
         self._asking: asyncio.Task[Reply] | None = None
-        """The request that is read to its end; holds ``_busy``."""
+        """The request that is read to its end; holds ``_reads``."""
         self._idle: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -203,19 +204,14 @@ class TableProcess:
         A caller that is cancelled leaves, and the reply is dropped. If the process were killed
         then, a client that hangs up again and again would let all others wait for its next start.
         """
-        await self._busy.acquire()
-        self._asking = asyncio.get_running_loop().create_task(self._asked(request))
+        await self._reads.acquire()
+        self._asking = asyncio.get_running_loop().create_task(self._exchange(request))
         self._asking.add_done_callback(self._was_asked)
         return await asyncio.shield(self._asking)
 
-    async def _asked(self, request: dict[str, Any]) -> Reply:
-        async with self._serving() as process:
-            await _send(process, pipe.encode(request))
-            return await _reply(process, REPLY_SECONDS)
-
     def _was_asked(self, asking: asyncio.Task[Reply]) -> None:
         self._asking = None
-        self._busy.release()
+        self._reads.release()
         if not asking.cancelled():
             asking.exception()  # the caller has it, unless it left
 
@@ -223,7 +219,7 @@ class TableProcess:
         self, request: dict[str, Any], entries: AsyncIterator[Piece] | None = None
     ) -> Reply:
         """Send a request, and the entries that belong to it; returns the reply."""
-        async with self._busy, self._serving() as process:
+        async with self._serving() as process:
             await _send(process, pipe.encode(request))
             seconds = REPLY_SECONDS
             if entries is not None:
@@ -236,24 +232,22 @@ class TableProcess:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[Process]:
-        """A process that waits for a request; killed if the exchange does not come to its end.
-
-        The caller holds ``_busy``.
-        """
-        if self._idle is not None:
-            self._idle.cancel()
-        process = await self._started()
-        try:
-            yield process
-        except (OSError, EOFError, TimeoutError) as e:
-            self._kill()
-            raise ProcessEndedError(f"the table process ended: {e!r}") from None
-        except BaseException:
-            # An exchange that was broken off, for instance because an entry cannot be read,
-            # leaves a reply that no caller expects. An error that is a reply is none here.
-            self._kill()
-            raise
-        self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
+        """A process that waits for a request; killed if the exchange does not come to its end."""
+        async with self._busy:
+            if self._idle is not None:
+                self._idle.cancel()
+            process = await self._started()
+            try:
+                yield process
+            except (OSError, EOFError, TimeoutError) as e:
+                self._kill()
+                raise ProcessEndedError(f"the table process ended: {e!r}") from None
+            except BaseException:
+                # An exchange that was broken off, for instance because an entry cannot be read,
+                # leaves a reply that no caller expects. An error that is a reply is none here.
+                self._kill()
+                raise
+            self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
 
     async def _started(self) -> Process:
         if self._closed:
