@@ -47,6 +47,11 @@ from pulsark.dispatch.topics.topic_lists import TopicFeeds
 from pulsark.dispatch.topics.topic_making import TopicMaking
 from pulsark.dispatch.topics.topic_tables import TopicTables
 from pulsark.dispatch.upkeep.interrupted_deletions import InterruptedDeletions
+from pulsark.dispatch.upkeep.storage_quotas import (
+    CHECK_SECONDS,
+    FIRST_CHECK_SECONDS,
+    StorageQuotas,
+)
 from pulsark.dispatch.upkeep.unloaded_policies import UnloadedPolicies
 from pulsark.dispatch.upkeep.unloaded_sealing import (
     FIRST_SWEEP_SECONDS,
@@ -153,6 +158,9 @@ class Broker:
         self.subscribing = Subscribing(settings, self.clock, self.creation, self.schema_admission)
         self.rates = Rates(self.clock, self.run_queue, self.topics)
         self.stats = Stats(self.clock, self.rates, self.ownership)
+        self.storage_quotas = StorageQuotas(
+            metadata, self.resources, self.policy_source, self.topics, self.loader.over_quota
+        )
         self.connections = Connections(settings)
         self.lookups = LookupLimit(settings.maxConcurrentLookupRequest)
         self.output_buffer = OutputBuffer(settings.maxUnreadOutputBufferSizeInMB << 20)
@@ -299,6 +307,10 @@ class Broker:
             await self.topic_tables.delete_doomed()
             await unloaded.look_after(unsealed)
 
+        async def measure() -> None:
+            await self.storage_quotas.enforce(unloaded)
+
+        yield Chore("storage quotas", CHECK_SECONDS, measure, FIRST_CHECK_SECONDS)
         yield sealing.chore()
         yield Chore("sealing of unloaded topics", SWEEP_SECONDS, seal, FIRST_SWEEP_SECONDS)
 

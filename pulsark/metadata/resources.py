@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pulsark.metadata import records
@@ -52,6 +52,8 @@ class Tenant:
 
     admin_roles: tuple[str, ...] = ()
     allowed_clusters: tuple[str, ...] = ()
+    storage_quota_bytes: int | None = None
+    """Most that its namespaces may store together; ``None`` is no limit. Pulsark's own."""
 
 
 class Clusters:
@@ -119,11 +121,16 @@ class Tenants:
                 self._store, policies_path(name), _tenant_json(tenant), f"Tenant {name}"
             )
 
-    async def update(self, name: str, tenant: Tenant) -> None:
-        """Replace a tenant. Raises ``DoesNotExistError``."""
-        await records.change(
-            self._store, policies_path(name), lambda _: _tenant_json(tenant), f"Tenant {name}"
-        )
+    async def update(self, name: str, tenant: Tenant, *, keep_quota: bool = False) -> None:
+        """Replace a tenant, but for its quota if that is to be kept. ``DoesNotExistError``."""
+
+        def change(old: Json) -> Json:
+            quota = _tenant(old).storage_quota_bytes
+            return _tenant_json(
+                replace(tenant, storage_quota_bytes=quota) if keep_quota else tenant
+            )
+
+        await records.change(self._store, policies_path(name), change, f"Tenant {name}")
 
     async def delete(self, name: str) -> None:
         """Remove a tenant without namespaces. ``DoesNotExistError``, ``InUseError``."""
@@ -179,11 +186,21 @@ class Resources:
 
 
 def _tenant(record: Json) -> Tenant:
-    return Tenant(tuple(record["adminRoles"]), tuple(record["allowedClusters"]))
+    return Tenant(
+        tuple(record["adminRoles"]),
+        tuple(record["allowedClusters"]),
+        record.get("storageQuotaBytes"),
+    )
 
 
 def _tenant_json(tenant: Tenant) -> Json:
     return {
         "adminRoles": sorted(tenant.admin_roles),
         "allowedClusters": sorted(tenant.allowed_clusters),
+        **_quota_json(tenant),
     }
+
+
+def _quota_json(tenant: Tenant) -> Json:
+    quota = tenant.storage_quota_bytes
+    return {} if quota is None else {"storageQuotaBytes": quota}

@@ -249,6 +249,13 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     for topic in broker.tables.changed():
         labels = (("namespace", TopicName.parse(topic).namespace_name), ("topic", topic))
         yield "pulsark_table_changed_by_others", labels, 1
+    for kind, uses in (
+        ("tenant", broker.storage_quotas.tenants),
+        ("namespace", broker.storage_quotas.namespaces),
+    ):
+        for name, use in uses.items():
+            yield f"pulsark_{kind}_storage_bytes", ((kind, name),), use.bytes
+            yield f"pulsark_{kind}_storage_quota_bytes", ((kind, name),), use.limit
     if broker.logins is not None:
         yield from _logins(broker.logins)
     if broker.audit is not None:

@@ -47,6 +47,7 @@ GROUPS = {
     "schemaCompatibilityStrategy": "SCHEMA_COMPATIBILITY_STRATEGY",
     "schemaValidationEnforced": "SCHEMA_COMPATIBILITY_STRATEGY",
     "sealing": "SEALING",
+    "storageQuota": "BACKLOG",
     "subscribeRate": "RATE",
     "subscriptionAuthMode": "SUBSCRIPTION_AUTH_MODE",
     "subscriptionDispatchRate": "RATE",

@@ -22,6 +22,7 @@ from pulsark.dispatch.policies.policies import (
     PUBLISH_RATE,
     REPLICATOR_DISPATCH_RATE,
     SEALING,
+    STORAGE_QUOTA,
     SUBSCRIBE_RATE,
     SUBSCRIPTION_DISPATCH_RATE,
     TABLE_RETENTION,
@@ -203,6 +204,7 @@ POLICIES = (
         values.subscription_auth_mode,
         PolicyPath("subscriptionAuthMode", removable=False, unset="None"),
     ),
+    Policy(STORAGE_QUOTA, values.storage_quota, PolicyPath("storageQuota")),
     Policy(DISPATCH_RATE, values.dispatch_rate, *_both("dispatchRate")),
     Policy(
         SUBSCRIPTION_DISPATCH_RATE,

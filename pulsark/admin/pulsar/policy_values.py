@@ -230,6 +230,18 @@ def sealing(value: Any) -> dict[str, Any]:
     return found
 
 
+def storage_quota(value: Any) -> dict[str, Any]:
+    limit, policy = _fields(value, "storageQuota", ("limitBytes", "policy"))
+    limit = integer(limit, "limitBytes")
+    if limit < -1:
+        raise fail(412, "limitBytes is a number from 0 on; -1 is no limit")
+    policy = _choice("producer_exception" if policy is None else policy, "policy", _STORAGE_ACTIONS)
+    return {"limitBytes": limit, "policy": policy}
+
+
+_STORAGE_ACTIONS = ("producer_exception",)
+
+
 def dispatch_rate(value: Any) -> dict[str, Any]:
     """A DispatchRate; what is left out is no limit."""
     names = ("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte")

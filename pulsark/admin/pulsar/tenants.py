@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -11,6 +14,7 @@ from pulsark.admin.http.requests import (
     BrokerOf,
     done,
     flag,
+    integer,
     json_object,
     name_part,
     strings,
@@ -19,6 +23,8 @@ from pulsark.admin.http.requests import (
 from pulsark.dispatch.broker import Broker
 from pulsark.metadata.resources import Tenant
 from pulsark.security.operations import TenantOperation as Te
+
+_QUOTA = "storageQuotaBytes"
 
 router = Guarded(prefix="/admin/v2/tenants", tags=["tenants"])
 
@@ -39,6 +45,7 @@ async def get_tenant(tenant: str, broker: BrokerOf) -> Response:
         {
             "adminRoles": list(found.admin_roles),
             "allowedClusters": list(found.allowed_clusters),
+            **_quota(found),
         }
     )
 
@@ -47,16 +54,19 @@ async def get_tenant(tenant: str, broker: BrokerOf) -> Response:
 async def create_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
     """Add a tenant."""
     name = name_part("tenant", tenant)
-    info = await _tenant_info(request, broker)
+    info = await _tenant(await json_object(request), broker)
     await broker.resources.tenants.create(name, info, broker.settings.maxTenants)
     return done()
 
 
 @router.post("/{tenant}", needs=tenant(Te.UPDATE_TENANT))
 async def update_tenant(tenant: str, request: Request, broker: BrokerOf) -> Response:
-    """Replace a tenant's administrators and clusters."""
+    """Replace a tenant's administrators and clusters; its quota stays unless it is named."""
     name = name_part("tenant", tenant)
-    await broker.resources.tenants.update(name, await _tenant_info(request, broker))
+    # Pulsar's tools know of no quota, and do not mean to remove it.
+    given = await json_object(request)
+    changed = await _tenant(given, broker)
+    await broker.resources.tenants.update(name, changed, keep_quota=_QUOTA not in given)
     return done()
 
 
@@ -74,8 +84,7 @@ async def delete_tenant(tenant: str, request: Request, broker: BrokerOf) -> Resp
     return done()
 
 
-async def _tenant_info(request: Request, broker: Broker) -> Tenant:
-    info = await json_object(request)
+async def _tenant(info: Mapping[str, Any], broker: Broker) -> Tenant:
     clusters = strings(info.get("allowedClusters"), "allowedClusters")
     if not clusters:
         raise fail(412, "A tenant needs at least one cluster")
@@ -83,4 +92,16 @@ async def _tenant_info(request: Request, broker: Broker) -> Tenant:
     unknown = sorted(set(clusters) - known)
     if unknown:
         raise fail(412, f"Clusters do not exist: {', '.join(unknown)[:200]}")
-    return Tenant(tuple(strings(info.get("adminRoles"), "adminRoles")), tuple(clusters))
+    quota = None if info.get(_QUOTA) is None else integer(info[_QUOTA], _QUOTA)
+    if quota is not None and quota < -1:
+        raise fail(412, f"{_QUOTA} is a number from 0 on; null and -1 are no limit")
+    return Tenant(
+        tuple(strings(info.get("adminRoles"), "adminRoles")),
+        tuple(clusters),
+        None if quota == -1 else quota,
+    )
+
+
+def _quota(found: Tenant) -> dict[str, int]:
+    quota = found.storage_quota_bytes
+    return {} if quota is None else {_QUOTA: quota}

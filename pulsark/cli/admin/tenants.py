@@ -47,6 +47,18 @@ def create_tenant(
     print(f"Created {tenant}")
 
 
+@tenants.command("set-storage-quota")
+def set_storage_quota(
+    tenant: Tenant,
+    size: Annotated[int, typer.Argument(metavar="BYTES", min=-1, help="-1: no limit.")],
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Limit what all namespaces of a tenant store together."""
+    client, path = admin_client(admin_url), f"/tenants/{segment(tenant)}"
+    client.call("POST", path, {**client.get(path), "storageQuotaBytes": size})
+    print(f"{tenant} may store {'any number of' if size < 0 else size} bytes")
+
+
 @tenants.command("delete")
 def delete_tenant(
     tenant: Tenant,

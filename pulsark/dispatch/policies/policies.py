@@ -36,6 +36,10 @@ SEALING = "sealing_policies"
 """Pulsark's own, in the manner of Pulsar's: ``enabled``, ``targetFileSizeInMB``,
 ``freshnessInSeconds``; what is left out is as the broker's settings say."""
 
+STORAGE_QUOTA = "storage_quota"
+"""At namespaces only, Pulsark's own: ``limitBytes`` of what all topics store, -1 for no limit, and
+``policy``, which is always that producers are refused."""
+
 DISPATCH_RATE = "dispatchRate"
 SUBSCRIPTION_DISPATCH_RATE = "subscriptionDispatchRate"
 REPLICATOR_DISPATCH_RATE = "replicatorDispatchRate"

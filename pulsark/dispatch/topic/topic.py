@@ -31,7 +31,7 @@ from pulsark.metadata.resources import SYSTEM_NAMESPACE
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Sequence, Set
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.run_queue import RunQueue
@@ -59,6 +59,8 @@ class TopicContext:
     run_queue: RunQueue
     dispatch_limit: DispatchLimit | None = None
     """The dispatch rate of the broker, if there is one."""
+    over_quota: Set[str] = frozenset()
+    """Namespaces that store too much."""
 
 
 class Topic:
@@ -82,6 +84,7 @@ class Topic:
         self.policies = effective(settings, {}, {})
         self.clock = clock
         self.sure_clock = context.runtime.sure_clock
+        self._over_quota = context.over_quota
         self._broker_dispatch_limit = context.dispatch_limit
         self.own_dispatch_limit: DispatchLimit | None = None
         """Its dispatch rate, if it has one."""
@@ -231,6 +234,11 @@ class Topic:
             raise ClientError(ServerError.TopicTerminatedError, f"Topic {self.name} is terminated")
         if self.ledger.is_fenced:
             raise ClientError(ServerError.ServiceNotReady, f"Topic {self.name} moved elsewhere")
+        if self.name.namespace_name in self._over_quota:
+            raise ClientError(
+                ServerError.ProducerBlockedQuotaExceededException,
+                f"The storage quota of {self.name.namespace_name} or of its tenant is exceeded",
+            )
         full = self.ledger.full_error()
         if isinstance(full, StorageFullError):
             raise ClientError(

@@ -63,6 +63,8 @@ class TopicLoader:
         )
         rate = broker_dispatch_rate(settings)
         limit = DispatchLimit(Level.BROKER, rate, runtime.clock, run_queue)
+        self.over_quota: set[str] = set()
+        """Namespaces whose topics take no producers, because they store too much."""
         self._context = TopicContext(
             settings,
             runtime,
@@ -70,6 +72,7 @@ class TopicLoader:
             self.unacked,
             run_queue,
             limit if rate.limits else None,
+            self.over_quota,
         )
 
     async def load(self, name: TopicName) -> Topic:

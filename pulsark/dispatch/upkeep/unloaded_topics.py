@@ -18,7 +18,7 @@ from pulsark.metadata.paths import MANAGED_LEDGERS, topic_below, topics_path
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Container
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.topic.topic import Topic
@@ -57,11 +57,14 @@ class UnloadedTopics:
         self._resources = resources
         self._topics = topics
 
-    async def look_after(self, care: Care) -> None:
-        """One round. What fails of a topic concerns only that, and is tried in the next one."""
+    async def look_after(self, care: Care, namespaces: Container[str] | None = None) -> None:
+        """One round, of all namespaces or of some.
+
+        What fails of a topic concerns only that, and is tried in the next one.
+        """
         looks = max(care.looks_per_second // PAUSES_PER_SECOND, 1)
         number = 0
-        async for name, policies in self._concerned(care):
+        async for name, policies in self._concerned(care, namespaces):
             number += 1
             if number % looks == 0:
                 await asyncio.sleep(1 / PAUSES_PER_SECOND)
@@ -79,11 +82,15 @@ class UnloadedTopics:
                     exc_info=trace_of(error),
                 )
 
-    async def _concerned(self, care: Care) -> AsyncIterator[tuple[TopicName, TopicPolicies]]:
+    async def _concerned(
+        self, care: Care, namespaces: Container[str] | None
+    ) -> AsyncIterator[tuple[TopicName, TopicPolicies]]:
         """Topics of which something may become due, and what holds for them."""
         resources = self._resources
         for tenant in await resources.tenants.list():
             for namespace in await resources.namespaces.list(tenant):
+                if namespaces is not None and namespace not in namespaces:
+                    continue
                 found = await resources.namespaces.get(namespace)
                 if found is None:
                     continue

@@ -51,6 +51,7 @@ NO_DISPATCH_RATE = {
 }
 
 VALUES: dict[str, Any] = {
+    "storageQuota": {"limitBytes": 12, "policy": "producer_exception"},
     "dispatchRate": DISPATCH,
     "subscriptionDispatchRate": DISPATCH,
     "replicatorDispatchRate": DISPATCH,
@@ -247,6 +248,9 @@ def test_a_topic_falls_back_to_its_namespace(api: AdminApi) -> None:
         ("POST", "/messageTTL", True, 400),
         ("POST", "/messageTTL", None, 400),
         ("POST", "/messageTTL", 2**31, 412),
+        ("POST", "/storageQuota", {"limitBytes": -2}, 412),
+        ("POST", "/storageQuota", {"policy": "producer_exception"}, 400),
+        ("POST", "/storageQuota", {"limitBytes": 5, "policy": "producer_request_hold"}, 400),
         ("POST", "/dispatchRate", [], 400),
         ("POST", "/dispatchRate", {"dispatchThrottlingRateInMsg": -2}, 412),
         ("POST", "/dispatchRate", {"dispatchThrottlingRateInMsg": 2**31}, 412),

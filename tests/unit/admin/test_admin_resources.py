@@ -195,6 +195,21 @@ def test_a_trailing_slash_is_fine_and_an_empty_segment_is_not(api: AdminApi) -> 
     assert api.get(f"{V2}//clusters").status == 404
 
 
+def test_the_quota_of_a_tenant_stays_until_it_is_named(api: AdminApi) -> None:
+    path, info = f"{V2}/tenants/t", {"adminRoles": [], "allowedClusters": ["standalone"]}
+    assert api.put(path, {**info, "storageQuotaBytes": 7}).status == 204
+    assert api.get(path).json == {**info, "storageQuotaBytes": 7}
+    assert api.post(path, {**info, "adminRoles": ["a"]}).status == 204
+    assert api.get(path).json == {**info, "adminRoles": ["a"], "storageQuotaBytes": 7}
+    for none in (-1, None):
+        assert api.post(path, {**info, "storageQuotaBytes": 0}).status == 204
+        assert api.get(path).json["storageQuotaBytes"] == 0
+        assert api.post(path, {**info, "storageQuotaBytes": none}).status == 204
+        assert api.get(path).json == info
+    for wrong, status in ((-2, 412), ("many", 400), (2**63, 400)):
+        assert api.post(path, {**info, "storageQuotaBytes": wrong}).status == status
+
+
 # -- limits ------------------------------------------------------------------------------------
 
 
