@@ -15,6 +15,7 @@ from urllib.parse import unquote, unquote_plus
 
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
 
 from pulsark.admin.http.errors import fail
 from pulsark.dispatch.broker import Broker
@@ -174,11 +175,14 @@ async def body_bytes(request: Request) -> bytes:
     """The whole body; 413 if it is too large."""
     size = 0
     pieces = []
-    async for piece in request.stream():
-        size += len(piece)
-        if size > HTTP_BODY_BYTES_MAX:
-            raise fail(413, f"The body is larger than {HTTP_BODY_BYTES_MAX} bytes")
-        pieces.append(piece)
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > HTTP_BODY_BYTES_MAX:
+                raise fail(413, f"The body is larger than {HTTP_BODY_BYTES_MAX} bytes")
+            pieces.append(piece)
+    except ClientDisconnect:  # nobody hears this; what is not caught would be taken for a defect
+        raise fail(400, "The body ends early") from None
     return b"".join(pieces)
 
 

@@ -195,6 +195,24 @@ def test_a_header_does_not_say_where_a_request_comes_from(
     assert found == [("127.0.0.1", "http")]
 
 
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_defect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        _, writer = await connect(port)
+        writer.write(
+            UNFINISHED["body"].replace(b"Content-L", b"Content-Type: text/json\r\nContent-L")
+        )
+        while server._http is None or not server._http._state.tasks:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        writer.close()
+        while server._http.connections or server._http._state.tasks:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    on_port(check)
+    assert caplog.records == []
+
+
 def test_garbage_gets_400() -> None:
     async def check(port: int, server: AdminServer) -> None:
         reader, writer = await connect(port)
