@@ -13,6 +13,7 @@ from pulsark.cli.admin.audit import audit
 from pulsark.cli.admin.ledgers import ledgers
 from pulsark.cli.admin.permissions import permissions
 from pulsark.cli.admin.policies import namespaces, policies
+from pulsark.cli.admin.resource_groups import resource_groups
 from pulsark.cli.admin.schemas import schemas
 from pulsark.cli.admin.tables import tables
 from pulsark.cli.admin.tenants import tenants
@@ -43,6 +44,7 @@ app.add_typer(tokens, name="tokens")
 app.add_typer(tenants, name="tenants")
 app.add_typer(namespaces, name="namespaces")
 app.add_typer(policies, name="policies")
+app.add_typer(resource_groups, name="resource-groups")
 app.add_typer(permissions, name="permissions")
 app.add_typer(audit, name="audit")
 jobs = typer.Typer(help="List jobs, and run one here.", no_args_is_help=True)
