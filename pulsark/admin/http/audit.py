@@ -139,8 +139,8 @@ class _Seen:
         return text if len(self._body) <= AUDIT_BODY_BYTES_MAX else f"{text}..."
 
 
-def _parameters(found: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in found.items() if key not in _NO_PARAMETERS}
+def _parameters(found: Mapping[str, object]) -> dict[str, str]:
+    return {key: str(value) for key, value in found.items() if key not in _NO_PARAMETERS}
 
 
 def _target(path: Mapping[str, str]) -> Target:
