@@ -31,7 +31,7 @@ demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spar
 
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/integration tests/fuzz $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/spark $(PYTEST_ARGS)
 
 lint: $(STAMP) ## format, lint, types and dead code
@@ -57,6 +57,7 @@ chaos: $(STAMP) ## long runs: killed processes, then HOURS= (1) of the simulatio
 	$(BIN)/python -m pytest -m chaos -q $(PYTEST_ARGS)
 	$(BIN)/python -m tests.sim --hours $(HOURS)
 	$(BIN)/python -m tests.fuzz --frames 5000000 --hours $(HOURS)
+	$(BIN)/python -m tests.fuzz --frames 1000000 --hours $(HOURS) --secured
 
 test-clients: $(STAMP) ## the official Python, Java and Go clients
 	$(BIN)/python -m pytest tests/clients -q $(PYTEST_ARGS)

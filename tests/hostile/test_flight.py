@@ -1,0 +1,143 @@
+"""Calls and bytes on the Flight ports that no Spark task sends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from tests.hostile.conftest import ATTACKED, ATTACKER, CANARY
+from tests.support.secured import Secured, token
+from tests.support.wire_client import WireClient
+
+TOPIC = f"persistent://{ATTACKED}/over-flight"
+MESSAGES = 3
+MIB = 1 << 20
+Refusals = (pa.ArrowException, KeyError, OSError)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def filled(broker: Secured) -> None:
+    with WireClient(broker.broker_port, token=token(ATTACKER)) as client:
+        client.producer(TOPIC)
+        for number in range(MESSAGES):
+            client.publish(bytes(MIB), sequence_id=number)
+
+
+@pytest.fixture(params=["plain", "tls"])
+def new_client(
+    broker: Secured, request: pytest.FixtureRequest
+) -> Iterator[Callable[[], fl.FlightClient]]:
+    opened = []
+
+    def connect() -> fl.FlightClient:
+        if request.param == "tls":
+            arguments: Any = broker.credentials(ATTACKER).for_flight()
+            opened.append(fl.connect(broker.info["flightUrlTls"], **arguments))
+        else:
+            opened.append(fl.connect(broker.flight_url))
+        return opened[-1]
+
+    yield connect
+    for client in opened:
+        client.close()
+
+
+def options(role: str | None = ATTACKER, **headers: str) -> fl.FlightCallOptions:
+    if role is not None:
+        headers["authorization"] = f"Bearer {token(role)}"
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return fl.FlightCallOptions(timeout=60, headers=pairs)
+
+
+def ticket(**changed: Any) -> bytes:
+    whole = {"topic": TOPIC, "topicId": "", "first": [0, 0], "last": [2**62, 0]}
+    return json.dumps({**whole, **changed}).encode()
+
+
+TICKETS = {
+    "nothing": b"",
+    "no JSON": b"\xff\xfe\0",
+    "1e5 deep": b"[" * 16_000,
+    "a list": b"[]",
+    "null": b"null",
+    "NaN": ticket(first=[0, float("nan")]),
+    "positions as text": ticket(first="0:0"),
+    "a position of three": ticket(first=[0, 0, 0]),
+    "a position below all": ticket(first=[-2, 0]),
+    "a position above all": ticket(last=[2**63, 0]),
+    "a fraction": ticket(first=[0.5, 0]),
+    "true": ticket(first=[True, True]),
+    "no topic": ticket(topic=""),
+    "a topic that is none": ticket(topic="persistent://../../etc/passwd"),
+    "a topic with a NUL": ticket(topic=f"{TOPIC}\0"),
+    "the topic of somebody else": ticket(topic="persistent://public/default/others"),
+    "another topic's id": ticket(topicId=CANARY),
+    "compacted as text": ticket(compacted="yes"),
+    "16 KiB": ticket(topicId="x" * 16_384),
+}
+
+
+@pytest.mark.parametrize("asked", TICKETS.values(), ids=TICKETS.keys())
+def test_tickets_that_are_none(new_client: Callable[[], fl.FlightClient], asked: bytes) -> None:
+    client = new_client()
+    with pytest.raises(Refusals) as refused:
+        client.do_get(fl.Ticket(asked), options()).read_all()
+    assert not isinstance(refused.value, fl.FlightInternalError), refused.value
+
+
+@pytest.mark.parametrize("role", [None, ATTACKER])
+def test_a_ticket_of_a_hundred_megabytes(
+    new_client: Callable[[], fl.FlightClient], role: str | None
+) -> None:
+    client = new_client()
+    with pytest.raises(Refusals):
+        client.do_get(fl.Ticket(b" " * (100 * MIB)), options(role)).read_all()
+
+
+@pytest.mark.parametrize("role", [None, ATTACKER])
+def test_a_ticket_that_is_small_only_when_it_is_compressed(
+    new_client: Callable[[], fl.FlightClient], role: str | None
+) -> None:
+    client = new_client()
+    asked = options(role, grpc_internal_encoding_request="gzip")
+    with pytest.raises(Refusals):
+        client.do_get(fl.Ticket(b" " * (100 * MIB)), asked).read_all()
+
+
+def test_no_call_without_a_login(new_client: Callable[[], fl.FlightClient]) -> None:
+    client = new_client()
+    for given in (
+        options(None),
+        options(None, authorization=f"Bearer {CANARY}"),
+        options(None, authorization="Basic cm9vdDpyb290"),
+        options(None, x_original_principal="root"),
+    ):
+        with pytest.raises(fl.FlightUnauthenticatedError):
+            client.do_get(fl.Ticket(ticket()), given).read_all()
+        with pytest.raises(fl.FlightUnauthenticatedError):
+            client.get_flight_info(fl.FlightDescriptor.for_path(TOPIC), given)
+
+
+def test_methods_that_are_not_there(new_client: Callable[[], fl.FlightClient]) -> None:
+    schema = pa.schema([("a", pa.int64())])
+    descriptor = fl.FlightDescriptor.for_path(TOPIC)
+
+    def put(client: fl.FlightClient) -> None:
+        writer, _ = client.do_put(descriptor, schema, options())
+        with writer:
+            writer.write_batch(pa.record_batch([pa.array([1])], schema=schema))
+
+    for call in (
+        lambda client: list(client.list_flights(options=options())),
+        lambda client: list(client.list_actions(options())),
+        lambda client: list(client.do_action(fl.Action("shutdown", b""), options())),
+        lambda client: client.get_schema(descriptor, options()),
+        put,
+    ):
+        with pytest.raises(Refusals):
+            call(new_client())
