@@ -88,6 +88,7 @@ class FakeTopic:
         self.cache = TopicCache(self.cache_budget)
         self.delayed = DelayedDelivery(self)
         self.broker_unacked = BrokerUnacked(0, 0)
+        self.dispatch_limits = ()
         self.stored: dict[Position, tuple[bytes, int, bool]] = {}
         self.entries = self.registry = self
 
