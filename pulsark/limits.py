@@ -422,6 +422,27 @@ TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 SCALABLE_SESSIONS_PER_CONNECTION_MAX = 10_000
 """Most layouts of topics that one connection follows at a time."""
 
+SCALABLE_CONSUMERS_PER_CONNECTION_MAX = 1000
+"""Most consumers of one connection that share segments with others."""
+
+GROUP_MEMBERS_MAX = 1000
+"""Most consumers that share the segments of a topic."""
+
+SEGMENT_HAND_OVER_SECONDS = 5.0
+"""A consumer that was told to give a segment up has this time to close what it has there."""
+
+SEGMENT_WAIT_SECONDS = 10.0
+"""A consumer that comes before its segment is free waits this long."""
+
+STREAM_CONSUMER_GRACE_SECONDS = 10.0
+"""A consumer whose connection is lost keeps its segments for this time."""
+
+HAND_OVER_CHECK_SECONDS = 0.25
+"""While a segment changes hands, it is looked whether it is free as often as this."""
+
+HAND_OVER_CHECKS_MAX = 500
+"""Segments that are looked at each time: a millisecond."""
+
 SEGMENTS_PER_TURN_MAX = 250
 """Segments of a layout encoded in one turn: a few milliseconds."""
 

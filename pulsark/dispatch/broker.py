@@ -348,7 +348,9 @@ class Broker:
         if self.scalable is None:
             from pulsark.dispatch.scalable.scalable_topics import ScalableTopics  # for them alone
 
-            self.scalable = ScalableTopics(self.metadata, self.creation, self.clock)
+            self.scalable = ScalableTopics(
+                self.metadata, self.clock, self.creation, self.topics, self.subscribing
+            )
         return self.scalable
 
     async def lookup(self, name: TopicName, listener: str = "") -> LookupResult:

@@ -1,4 +1,4 @@
-"""The frame that tells a client the layout of a topic: very long for very many partitions."""
+"""The frames that tell a client of segments: very long for topics with very many partitions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from pulsark.wire.topic_fields import length_delimited
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from google.protobuf.message import Message
+
 _sizes = struct.Struct(">II")
 _UPDATE = pb.BaseCommand.SCALABLE_TOPIC_UPDATE
-_DAG = pb.CommandScalableTopicUpdate.DESCRIPTOR.fields_by_name["dag"].number
+_ANSWER = pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+_ASSIGNED = pb.BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
 
 
 class Segment(NamedTuple):
@@ -46,16 +49,53 @@ def segment_fields(segments: Iterable[Segment], created_ms: int) -> bytes:
     ).SerializePartialToString()
 
 
+def assigned_fields(segments: Iterable[Segment]) -> bytes:
+    """The same inside of the share of a consumer."""
+    return pb.ScalableConsumerAssignment(
+        segments=[
+            pb.ScalableAssignedSegment(
+                segment_id=segment.number,
+                hash_start=segment.hash_start,
+                hash_end=segment.hash_end,
+                segment_topic=segment.topic,
+            )
+            for segment in segments
+        ]
+    ).SerializePartialToString()
+
+
 def layout_frame(
     session_id: int, resolved_name: str, epoch: int, segments: Sequence[bytes]
 ) -> list[bytes]:
-    """The frame for one session, in pieces; those of the segments are not copied."""
-    dag = pb.ScalableTopicDAG(epoch=epoch).SerializeToString()
-    dag = length_delimited(_DAG, len(dag) + sum(map(len, segments))) + dag
-    update = pb.CommandScalableTopicUpdate(
-        session_id=session_id, resolved_topic_name=resolved_name
-    ).SerializeToString()
-    size = len(update) + len(dag) + sum(map(len, segments))
-    head = pb.BaseCommand(type=_UPDATE).SerializeToString() + length_delimited(_UPDATE, size)
+    """The frame of a layout for one session, in pieces; those of the segments are not copied."""
+    update = pb.CommandScalableTopicUpdate(session_id=session_id, resolved_topic_name=resolved_name)
+    return _frame(_UPDATE, update, "dag", pb.ScalableTopicDAG(epoch=epoch), segments)
+
+
+def first_share_frame(request_id: int, epoch: int, segments: Sequence[bytes]) -> list[bytes]:
+    """The frame of a consumer's first share: the answer to its request."""
+    answer = pb.CommandScalableTopicSubscribeResponse(request_id=request_id)
+    share = pb.ScalableConsumerAssignment(layout_epoch=epoch)
+    return _frame(_ANSWER, answer, "assignment", share, segments)
+
+
+def share_frame(consumer_id: int, epoch: int, segments: Sequence[bytes]) -> list[bytes]:
+    """The frame of a later share of a consumer."""
+    update = pb.CommandScalableTopicAssignmentUpdate(consumer_id=consumer_id)
+    share = pb.ScalableConsumerAssignment(layout_epoch=epoch)
+    return _frame(_ASSIGNED, update, "assignment", share, segments)
+
+
+def _frame(
+    kind: pb.BaseCommand.Type, command: Message, field: str, inner: Message, pieces: Sequence[bytes]
+) -> list[bytes]:
+    """The frame of a command with one more field; that begins with ``inner``, then the pieces."""
+    long = sum(map(len, pieces))
+    begin = inner.SerializePartialToString()
+    number = command.DESCRIPTOR.fields_by_name[field].number
+    begin = length_delimited(number, len(begin) + long) + begin
+    part = command.SerializePartialToString()
+    size = len(part) + len(begin) + long
+    head = pb.BaseCommand(type=kind).SerializeToString() + length_delimited(kind, size)
     whole = len(head) + size
-    return [_sizes.pack(whole + 4, whole) + head + update + dag, *segments]
+    return [_sizes.pack(whole + 4, whole) + head + part + begin, *pieces]

@@ -21,6 +21,7 @@ from pulsark.limits import (
 )
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.message_id import MessageId, position_of
+from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -56,6 +57,10 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
             f"The consumer name is longer than {CONSUMER_NAME_CHARS_MAX} characters",
         )
     check_subscription_properties(request.subscription_properties)
+    if connection.broker.scalable is not None and request.subType == pb.CommandSubscribe.Exclusive:
+        groups = connection.broker.scalable.groups
+        name = TopicName.parse(request.topic)
+        await groups.turn(name, request.subscription, request.consumer_name)
     consumer = await connection.broker.subscribing.subscribe(connection.client, request)
     if consumer.closed:
         raise ClientError(ServerError.ServiceNotReady, "The consumer was closed meanwhile")
@@ -248,6 +253,8 @@ def close_consumer(connection: Connection, command: Command) -> None:
     consumer = connection.attached.consumers.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumers((consumer,))
+        if connection.attached.scalable is not None:
+            connection.attached.scalable.consumer_closed(consumer)
     connection.output.send(notices.success(request.request_id))
 
 

@@ -76,6 +76,8 @@ HANDLERS: Handlers = {
     Command.END_TXN_ON_SUBSCRIPTION: transaction_commands.refuse,
     Command.SCALABLE_TOPIC_LOOKUP: scalable,
     Command.SCALABLE_TOPIC_CLOSE: scalable,
+    Command.SCALABLE_TOPIC_SUBSCRIBE: scalable,
+    Command.SCALABLE_TOPIC_UNSUBSCRIBE: scalable,
 }
 """All but CONNECT, which is the handshake, and SEND, which goes to a producer at once."""
 

@@ -118,6 +118,11 @@ def _consumer(command: Command) -> list[Asked]:
     return [_topic(T.CONSUME, command.subscribe.topic, command.subscribe.subscription)]
 
 
+def _stream_consumer(command: Command) -> list[Asked]:
+    request = command.scalableTopicSubscribe
+    return [_topic(T.CONSUME, request.topic, request.subscription)]
+
+
 def _list(namespace: str) -> list[Asked]:
     return [
         (
@@ -196,6 +201,10 @@ NEEDS: Mapping[int, Needs | Own] = {
         id_field="session_id",
     ),
     Command.SCALABLE_TOPIC_CLOSE: Own.NOTHING,
+    Command.SCALABLE_TOPIC_SUBSCRIBE: Needs(
+        _stream_consumer, "Client is not authorized to subscribe", notices.share_error
+    ),
+    Command.SCALABLE_TOPIC_UNSUBSCRIBE: Own.CONSUMER,
     Command.END_TXN_ON_PARTITION: _SUPER_USER,
     Command.END_TXN_ON_SUBSCRIPTION: _SUPER_USER,
 }

@@ -54,6 +54,14 @@ def layout_error(session_id: int, error: Exception) -> Command:
     return command
 
 
+def share_error(request_id: int, error: Exception) -> Command:
+    """A consumer of Pulsar 5's clients gets no share of a topic's segments."""
+    command = Command(type=Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+    command.scalableTopicSubscribeResponse.request_id = request_id
+    fill_error(command.scalableTopicSubscribeResponse, error)
+    return command
+
+
 def fill_error(response: object, error: BaseException) -> None:
     """Tell an error in a response, in the two fields that it has for that."""
     code, text = "error", "message"

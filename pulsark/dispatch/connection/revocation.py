@@ -17,6 +17,7 @@ from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.paths import POLICIES, policies_at
 from pulsark.security.decisions import Target
 from pulsark.security.operations import NamespaceOperation, TopicOperation
+from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,3 +146,10 @@ def _held_of_scalable(client: ScalableClient) -> Iterator[_Held]:
                 Target.of_topic(session.topic.name),
                 partial(client.refuse_session, session_id, denial),
             )
+    for consumer_id, member in list(client.members.items()):
+        key = member.group.key
+        yield _Held(
+            TopicOperation.CONSUME,
+            Target.of_topic(TopicName.parse(key.topic), key.subscription),
+            partial(client.drop_member, consumer_id),
+        )

@@ -1,10 +1,13 @@
-"""What one client of Pulsar 5 has open beside producers and consumers: its lookups.
+"""What one client of Pulsar 5 has open beside producers and consumers.
 
+Those are its lookups of topics, and its consumers that share the segments of a topic with others.
 Everything here ends with the connection, by reference and not by a coroutine's end.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
@@ -12,15 +15,28 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import (
     FRAME_OVERHEAD_BYTES,
+    SCALABLE_CONSUMERS_PER_CONNECTION_MAX,
     SCALABLE_SESSIONS_PER_CONNECTION_MAX,
     SEGMENTS_PER_TURN_MAX,
 )
-from pulsark.wire.layout_fields import layout_frame, segment_fields
+from pulsark.wire.layout_fields import (
+    assigned_fields,
+    first_share_frame,
+    layout_frame,
+    segment_fields,
+    share_frame,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from pulsark.dispatch.connection.connection import Connection
+    from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.scalable.followed import FollowedTopic
+    from pulsark.dispatch.scalable.groups import GroupKey, Member
     from pulsark.dispatch.scalable.layouts import Layout
+    from pulsark.wire import pulsar_pb2 as pb
+    from pulsark.wire.layout_fields import Segment
     from pulsark.wire.topic_name import TopicName
 
 
@@ -38,7 +54,8 @@ class Session:
 
     def layout_changed(self) -> None:
         """There is a later layout."""
-        self._client.tell(self)
+        if self.topic is not None and not self.closed:
+            self._client.tell(self)
 
     def close(self) -> None:
         """The client hears of it no more."""
@@ -48,16 +65,22 @@ class Session:
 
 
 class ScalableClient:
-    """Its sessions, each by the id that the client gave it."""
+    """Its sessions, and its members of groups, each by the id that the client gave it."""
 
     def __init__(self, connection: Connection) -> None:
         self.sessions: dict[int, Session] = {}
+        self.members: dict[int, Member] = {}
+        self._expected: set[int] = set()
+        """Those of consumers that are being registered."""
         self._output = connection.output
         self._requests = connection.requests
+        self._keep_alive = connection.keep_alive
         self._run_queue = connection.broker.run_queue
-        self._followed = connection.broker.scalable_topics().followed
+        topics = connection.broker.scalable_topics()
+        self._followed = topics.followed
+        self._groups = topics.groups
         self._frame_bytes_max = connection.settings.maxMessageSize + FRAME_OVERHEAD_BYTES
-        self._untold: dict[Session, None] = {}
+        self._untold: dict[Session | Member, None] = {}
         self._tells = False
 
     # -- lookups ---
@@ -101,11 +124,77 @@ class ScalableClient:
         self.drop_session(session_id)
         self._output.send(notices.layout_error(session_id, error))
 
-    def tell(self, session: Session) -> None:
-        """Tell a client the layout that there is then, as soon as it has read what it was told."""
-        if session.topic is None or session.closed:
+    # -- shares ---
+
+    def expect_member(self, consumer_id: int) -> None:
+        """A client registers a consumer, which it may give up before ``join`` is done."""
+        self.drop_member(consumer_id)
+        most = SCALABLE_CONSUMERS_PER_CONNECTION_MAX
+        if len(self.members) + len(self._expected) >= most:
+            raise ClientError(
+                ServerError.TooManyRequests, f"A connection may have {most} stream consumers"
+            )
+        self._expected.add(consumer_id)
+
+    async def join(
+        self, key: GroupKey, topic: TopicName, request: pb.CommandScalableTopicSubscribe
+    ) -> None:
+        """Register a consumer, or raise. Its client is told its share afterwards."""
+        consumer_id = request.consumer_id
+        try:
+            member = await self._groups.join(
+                key, topic, request.consumer_name, self, consumer_id, request.request_id
+            )
+        except BaseException:
+            self._expected.discard(consumer_id)
+            raise
+        if consumer_id not in self._expected:
+            member.leave()
             return
-        self._untold[session] = None
+        self._expected.discard(consumer_id)
+        self._drop_former()
+        self.members[consumer_id] = member
+
+    def drop_member(self, consumer_id: int) -> None:
+        """A consumer is closed."""
+        self._expected.discard(consumer_id)
+        member = self.members.pop(consumer_id, None)
+        if member is not None:
+            member.leave()
+            self._untold.pop(member, None)
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        """A client closed a consumer. Of a segment that it was to keep, it closes it only to leave.
+
+        The first clients of Pulsar 5 say no more than that.
+        """
+        name = consumer.subscription.topic.name
+        topic, segment = str(name.base), max(name.partition, 0)
+        for member in list(self.members.values()):
+            key = member.group.key
+            if (
+                key.topic == topic
+                and consumer.name == member.consumer_name(segment)
+                and (not key.exclusive or key.subscription == consumer.subscription.name)
+            ):
+                member.closed(segment)
+                self._drop_former()
+
+    def _drop_former(self) -> None:
+        """Forget consumers that have left, or came anew under another id."""
+        for consumer_id, member in list(self.members.items()):
+            if not member.is_current:
+                del self.members[consumer_id]
+
+    async def probe(self) -> bool:
+        """Whether the client still answers; if not, its connection is closed."""
+        return await self._keep_alive.probe()
+
+    # -- what it is told ---
+
+    def tell(self, thing: Session | Member) -> None:
+        """Tell a client what there is then, as soon as it has read what it was told before."""
+        self._untold[thing] = None
         if not self._tells:
             self._tells = True
             self._requests.run(self._tell_all(), notices.NO_REQUEST)
@@ -113,48 +202,89 @@ class ScalableClient:
     async def _tell_all(self) -> None:
         try:
             while self._untold:
-                session = next(iter(self._untold))
-                del self._untold[session]
+                thing = next(iter(self._untold))
+                del self._untold[thing]
                 async with self._output.large_answer():
-                    await self._tell(session)
+                    if isinstance(thing, Session):
+                        await self._tell_layout(thing)
+                    else:
+                        await self._tell_share(thing)
         finally:
             self._tells = False
 
-    async def _tell(self, session: Session) -> None:
+    async def _tell_layout(self, session: Session) -> None:
         topic = session.topic
-        assert topic is not None
-        while not session.closed:
+        while topic is not None and not session.closed:
             layout = topic.layout
             assert layout is not None
-            segments = await _encoded(layout)
+            encode = partial(segment_fields, created_ms=layout.created_ms)
+            segments = await _encoded(layout, range(len(layout)), encode)
             if layout is topic.layout:
-                self._send(session, layout, segments)
+                self._send_layout(session, layout, segments)
                 return
 
-    def _send(self, session: Session, layout: Layout, segments: list[bytes]) -> None:
+    def _send_layout(self, session: Session, layout: Layout, segments: list[bytes]) -> None:
         if session.closed:
             return
         frame = layout_frame(session.session_id, layout.resolved_name, layout.epoch, segments)
-        size = sum(map(len, frame))
-        if size > self._frame_bytes_max:
-            text = f"The layout of {layout.topic} does not fit a frame: it has {size} bytes"
-            self.refuse_session(session.session_id, ClientError(ServerError.NotAllowedError, text))
+        if self._fits(frame):
+            self._output.send_frame(frame)
+        else:
+            self.refuse_session(session.session_id, _too_large(layout))
+
+    async def _tell_share(self, member: Member) -> None:
+        while (due := member.to_tell()) is not None:
+            layout, share = due
+            segments = await _encoded(layout, share, assigned_fields)
+            if member.to_tell() == due:
+                self._send_share(member, layout, share, segments)
+                return
+
+    def _send_share(
+        self, member: Member, layout: Layout, share: list[int], segments: list[bytes]
+    ) -> None:
+        request_id = member.request_id
+        if request_id is None:
+            frame = share_frame(member.consumer_id, layout.epoch, segments)
+        else:
+            frame = first_share_frame(request_id, layout.epoch, segments)
+        if self._fits(frame):
+            member.told, member.request_id = (layout.epoch, share), None
+            self._output.send_frame(frame)
             return
-        self._output.send_frame(frame)
+        member.leave()
+        self._drop_former()
+        if request_id is not None:
+            self._output.send(notices.share_error(request_id, _too_large(layout)))
+
+    def _fits(self, frame: list[bytes]) -> bool:
+        return sum(map(len, frame)) <= self._frame_bytes_max
 
     # -- the end ---
 
     def close(self) -> None:
-        """The client is gone."""
+        """The client is gone. Its consumers may come back on another connection."""
         sessions, self.sessions = self.sessions, {}
+        members, self.members = self.members, {}
         self._untold.clear()
-        self._run_queue.call_all(session.close for session in sessions.values())
+        self._expected.clear()
+        ends = chain(
+            (session.close for session in sessions.values()),
+            (member.lose for member in members.values()),
+        )
+        self._run_queue.call_all(ends)
 
 
-async def _encoded(layout: Layout) -> list[bytes]:
-    count, step = len(layout), SEGMENTS_PER_TURN_MAX
-    parts = (range(start, min(start + step, count)) for start in range(0, count, step))
-    return [
-        segment_fields(layout.segments(part), layout.created_ms)
-        async for part in in_turns(parts, 1)
-    ]
+async def _encoded(
+    layout: Layout, numbers: Sequence[int], encode: Callable[[Iterable[Segment]], bytes]
+) -> list[bytes]:
+    step = SEGMENTS_PER_TURN_MAX
+    parts = (numbers[start : start + step] for start in range(0, len(numbers), step))
+    return [encode(layout.segments(part)) async for part in in_turns(parts, 1)]
+
+
+def _too_large(layout: Layout) -> ClientError:
+    return ClientError(
+        ServerError.NotAllowedError,
+        f"The {len(layout)} segments of {layout.topic} do not fit a frame (maxMessageSize)",
+    )

@@ -1,4 +1,4 @@
-"""Requests that only clients of Pulsar 5 make: layouts of topics.
+"""Requests that only clients of Pulsar 5 make: layouts of topics, and shares of them.
 
 ``handlers`` imports this for the first of them.
 """
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.scalable_client import ScalableClient
+from pulsark.dispatch.scalable.groups import GroupKey
+from pulsark.dispatch.topics.consumer_admission import check_subscription_name
 from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
+from pulsark.limits import CONSUMER_NAME_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 
@@ -38,6 +41,34 @@ def look_up(connection: Connection, command: Command) -> None:
 def close_lookup(connection: Connection, command: Command) -> None:
     if connection.attached.scalable is not None:
         connection.attached.scalable.drop_session(command.scalableTopicClose.session_id)
+
+
+def subscribe(connection: Connection, command: Command) -> None:
+    request = command.scalableTopicSubscribe
+    try:
+        check_subscription_name(request.subscription)
+        if not 0 < len(request.consumer_name) <= CONSUMER_NAME_CHARS_MAX:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"The name of a consumer has 1 to {CONSUMER_NAME_CHARS_MAX} characters",
+            )
+        name = TopicName.parse(request.topic)
+        exclusive = request.consumer_type == pb.ScalableConsumerType.STREAM
+        key = GroupKey(str(name), request.subscription, exclusive)
+        client = client_of(connection)
+        client.expect_member(request.consumer_id)
+    except ClientError as error:
+        connection.output.send(notices.share_error(request.request_id, error))
+        return
+    work = client.join(key, name, request)
+    _run(connection, request.request_id, work, notices.share_error)
+
+
+def unsubscribe(connection: Connection, command: Command) -> None:
+    request = command.scalableTopicUnsubscribe
+    if connection.attached.scalable is not None:
+        connection.attached.scalable.drop_member(request.consumer_id)
+    connection.output.send(notices.success(request.request_id))
 
 
 def client_of(connection: Connection) -> ScalableClient:
@@ -76,5 +107,7 @@ def _run(
 SCALABLE: Handlers = {
     Command.SCALABLE_TOPIC_LOOKUP: look_up,
     Command.SCALABLE_TOPIC_CLOSE: close_lookup,
+    Command.SCALABLE_TOPIC_SUBSCRIBE: subscribe,
+    Command.SCALABLE_TOPIC_UNSUBSCRIBE: unsubscribe,
 }
 """By command."""

@@ -63,6 +63,11 @@ async def denial(who: Client, kind: int, reply: int) -> tuple[int, str]:
 DENIALS = [
     (Command.LOOKUP, Command.LOOKUP_RESPONSE, "Lookup"),
     (Command.SCALABLE_TOPIC_LOOKUP, Command.SCALABLE_TOPIC_UPDATE, "lookup"),
+    (
+        Command.SCALABLE_TOPIC_SUBSCRIBE,
+        Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
+        "subscribe",
+    ),
     (Command.PARTITIONED_METADATA, Command.PARTITIONED_METADATA_RESPONSE, "Partition Metadata"),
     (Command.GET_SCHEMA, Command.GET_SCHEMA_RESPONSE, "Schema"),
     (Command.GET_OR_CREATE_SCHEMA, Command.GET_OR_CREATE_SCHEMA_RESPONSE, "Produce"),

@@ -1,0 +1,361 @@
+"""The groups of consumers that share the segments of a topic, and what each is told.
+
+A group is in memory only. It is lost with the broker, and its members make it anew: whoever is on
+a segment then keeps it until its client is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.scalable.shares import Shares
+from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.limits import (
+    GROUP_MEMBERS_MAX,
+    HAND_OVER_CHECK_SECONDS,
+    SEGMENT_HAND_OVER_SECONDS,
+    SEGMENT_WAIT_SECONDS,
+    TOPICS_PER_TURN_MAX,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pulsark.dispatch.model.consumer import Consumer
+    from pulsark.dispatch.scalable.followed import FollowedTopic, FollowedTopics
+    from pulsark.dispatch.scalable.layouts import Layout
+    from pulsark.dispatch.topics.consumer_admission import Subscribing
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.runtime import Clock
+    from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+_INFIX = "-seg-"
+"""A client names the consumer of a segment by its own name, this, and the segment's number."""
+
+
+class GroupKey(NamedTuple):
+    """What makes a group."""
+
+    topic: str
+    subscription: str
+    exclusive: bool
+    """Stream consumers are; readers that share a checkpoint are not."""
+
+
+class Told(Protocol):
+    """A member's client."""
+
+    async def probe(self) -> bool:
+        """Whether it still answers; if not, its connection is closed."""
+
+    def tell(self, member: Member) -> None:
+        """Tell it the share that it has then."""
+
+
+class Member:
+    """A consumer of a group: one registration of its client."""
+
+    __slots__ = ("answer_by", "client", "consumer_id", "group", "name", "request_id", "told")
+
+    def __init__(
+        self, group: Group, name: str, client: Told, consumer_id: int, request_id: int, now: float
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.client = client
+        self.consumer_id = consumer_id
+        self.request_id: int | None = request_id
+        """``None`` once that is answered."""
+        self.answer_by = now + SEGMENT_HAND_OVER_SECONDS
+        self.told: tuple[int, list[int]] | None = None
+        """The epoch and the segments that it was told last."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its client has not gone, nor come anew."""
+        return self.group.members.get(self.name) is self
+
+    def to_tell(self) -> tuple[Layout, list[int]] | None:
+        """Its share, if that is not what it was told last."""
+        share = self.group.share(self)
+        layout = self.group.layout
+        if share is None or self.told == (layout.epoch, share):
+            return None
+        return layout, share
+
+    def consumer_name(self, segment: int) -> str:
+        """The name of its consumer of a segment."""
+        return f"{self.name}{_INFIX}{segment}"
+
+    def closed(self, segment: int) -> None:
+        """Its client closed what it had on a segment."""
+        if self.is_current:
+            self.group.closed(self, segment)
+
+    def leave(self) -> None:
+        """It is closed."""
+        if self.is_current:
+            self.group.leave(self)
+
+    def lose(self) -> None:
+        """Its connection is gone."""
+        if self.is_current:
+            self.group.lose(self)
+
+
+class Group:
+    """Those who share the segments of one topic for one subscription."""
+
+    def __init__(self, groups: Groups, key: GroupKey, topic: FollowedTopic, layout: Layout) -> None:
+        self.key = key
+        self.layout = layout
+        self.members: dict[str, Member] = {}
+        """Those with a connection."""
+        self.shares = Shares(len(layout), exclusive=key.exclusive)
+        self._groups = groups
+        self._topic = topic
+        self._now = groups.clock.monotonic
+        self._timer: asyncio.TimerHandle | None = None
+        self._dealt: dict[str, list[int]] | None = None
+        self._unsettled: set[str] = set()
+        self._changed = asyncio.Event()
+        """Set, and replaced, with each change."""
+        self._ended = False
+
+    # -- members ---
+
+    def join(self, name: str, client: Told, consumer_id: int, request_id: int) -> Member:
+        """A consumer registers, perhaps anew. Its client is told of its share."""
+        known = len(self.shares.members)
+        if known >= GROUP_MEMBERS_MAX and name not in self.shares.members:
+            raise ClientError(
+                ServerError.ConsumerBusy, f"{self.key.subscription} has {known} consumers"
+            )
+        member = Member(self, name, client, consumer_id, request_id, self._now())
+        self.members[name] = member
+        self.shares.join(name, self._now())
+        self._after()
+        return member
+
+    def leave(self, member: Member) -> None:
+        """A consumer is closed."""
+        del self.members[member.name]
+        self.shares.leave(member.name, self._now())
+        self._after()
+
+    def lose(self, member: Member) -> None:
+        """A consumer's connection is gone; it may come back."""
+        del self.members[member.name]
+        self.shares.lose(member.name, self._now())
+        self._after()
+
+    def closed(self, member: Member, segment: int) -> None:
+        """A client closed what it had on a segment."""
+        self.shares.close(member.name, segment, self._now())
+        if member.name not in self.shares.members:
+            del self.members[member.name]
+        self._after()
+
+    def layout_changed(self) -> None:
+        """The topic has more segments."""
+        assert self._topic.layout is not None
+        self.layout = self._topic.layout
+        self.shares.resize(len(self.layout), self._now())
+        self._after()
+
+    # -- shares ---
+
+    def share(self, member: Member) -> list[int] | None:
+        """What a member is to be told that it has; ``None`` if it is not time for that."""
+        if not member.is_current:
+            return None
+        if self._dealt is None:
+            self._dealt, self._unsettled = self.shares.shares(), self.shares.unsettled()
+        waits = member.request_id is not None and self._now() < member.answer_by
+        if waits and member.name in self._unsettled:
+            return None
+        return self._dealt.get(member.name, [])
+
+    async def turn(self, consumer_name: str, segment: int) -> None:
+        """Wait until a consumer may attach to a segment. ``ClientError``: it is another one's."""
+        name = consumer_name.removesuffix(f"{_INFIX}{segment}")
+        if name == consumer_name:
+            return  # of another kind of client
+        try:
+            async with asyncio.timeout(SEGMENT_WAIT_SECONDS):
+                while not self._ended and self.shares.owner(segment) not in (name, None):
+                    await self._changed.wait()
+        except TimeoutError:
+            raise ClientError(
+                ServerError.ConsumerBusy,
+                f"Segment {segment} of {self.key.topic} is another consumer's",
+            ) from None
+
+    # -- time ---
+
+    def _after(self) -> None:
+        """Something happened: look what follows, and tell those whom it concerns."""
+        self._dealt = None
+        self._pass_time()
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for member in self.members.values():
+            if member.to_tell() is not None:
+                member.client.tell(member)
+        self._set_timer()
+
+    def _pass_time(self) -> None:
+        holders: dict[int, Consumer] = {}
+
+        def is_attached(name: str, segment: int) -> bool:
+            wanted = f"{name}{_INFIX}{segment}"
+            for consumer in self._groups.attached(self.layout.partition(segment), self.key):
+                if consumer.name == wanted:
+                    holders[segment] = consumer
+                    return True
+            return False
+
+        for segment in self.shares.pass_time(self._now(), is_attached):
+            holder = holders[segment]
+            log.info(
+                "%s: consumer %s did not close in time and is closed", self.key.topic, holder.name
+            )
+            holder.connection.close_consumer(holder)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.shares.is_over and not self.shares.hands_over:
+            self.end()
+            return
+        now = self._now()
+        waiting = [m.answer_by for m in self.members.values() if m.request_id is not None]
+        times = [until for until in (*waiting, self.shares.next_deadline()) if until is not None]
+        times = [until for until in times if until > now]
+        if self.shares.hands_over:
+            times.append(now + HAND_OVER_CHECK_SECONDS)
+        if times:
+            seconds = max(min(times) - now, 0.001)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._after)
+
+    def end(self) -> None:
+        """Nobody is left, or the broker stops."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ended = True
+        self.members.clear()
+        self._changed.set()
+        self._topic.leave(self)
+        self._groups.forget(self)
+
+
+class Groups:
+    """Those of a broker."""
+
+    def __init__(
+        self, clock: Clock, topics: Topics, subscribing: Subscribing, followed: FollowedTopics
+    ) -> None:
+        self.clock = clock
+        self._topics = topics
+        self._subscribing = subscribing
+        self._followed = followed
+        self._groups: dict[GroupKey, Group] = {}
+
+    def all(self) -> Iterator[Group]:
+        """In no order."""
+        return iter(self._groups.values())
+
+    async def join(
+        self, key: GroupKey, topic: TopicName, name: str, client: Told, consumer_id: int,
+        request_id: int,
+    ) -> Member:  # fmt: skip
+        """Register a consumer, which its client may do again. ``PulsarkError``.
+
+        A consumer of the same name on another connection is asked whether it is still there.
+        """
+        group = await self._group(key, topic)
+        known = group.members.get(name)
+        if known is not None and known.client is not client and await known.client.probe():
+            raise ClientError(
+                ServerError.ConsumerBusy, f"A consumer {name!r} of {key.subscription} is connected"
+            )
+        # It may have ended while its consumer was asked.
+        group = self._groups.get(key) or await self._group(key, topic)
+        return group.join(name, client, consumer_id, request_id)
+
+    async def _group(self, key: GroupKey, topic: TopicName) -> Group:
+        group = self._groups.get(key)
+        if group is not None:
+            return group
+        user = _Opening()
+        followed = await self._followed.follow(topic, user, create=True)
+        try:
+            assert followed.layout is not None
+            held = await self._held(key, followed.layout)
+            group = self._groups.get(key)
+            if group is None:
+                group = Group(self, key, followed, followed.layout)
+                self._groups[key] = group
+                followed.users[group] = None
+                for segment, name in held:
+                    if segment < len(group.layout):
+                        group.shares.hold(name, segment, self.clock.monotonic())
+            return group
+        finally:
+            followed.leave(user)
+
+    async def _held(self, key: GroupKey, layout: Layout) -> list[tuple[int, str]]:
+        """Who is on which segment, without a group yet."""
+        held: list[tuple[int, str]] = []
+        async for segment in in_turns(range(len(layout)), TOPICS_PER_TURN_MAX):
+            for consumer in self.attached(layout.partition(segment), key):
+                name = consumer.name.removesuffix(f"{_INFIX}{segment}")
+                if name != consumer.name:
+                    held.append((segment, name))
+        return held
+
+    def attached(self, partition: TopicName, key: GroupKey) -> list[Consumer]:
+        """The consumers of a group's subscription of one segment."""
+        topic = self._topics.get(partition) if key.exclusive else None
+        subscription = None if topic is None else topic.subscriptions.get(key.subscription)
+        return [] if subscription is None else list(subscription.type.consumers)
+
+    async def turn(self, partition: TopicName, subscription: str, consumer_name: str) -> None:
+        """Let the stream consumer of a segment wait until the former one is gone."""
+        group = self._groups.get(GroupKey(str(partition.base), subscription, True))
+        if group is not None:
+            await group.turn(consumer_name, max(partition.partition, 0))
+
+    async def prepare(self, topic: TopicName, layout: Layout) -> None:
+        """Make the subscriptions of groups on new partitions, before anybody writes to them."""
+        for group in [g for g in self._groups.values() if g.key.topic == str(topic)]:
+            for number in range(len(group.layout), len(layout)) if group.key.exclusive else ():
+                try:
+                    partition = await self._topics.load(layout.partition(number), create=True)
+                    await self._subscribing.ensure_subscription(partition, group.key.subscription)
+                except PulsarkError as error:
+                    log.warning("%s: %s", layout.partition(number), error)
+
+    def forget(self, group: Group) -> None:
+        """A group has ended."""
+        if self._groups.get(group.key) is group:
+            del self._groups[group.key]
+
+    def close(self) -> None:
+        """The broker stops."""
+        for group in list(self._groups.values()):
+            group.end()
+
+
+class _Opening:
+    """Uses a topic's layout while a group is made."""
+
+    def layout_changed(self) -> None:
+        """The group takes what is there in the end."""

@@ -1,0 +1,365 @@
+"""Groups of consumers of Pulsar 5: who is told what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pulsark.dispatch.connection import scalable_client
+from pulsark.errors import ServerError
+from pulsark.limits import (
+    SEGMENT_HAND_OVER_SECONDS,
+    SEGMENT_WAIT_SECONDS,
+    STREAM_CONSUMER_GRACE_SECONDS,
+)
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.topic_name import TopicName
+from tests.support.broker_clients import SHARED, BrokerInMemory, Client, Command, scenario
+
+TOPIC = "persistent://public/default/p"
+NAME = TopicName.parse(TOPIC)
+
+
+async def create(broker: BrokerInMemory, partitions: int) -> None:
+    await broker.broker.creation.create_partitioned_topic(NAME, partitions, {})
+
+
+class Stream:
+    """A client as those of Pulsar 5 are, with one stream consumer."""
+
+    def __init__(
+        self, broker: BrokerInMemory, name: str, client: Client | None = None, **fields: Any
+    ) -> None:
+        self.client = client or Client(broker)
+        self.name = name
+        self.consumer_id = fields.pop("consumer_id", 40)
+        self.attached: dict[int, int] = {}
+        self.share: list[int] = []
+        self.kind = fields.pop("kind", pb.STREAM)
+        command = Command(type=Command.SCALABLE_TOPIC_SUBSCRIBE)
+        request = command.scalableTopicSubscribe
+        request.request_id, request.topic = 900, fields.pop("topic", TOPIC)
+        request.subscription = fields.pop("subscription", "s")
+        request.consumer_name, request.consumer_id = name, self.consumer_id
+        request.consumer_type = self.kind
+        self.client.send(command)
+
+    async def answer(self, seconds: float = 1.0) -> pb.CommandScalableTopicSubscribeResponse:
+        kind = Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+        answer = await self.client.take(kind, seconds=seconds)
+        found = answer.scalableTopicSubscribeResponse
+        assert found.request_id == 900
+        self.share = self._numbers(found.assignment)
+        return found
+
+    async def told(self, seconds: float = 1.0) -> list[int]:
+        kind = Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
+        update = (await self.client.take(kind, seconds=seconds)).scalableTopicAssignmentUpdate
+        assert update.consumer_id == self.consumer_id
+        self.share = self._numbers(update.assignment)
+        return self.share
+
+    def _numbers(self, assignment: pb.ScalableConsumerAssignment) -> list[int]:
+        for segment in assignment.segments:
+            assert segment.segment_topic == f"{TOPIC}-partition-{segment.segment_id}"
+            assert not segment.bucket_ranges
+        return [segment.segment_id for segment in assignment.segments]
+
+    async def obey(self) -> None:
+        """Close what it lost and attach to what it got."""
+        for number in sorted(self.attached.keys() - set(self.share)):
+            await self.close(number)
+        for number in sorted(set(self.share) - self.attached.keys()):
+            assert await self.attach(number) == 0
+
+    async def attach(self, number: int) -> int:
+        consumer_id = self.consumer_id * 100 + number
+        self.client.send(
+            self.client.subscribe_command(
+                f"{TOPIC}-partition-{number}",
+                "s" if self.kind == pb.STREAM else f"reader-{self.name}",
+                consumer_id=consumer_id,
+                consumer_name=f"{self.name}-seg-{number}",
+                durable=self.kind == pb.STREAM,
+            )
+        )
+        code = await self.client.outcome(seconds=30)
+        if code == 0:
+            self.attached[number] = consumer_id
+        return code
+
+    async def close(self, number: int) -> None:
+        self.client.send(self.client.close_command("consumer", self.attached.pop(number)))
+        assert await self.client.outcome() == 0
+
+    async def begin(self) -> Stream:
+        """Registered, and on its segments."""
+        answer = await self.answer(seconds=30)
+        assert not answer.HasField("error"), answer
+        await self.obey()
+        return self
+
+
+def unsubscribe_command(consumer_id: int) -> pb.BaseCommand:
+    command = Command(type=Command.SCALABLE_TOPIC_UNSUBSCRIBE)
+    command.scalableTopicUnsubscribe.request_id = 901
+    command.scalableTopicUnsubscribe.consumer_id = consumer_id
+    return command
+
+
+@pytest.mark.command("SCALABLE_TOPIC_SUBSCRIBE", "SCALABLE_TOPIC_SUBSCRIBE_RESPONSE")
+@pytest.mark.command("SCALABLE_TOPIC_ASSIGNMENT_UPDATE")
+@scenario()
+async def test_a_second_consumer_gets_what_the_first_has_closed(broker) -> None:
+    await create(broker, 4)
+    one = Stream(broker, "one")
+    answer = await one.answer()
+    assert answer.assignment.layout_epoch == 4
+    assert [(s.hash_start, s.hash_end) for s in answer.assignment.segments][1] == (16384, 32767)
+    assert one.share == [0, 1, 2, 3]
+    await one.obey()
+    two = Stream(broker, "two")
+    assert await one.told() == [0, 1]
+    await asyncio.sleep(1)
+    assert not two.client.has(Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+    await one.obey()
+    await two.answer()
+    assert two.share == [2, 3]
+    await two.obey()
+
+
+@scenario()
+async def test_consumers_wait_with_nothing_when_there_are_more_than_segments(broker) -> None:
+    await create(broker, 1)
+    one = await Stream(broker, "one").begin()
+    two = await Stream(broker, "two").begin()
+    assert (one.share, two.share) == ([0], [])
+    one.client.hang_up()
+    assert await two.told(seconds=STREAM_CONSUMER_GRACE_SECONDS + 1) == [0]
+
+
+@scenario()
+async def test_who_does_not_close_is_closed(broker) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    answer = await two.answer(seconds=SEGMENT_HAND_OVER_SECONDS + 1)
+    assert two.share == [1], answer
+    closed = (await one.client.take(Command.CLOSE_CONSUMER)).close_consumer
+    assert closed.consumer_id == one.attached[1]
+    await two.obey()
+    # Its client subscribes anew, as if it had been unloaded: the place is another one's.
+    assert await one.attach(1) == ServerError.ConsumerBusy
+
+
+@scenario()
+async def test_a_consumer_that_comes_too_early_waits_for_the_former(broker) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    attaching = asyncio.create_task(two.attach(1))
+    await asyncio.sleep(SEGMENT_WAIT_SECONDS / 4)
+    assert not attaching.done()
+    await one.obey()
+    assert await attaching == 0
+
+
+@pytest.mark.command("SCALABLE_TOPIC_UNSUBSCRIBE")
+@scenario()
+async def test_leaving_is_noticed_at_once(broker) -> None:
+    await create(broker, 4)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    await one.obey()
+    await two.begin()
+    one.client.send(unsubscribe_command(one.consumer_id), unsubscribe_command(77))
+    for _ in range(2):
+        assert (await one.client.take(Command.SUCCESS)).success.request_id == 901
+    for number in list(one.attached):
+        await one.close(number)
+    assert await two.told() == [0, 2, 3] or two.share == [0, 1, 2, 3]
+    while two.share != [0, 1, 2, 3]:
+        await two.told()
+    await two.obey()
+
+
+@scenario()
+async def test_closing_an_assigned_segment_is_leaving(broker) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    await one.obey()
+    await two.begin()
+    await one.close(0)
+    assert await two.told() == [0, 1]
+    (group,) = broker.broker.scalable.groups.all()
+    assert list(group.members) == ["two"]
+
+
+@scenario()
+async def test_a_client_that_comes_back_has_its_share(broker) -> None:
+    await create(broker, 4)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    await one.obey()
+    await two.begin()
+    two.client.hang_up()
+    await asyncio.sleep(STREAM_CONSUMER_GRACE_SECONDS / 2)
+    again = await Stream(broker, "two", consumer_id=41).begin()
+    assert again.share == [2, 3]
+    await asyncio.sleep(STREAM_CONSUMER_GRACE_SECONDS * 2)
+    assert not one.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+
+
+@scenario()
+async def test_a_name_is_one_consumers(broker) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    other = Stream(broker, "one")
+    await asyncio.sleep(0.01)
+    one.client.has(Command.PING)  # which it answers
+    assert (await other.answer()).error == ServerError.ConsumerBusy
+    one.client.mute = True
+    again = Stream(broker, "one")
+    assert not (await again.answer(seconds=10)).HasField("error")
+    assert one.client.transport.closed
+    await again.obey()
+
+
+@scenario()
+async def test_a_consumer_may_register_anew_on_its_connection(broker) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    again = Stream(broker, "one", client=one.client, consumer_id=41)
+    assert not (await again.answer()).HasField("error")
+    assert again.share == [0, 1]
+    assert list(one.client.connection.attached.scalable.members) == [41]
+
+
+@scenario()
+async def test_those_who_are_on_segments_keep_them_when_the_broker_starts_anew(broker) -> None:
+    await create(broker, 4)
+    one, two = Stream.__new__(Stream), Stream.__new__(Stream)
+    for each, name in ((one, "one"), (two, "two")):
+        each.client, each.name, each.consumer_id = Client(broker), name, 40
+        each.attached, each.share, each.kind = {}, [], pb.STREAM
+    for number in (0, 2):
+        assert await two.attach(number) == 0
+    one = Stream(broker, "one", client=one.client)
+    await one.answer()
+    assert one.share == [1, 3]
+    await one.obey()
+    again = Stream(broker, "two", client=two.client)
+    await again.answer()
+    assert again.share == [0, 2]
+    assert not one.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+
+
+@scenario()
+async def test_more_partitions_are_shared_and_have_the_subscription_first(broker) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    await one.obey()
+    await two.begin()
+    await broker.broker.creation.add_partitions(NAME, 6)
+    assert await one.told() == [0, 2, 3]
+    assert await two.told() == [1, 4, 5]
+    for number in range(2, 6):
+        assert list(broker.broker.topics.get(NAME.with_partition(number)).subscriptions) == ["s"]
+    await one.obey()
+    await two.obey()
+
+
+@scenario()
+async def test_readers_of_a_checkpoint_group_share_without_a_pause(broker) -> None:
+    await create(broker, 4)
+    one = await Stream(broker, "one", kind=pb.CHECKPOINT).begin()
+    two = Stream(broker, "two", kind=pb.CHECKPOINT)
+    await two.answer()
+    assert two.share == [2, 3]
+    assert await one.told() == [0, 1]
+    await one.obey()
+    await two.obey()
+    await two.close(2)
+    assert await one.told() == [0, 1, 2, 3]
+    assert await Stream(broker, "one").answer()  # of another group
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": f"{TOPIC}-partition-0"}, ServerError.TopicNotFound),
+        ({"topic": "non-persistent://public/default/p"}, ServerError.NotAllowedError),
+        ({"topic": "topic://public/none/p"}, ServerError.TopicNotFound),
+        ({"topic": "x/y"}, ServerError.InvalidTopicName),
+        ({"subscription": ""}, ServerError.ProducerBusy),
+        ({"name": "n" * 1025}, ServerError.NotAllowedError),
+        ({"name": ""}, ServerError.NotAllowedError),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(fields: dict[str, str], code: int) -> None:
+    @scenario()
+    async def refused(broker) -> None:
+        await create(broker, 1)
+        name = fields.get("name", "one")
+        others = {key: value for key, value in fields.items() if key != "name"}
+        answer = await Stream(broker, name, **others).answer()
+        assert answer.error == code
+        scalable = broker.broker.scalable_topics()
+        assert list(scalable.groups.all()) == []
+        assert len(scalable.followed) == 0
+
+    refused()
+
+
+@scenario()
+async def test_old_consumers_exclude_stream_consumers(broker) -> None:
+    await create(broker, 1)
+    queue = Client(broker)
+    assert await queue.subscribe(f"{TOPIC}-partition-0", "s", kind=SHARED) == 0
+    one = Stream(broker, "one")
+    await one.answer()
+    assert await one.attach(0) == ServerError.ConsumerBusy
+
+
+@scenario()
+async def test_nothing_is_left_of_those_who_went(broker) -> None:
+    await create(broker, 3)
+    clients = [await Stream(broker, "a").begin()]
+    for name in "bcd":
+        new = Stream(broker, name)
+        await asyncio.sleep(0.1)
+        for client in clients:
+            while client.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE):
+                await client.told()
+            await client.obey()
+        clients.append(await new.begin())
+    for client in clients:
+        client.client.hang_up()
+    await asyncio.sleep(STREAM_CONSUMER_GRACE_SECONDS + SEGMENT_HAND_OVER_SECONDS)
+    assert list(broker.broker.scalable.groups.all()) == []
+    assert len(broker.broker.scalable.followed) == 0
+
+
+@scenario()
+async def test_a_connection_has_so_many_consumers(broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scalable_client, "SCALABLE_CONSUMERS_PER_CONNECTION_MAX", 3)
+    await create(broker, 1)
+    client = Client(broker)
+    for number in range(3):
+        Stream(broker, f"c{number}", client=client, consumer_id=number)
+        await client.take(Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+    one = Stream(broker, "one", client=client, consumer_id=3)
+    assert (await one.answer()).error == ServerError.TooManyRequests
+    client.send(unsubscribe_command(2))
+    one = Stream(broker, "one", client=client, consumer_id=3)
+    assert not (await one.answer()).HasField("error")
