@@ -238,7 +238,7 @@ async def test_a_connection_has_so_many_sessions_and_takes_them_along(broker) ->
 @scenario()
 async def test_a_client_that_does_not_read_is_told_one_layout_at_a_time(broker) -> None:
     client = Client(broker)
-    name = await create(broker, "p", 9_999)
+    name = await create(broker, "p", 4_999)
     client.transport.reads = False
     client.send(*(lookup_command(PREFIX + "p", k) for k in range(20)))
     await asyncio.sleep(5)
@@ -247,7 +247,7 @@ async def test_a_client_that_does_not_read_is_told_one_layout_at_a_time(broker) 
     for _ in range(20):
         client.transport.read_all()
         found = await update(client)
-        assert len(found.dag.segments) == 9_999
+        assert len(found.dag.segments) == 4_999
     assert str(name)
 
 
