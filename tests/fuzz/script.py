@@ -85,7 +85,7 @@ class Script:
             values.fill(rng, connect)
         if rng.random() < 0.02:
             return b""
-        if rng.random() < 0.02:  # what comes too early
+        if rng.random() < 0.01:  # what comes too early
             return self.next_frame() + _frame(command)
         return _frame(command)
 
@@ -385,7 +385,7 @@ _WEIGHTS: tuple[tuple[Callable[[Script], Command | bytes], float], ...] = (
     (Script.partitions, 2), (Script.last_message_id, 3), (Script.consumer_stats, 3),
     (Script.topics, 1), (Script.watch, 1), (Script.unwatch, 1), (Script.schema, 2),
     (Script.create_schema, 1.5), (Script.ping, 2), (Script.connect_again, 0.05),
-    (Script.log_in_again, 0.2),
+    (Script.log_in_again, 0.02),
 )  # fmt: skip
 
 
