@@ -78,6 +78,10 @@ HANDLERS: Handlers = {
     Command.SCALABLE_TOPIC_CLOSE: scalable,
     Command.SCALABLE_TOPIC_SUBSCRIBE: scalable,
     Command.SCALABLE_TOPIC_UNSUBSCRIBE: scalable,
+    Command.WATCH_SCALABLE_TOPICS: scalable,
+    Command.WATCH_SCALABLE_TOPICS_CLOSE: scalable,
+    Command.WATCH_TC_ASSIGNMENTS: scalable,
+    Command.WATCH_TC_ASSIGNMENTS_CLOSE: scalable,
 }
 """All but CONNECT, which is the handshake, and SEND, which goes to a producer at once."""
 

@@ -205,6 +205,11 @@ NEEDS: Mapping[int, Needs | Own] = {
         _stream_consumer, "Client is not authorized to subscribe", notices.share_error
     ),
     Command.SCALABLE_TOPIC_UNSUBSCRIBE: Own.CONSUMER,
+    # Refused, whoever asks.
+    Command.WATCH_SCALABLE_TOPICS: Own.NOTHING,
+    Command.WATCH_SCALABLE_TOPICS_CLOSE: Own.NOTHING,
+    Command.WATCH_TC_ASSIGNMENTS: Own.NOTHING,
+    Command.WATCH_TC_ASSIGNMENTS_CLOSE: Own.NOTHING,
     Command.END_TXN_ON_PARTITION: _SUPER_USER,
     Command.END_TXN_ON_SUBSCRIPTION: _SUPER_USER,
 }

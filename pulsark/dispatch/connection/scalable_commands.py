@@ -71,6 +71,30 @@ def unsubscribe(connection: Connection, command: Command) -> None:
     connection.output.send(notices.success(request.request_id))
 
 
+def refuse_namespace(connection: Connection, command: Command) -> None:
+    """Consumers of a whole namespace are not served."""
+    reply = Command(type=Command.WATCH_SCALABLE_TOPICS_UPDATE)
+    update = reply.watchScalableTopicsUpdate
+    update.watch_id = command.watchScalableTopics.watch_id
+    error = "Consumers of a whole namespace are not served by this broker: name their topics"
+    notices.fill_error(update, ClientError(ServerError.NotAllowedError, error))
+    connection.output.send(reply)
+
+
+def refuse_coordinators(connection: Connection, command: Command) -> None:
+    """There are no coordinators to watch while transactions are off."""
+    reply = Command(type=Command.WATCH_TC_ASSIGNMENTS_UPDATE)
+    update = reply.watchTcAssignmentsUpdate
+    update.watch_id = command.watchTcAssignments.watch_id
+    error = "Transactions are not enabled on this broker"
+    notices.fill_error(update, ClientError(ServerError.NotAllowedError, error))
+    connection.output.send(reply)
+
+
+def nothing_watched(connection: Connection, command: Command) -> None:
+    """The end of a watch that was refused, which wants no answer."""
+
+
 def client_of(connection: Connection) -> ScalableClient:
     """What the client has of scalable topics. ``ClientError``: they are switched off."""
     if not connection.settings.scalableTopicsEnabled:
@@ -109,5 +133,9 @@ SCALABLE: Handlers = {
     Command.SCALABLE_TOPIC_CLOSE: close_lookup,
     Command.SCALABLE_TOPIC_SUBSCRIBE: subscribe,
     Command.SCALABLE_TOPIC_UNSUBSCRIBE: unsubscribe,
+    Command.WATCH_SCALABLE_TOPICS: refuse_namespace,
+    Command.WATCH_SCALABLE_TOPICS_CLOSE: nothing_watched,
+    Command.WATCH_TC_ASSIGNMENTS: refuse_coordinators,
+    Command.WATCH_TC_ASSIGNMENTS_CLOSE: nothing_watched,
 }
 """By command."""
