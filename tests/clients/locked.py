@@ -27,7 +27,12 @@ BRIEF = "brief"
 """A cook whose tokens from the issuer end soon."""
 
 BRIEF_SECONDS = 3
-ANSWER_SECONDS = 5
+ANSWER_SECONDS = 10
+PUBLISHING_SECONDS = 2.5 * BRIEF_SECONDS
+"""Time for two such tokens to end."""
+
+PATIENCE_SECONDS = 60
+"""For what takes no time but on a machine that is busy with other things."""
 
 
 @dataclass
@@ -37,6 +42,8 @@ class Locked:
     standalone: Standalone
     issuer: Issuer
     values: dict[str, str]
+    file: Path
+    """Has the values as properties, for programs."""
     admin: AdminClient
 
     def connections(self, topic: str) -> list[str]:
@@ -45,10 +52,6 @@ class Locked:
         stats = self.admin.call("GET", f"/{path}/stats")
         consumers = [each for s in stats["subscriptions"].values() for each in s["consumers"]]
         return [f"{e['address']} {e['connectedSince']}" for e in stats["publishers"] + consumers]
-
-    def write(self, path: Path) -> None:
-        """As a file of properties, for programs."""
-        path.write_text("".join(f"{name}={value}\n" for name, value in self.values.items()))
 
 
 @contextmanager
@@ -65,7 +68,9 @@ def locked(home: Path) -> Iterator[Locked]:
             admin.call("PUT", "/tenants/cafe", tenant)
             admin.call("PUT", f"/namespaces/{NAMESPACE}")
             values = {**_values(home, authority, issuer), **_addresses(standalone)}
-            yield Locked(standalone, issuer, values, admin)
+            file = home / "values"
+            file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+            yield Locked(standalone, issuer, values, file, admin)
 
 
 def _settings(home: Path, authority: Authority, issuer: Issuer) -> Iterator[tuple[str, object]]:
@@ -95,7 +100,11 @@ def _settings(home: Path, authority: Authority, issuer: Issuer) -> Iterator[tupl
 
 def _admin(standalone: Standalone, authority: Authority) -> AdminClient:
     chief = Credentials("token", {"token": token({"sub": CHIEF}).decode()}, str(authority.trust))
-    return AdminClient(standalone.info["webServiceUrlTls"], credentials=chief)
+    url = standalone.info["webServiceUrlTls"]
+    admin = AdminClient(url, PATIENCE_SECONDS, known=True, credentials=chief)
+    admin.call("GET", "/tenants")  # the first request imports the server, and may be repeated
+    admin.patience_s = 0.0
+    return admin
 
 
 def _addresses(standalone: Standalone) -> dict[str, str]:
@@ -111,6 +120,9 @@ def _values(home: Path, authority: Authority, issuer: Issuer) -> dict[str, str]:
         "trust": str(authority.trust),
         "issuer": issuer.url,
         "audience": AUDIENCE,
+        "brief_tokens": f"{issuer.url}/signed/{COOK}/{BRIEF_SECONDS}/",
+        "patience_seconds": str(PATIENCE_SECONDS),
+        "publishing_seconds": str(PUBLISHING_SECONDS),
         "forged_token": token({"sub": COOK}, b"x" * 32).decode(),
     }
     for role in (COOK, STRANGER):

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from benchmarks.maven import CACHE
-from tests.support.client_programs import SCENARIOS, verdicts
+from tests.support.client_programs import SCENARIOS, built_with_go, verdicts
 from tests.support.standalone import Standalone
-
-MODULE = Path(__file__).parent / "go"
 
 
 @pytest.fixture(scope="module")
 def results(shared_standalone: Standalone) -> dict[str, str]:
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("there is no go command")
-    program = CACHE / "go" / "smoke"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [go, "build", "-o", str(program), "."],
-        cwd=MODULE,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return verdicts(shared_standalone, "go", [str(program)], SCENARIOS)
+    return verdicts(shared_standalone, "go", [built_with_go(".", "smoke")], SCENARIOS)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

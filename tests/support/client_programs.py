@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
+
+from benchmarks.maven import CACHE
 from tests.support.standalone import Standalone
 
 SCENARIOS = (
@@ -40,6 +45,25 @@ SCHEMAS = ("schema_types", "schema_evolution")
 """Types of schemas and what follows from them that only the Java client has."""
 
 PROGRAM_SECONDS = 120
+GO_MODULE = Path(__file__).parents[1] / "clients" / "go"
+
+
+def built_with_go(package: str, name: str) -> str:
+    """A program of the module in ``tests/clients/go``; skips the test where there is no Go."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("there is no go command")
+    program = CACHE / "go" / name
+    program.parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [go, "build", "-o", str(program), package],
+        cwd=GO_MODULE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return str(program)
 
 
 def create_partitioned_topic(standalone: Standalone, name: str, partitions: int) -> str:
@@ -58,15 +82,18 @@ def create_partitioned_topic(standalone: Standalone, name: str, partitions: int)
 def verdicts(
     standalone: Standalone, language: str, command: Sequence[str], scenarios: Sequence[str]
 ) -> dict[str, str]:
-    """Run a program over the scenarios; "" or the reason of the failure for each."""
+    """What becomes of the scenarios of a program that knows no more than a broker's address."""
     partitioned = create_partitioned_topic(standalone, f"{language}-four", 4)
     prefix = f"persistent://public/default/{language}-"
+    return run_program([*command, standalone.service_url, prefix, partitioned], scenarios)
+
+
+def run_program(
+    command: Sequence[str], scenarios: Sequence[str], seconds: float = PROGRAM_SECONDS
+) -> dict[str, str]:
+    """Run a program over the scenarios; "" or the reason of the failure for each."""
     done = subprocess.run(
-        [*command, standalone.service_url, prefix, partitioned, *scenarios],
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_SECONDS,
-        check=False,
+        [*command, *scenarios], capture_output=True, text=True, timeout=seconds, check=False
     )
     rest = f"the program ended with {done.returncode}: {done.stderr[-3000:]}"
     found = dict.fromkeys(scenarios, rest)

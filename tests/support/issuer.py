@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from jwt.algorithms import RSAAlgorithm
 
 from tests.support.logging_in import SECRET, rsa_key
@@ -34,6 +35,7 @@ class Issuer:
     seconds: Mapping[str, int]
     """For how long a client's tokens are good."""
     url: str = ""
+    key: RSAPrivateKey = field(default_factory=rsa_key)
     issued: Counter[str] = field(default_factory=Counter)
     """By the name that the client gave for its work: its scope, or what it asked for."""
 
@@ -45,7 +47,7 @@ class Issuer:
         }
 
     def keys(self) -> dict[str, Any]:
-        public = RSAAlgorithm.to_jwk(rsa_key().public_key(), as_dict=True)
+        public = RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {"keys": [{**public, "kid": _KEY_ID, "use": "sig", "alg": "RS256"}]}
 
     def exchange(self, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
@@ -66,7 +68,7 @@ class Issuer:
             "nbf": now,
             "exp": now + seconds,
         }
-        token = jwt.encode(claims, rsa_key(), "RS256", {"kid": _KEY_ID})
+        token = jwt.encode(claims, self.key, "RS256", {"kid": _KEY_ID})
         return 200, {"access_token": token, "expires_in": seconds, "token_type": "Bearer"}
 
     def signed(self, purpose: str, role: str, seconds: float) -> str:
@@ -79,7 +81,7 @@ class Issuer:
 def serving(issuer: Issuer) -> Iterator[Issuer]:
     """The issuer, behind a port while this lasts.
 
-    ``GET /signed/PURPOSE/ROLE/SECONDS`` is answered with a token signed by the secret.
+    ``GET /signed/ROLE/SECONDS/PURPOSE`` is answered with a token signed by the secret.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -91,7 +93,7 @@ def serving(issuer: Issuer) -> Iterator[Issuer]:
                     self._answer(200, issuer.configuration())
                 case ["keys"]:
                     self._answer(200, issuer.keys())
-                case ["signed", purpose, role, seconds]:
+                case ["signed", role, seconds, purpose]:
                     self._send(200, issuer.signed(purpose, role, float(seconds)))
                 case _:
                     self._answer(404, {})
