@@ -66,7 +66,7 @@ class Client:
     def __init__(self, port: int, *, timeout: float = 60.0, token: str = "") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._decoder = FrameDecoder(MAX_FRAME_BYTES)
+        self._decoder = FrameDecoder(MAX_FRAME_BYTES, texts_max=MAX_FRAME_BYTES)
         self._ready: list[pb.BaseCommand] = []
         self.send(connect(token))
         self.take(Command.CONNECTED)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from pulsark.errors import ProtocolError
-from pulsark.limits import COMMAND_BYTES_MAX
+from pulsark.limits import COMMAND_BYTES_MAX, COMMAND_TEXTS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.text_fields import has_broken_text, text_plan
 
@@ -66,13 +66,23 @@ class FrameDecoder:
     """Turns the bytes of one connection into commands and entries.
 
     ``max_frame_size`` (bytes, the size field included) can be changed at any time and counts
-    from the next frame on. After a ``ProtocolError`` the decoder must not be used any more.
+    from the next frame on. A list in a command has at most ``texts_max`` texts: only who reads a
+    broker's answers may need more. After a ``ProtocolError`` the decoder must not be used any more.
     """
 
-    __slots__ = ("_chunks", "_halvings", "_partial", "_room", "_wanted", "max_frame_size")
+    __slots__ = (
+        "_chunks",
+        "_halvings",
+        "_partial",
+        "_room",
+        "_texts_max",
+        "_wanted",
+        "max_frame_size",
+    )
 
-    def __init__(self, max_frame_size: int) -> None:
+    def __init__(self, max_frame_size: int, texts_max: int = COMMAND_TEXTS_MAX) -> None:
         self.max_frame_size = max_frame_size
+        self._texts_max = texts_max
         self._partial = bytearray()  # an unfinished frame from its first byte on
         self._wanted = 0  # length of _partial with which the work can go on
         # The rest of a large frame is received where it stays: in chunks after _partial, each
@@ -151,7 +161,8 @@ class FrameDecoder:
             first = memoryview(b"".join((first, *chunks)))
             chunks = []
         entry = b"".join((first[command_end:], *chunks))
-        yield _parse(bytes(first[_HEAD_BYTES:command_end]), has_entry=bool(entry)), entry or None
+        body = bytes(first[_HEAD_BYTES:command_end])
+        yield _parse(body, self._texts_max, has_entry=bool(entry)), entry or None
 
     def _decode(self, received: memoryview) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         partial = self._partial
@@ -181,7 +192,7 @@ class FrameDecoder:
                 break
             position = stop
             if command_end == stop:
-                yield parse(data[body:stop], has_entry=False), None
+                yield parse(data[body:stop], self._texts_max, has_entry=False), None
                 continue
             # What is published passes here: a call less for each.
             try:
@@ -189,7 +200,7 @@ class FrameDecoder:
             except DecodeError:
                 raise ProtocolError("A command that cannot be parsed") from None
             if command.type != _SEND:
-                command = parse(data[body:command_end], has_entry=True)
+                command = parse(data[body:command_end], self._texts_max, has_entry=True)
             yield command, data[command_end:stop]
         if position < end:
             self._keep(data, position)
@@ -208,7 +219,7 @@ class FrameDecoder:
         self._partial += rest
 
 
-def _parse(body: bytes, *, has_entry: bool) -> pb.BaseCommand:
+def _parse(body: bytes, texts_max: int, *, has_entry: bool) -> pb.BaseCommand:
     """A complete command that an entry follows or does not."""
     try:
         command = _from_bytes(body)
@@ -227,7 +238,7 @@ def _parse(body: bytes, *, has_entry: bool) -> pb.BaseCommand:
     if has_entry != (kind == _MESSAGE):
         raise ProtocolError(f"A command of type {kind} with too many or too few bytes")
     plan = _text_plan_of_type[kind]
-    if plan and has_broken_text(getattr(command, field), plan):
+    if plan and has_broken_text(getattr(command, field), plan, texts_max):
         raise ProtocolError(f"A command of type {kind} with text that is not UTF-8")
     return command
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 from google.protobuf.descriptor import FieldDescriptor
 
 from pulsark.errors import ProtocolError
-from pulsark.limits import COMMAND_TEXTS_MAX
 
 TextPlan = tuple[tuple[str, bool, "TextPlan | None"], ...]
 """Fields that are or contain text: name, repeated, and the plan of a message or ``None``."""
@@ -31,14 +30,14 @@ def text_plan(message: Any, _outer: tuple[str, ...] = ()) -> TextPlan:
     return tuple(fields)
 
 
-def has_broken_text(message: Any, plan: TextPlan) -> bool:
+def has_broken_text(message: Any, plan: TextPlan, texts_max: int) -> bool:
     """Whether a received message has a string that is not UTF-8.
 
-    ``ProtocolError`` if a list has so many strings that looking at them would take long.
+    ``ProtocolError`` if a list has more than ``texts_max`` strings: to look at them takes long.
     """
     for name, repeated, inner in plan:
         value = getattr(message, name)
-        if repeated and len(value) > COMMAND_TEXTS_MAX:
+        if repeated and len(value) > texts_max:
             raise ProtocolError(f"A command with {len(value)} {name}")
         if inner is None:
             for text in value if repeated else (value,):
@@ -46,9 +45,9 @@ def has_broken_text(message: Any, plan: TextPlan) -> bool:
                     return True
         elif repeated:
             for item in value:
-                if has_broken_text(item, inner):
+                if has_broken_text(item, inner, texts_max):
                     return True
-        elif message.HasField(name) and has_broken_text(value, inner):
+        elif message.HasField(name) and has_broken_text(value, inner, texts_max):
             return True
     return False
 

@@ -31,7 +31,12 @@ HEAVY = {
     "zstandard",
 }
 
-OF_SECURITY = {"pulsark.security", "pulsark.security.grants", "pulsark.security.peer"}
+OF_SECURITY = {
+    "pulsark.security",
+    "pulsark.security.grants",
+    "pulsark.security.networks",
+    "pulsark.security.peer",
+}
 """What is loaded of the room of logins and rights while nothing of it is on: two small modules."""
 
 SCRIPT = """

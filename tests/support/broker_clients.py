@@ -215,7 +215,7 @@ class Client:
         self.mute = False
         self.answers: list[pb.BaseCommand] = []
         self._deliveries: list[Received] = []
-        self._decoder = FrameDecoder(MAX_FRAME_BYTES)
+        self._decoder = FrameDecoder(MAX_FRAME_BYTES, texts_max=MAX_FRAME_BYTES)
         self._unread = bytearray()
         self.transport.on_reading = self._arrive
         self._ids = count(1)

@@ -46,7 +46,7 @@ class WireClient:
         self.timeout = timeout
         self._socket = connection or socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._decoder = FrameDecoder(MAX_FRAME_BYTES)
+        self._decoder = FrameDecoder(MAX_FRAME_BYTES, texts_max=MAX_FRAME_BYTES)
         self._waiting: deque[tuple[pb.BaseCommand, bytes | None]] = deque()
         self._ids = count(1)
         if handshake:
