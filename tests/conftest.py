@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run; HYPOTHESIS_PROFILE=long looks for new ones.
-settings.register_profile("quick", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("quick", max_examples=60, deadline=None, derandomize=True)
 settings.register_profile("long", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

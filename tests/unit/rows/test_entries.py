@@ -242,13 +242,13 @@ def _flipped(entry: bytes, at: int) -> bytes:
     return bytes(wrong)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(anything, min_size=1, max_size=8))
 def test_every_entry_comes_back(entries: list[bytes]) -> None:
     check(*entries)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(batches(plain_singles), min_size=1, max_size=6))
 def test_what_clients_write_needs_no_metadata_of_messages(entries: list[bytes]) -> None:
     rows = rows_of(entries)

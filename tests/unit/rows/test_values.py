@@ -683,7 +683,7 @@ definitions = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), definition=definitions)
 def test_any_avro_comes_back(data: Any, definition: Any) -> None:
     plain = json.loads(json.dumps(definition).replace('"logicalType"', '"other"'))
@@ -700,7 +700,7 @@ def test_any_avro_comes_back(data: Any, definition: Any) -> None:
 forms = st.sampled_from([{}, {"indent": True}, {"separators": (",", ":"), "ensure_ascii": False}])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), definition=definitions, form=forms)
 def test_any_json_comes_back(data: Any, definition: Any, form: Any) -> None:
     values = data.draw(st.lists(values_of(definition, True), min_size=1, max_size=5))
