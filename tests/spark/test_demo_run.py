@@ -5,24 +5,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 
-def test_the_demo_matches_and_leaves_nothing_behind(tmp_path: Path) -> None:
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory of its own in which Unix sockets have room for their names."""
+    with tempfile.TemporaryDirectory(prefix="demo-") as made:
+        yield Path(made)
+
+
+def test_the_demo_matches_and_leaves_nothing_behind(short_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.flights", "--flights", "4000"],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "200"},
-        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(short_path), "COLUMNS": "200"},
+        cwd=short_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "matches: " in done.stdout
     assert "4,000 flights" in done.stdout
     assert "What to look at next" in done.stdout
-    assert not list(tmp_path.glob("pulsark-demo-*"))
-    assert not _running(str(tmp_path))
+    assert not list(short_path.glob("pulsark-demo-*"))
+    assert not _running(str(short_path))
 
 
 def _running(word: str) -> list[str]:
