@@ -45,6 +45,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]
         admin = AdminClient(standalone.web_url)
         admin.call("PUT", "/persistent/public/default/parted/partitions", 2)
         admin.call("POST", "/persistent/public/default/parted/maxProducers", 3)
+        admin.call("PUT", "/resourcegroups/gold", {"publishRateInMsgs": 100})
         client = connect(standalone)
         client.subscribe("orders of the day", "kitchen")
         client.create_producer("parted").send(b"one")
