@@ -136,15 +136,18 @@ def warm_up(broker: Secured) -> None:
     first.close()
 
 
-def log_of(broker: Secured, text: str, seconds: float = 10.0) -> str:
-    """The first line of the log that has a text; it may still be on its way."""
+def logged(broker: Secured, *texts: str, seconds: float = 10.0) -> bool:
+    """Whether a line of the log has these texts; it may still be on its way.
+
+    An address alone is not enough: an earlier client may have had it.
+    """
     deadline = time.monotonic() + seconds
     while True:
         lines = broker.log_path.read_text(errors="replace").splitlines()
-        found = next((line for line in lines if text in line), None)
-        if found is not None:
-            return found
-        assert time.monotonic() < deadline, f"no line of the log has {text!r}"
+        if any(all(text in line for text in texts) for line in lines):
+            return True
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.02)
 
 

@@ -15,7 +15,7 @@ import pytest
 from pulsark.limits import HANDSHAKE_SECONDS
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command
-from tests.hostile.conftest import ATTACKER, OTHER, Connect, log_of
+from tests.hostile.conftest import ATTACKER, OTHER, Connect, logged
 from tests.hostile.test_frames import CLOSE_SECONDS, body_of, hello, ping, raw
 from tests.support.secured import Secured, token
 from tests.support.wire_client import Refused, WireClient
@@ -67,7 +67,7 @@ def test_a_second_connect_ends_the_connection(broker: Secured, connect: Connect)
     client = connect(ATTACKER)
     client.send(hello(OTHER))
     assert client.closed_within(CLOSE_SECONDS)
-    assert "protocol error" in log_of(broker, client.address)
+    assert logged(broker, client.address, "protocol error")
 
 
 def test_two_connects_at_once_end_the_connection(connect: Connect) -> None:
@@ -192,7 +192,7 @@ def test_messages_that_a_client_calls_corrupt_do_not_fill_the_log(
     before = broker.log_path.stat().st_size
     client.send_bytes(corrupt * 3)
     answers(client)
-    assert "corrupt" in log_of(broker, target)
+    assert logged(broker, target, "corrupt")
     assert broker.log_path.stat().st_size - before < 10_000
 
 
@@ -272,7 +272,7 @@ def test_a_byte_a_second_is_too_slow_for_the_handshake(broker: Secured) -> None:
             break
     took = time.monotonic() - begun
     assert HANDSHAKE_SECONDS - 1 <= took < HANDSHAKE_SECONDS + 20
-    assert "no handshake in time" in log_of(broker, slow.address)
+    assert logged(broker, slow.address, "no handshake in time")
     slow.close()
 
 

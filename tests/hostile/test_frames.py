@@ -11,7 +11,7 @@ import pytest
 
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command, send_frame
-from tests.hostile.conftest import ATTACKER, CANARY, Connect, log_of
+from tests.hostile.conftest import ATTACKER, CANARY, Connect, logged
 from tests.support.secured import Secured, token
 from tests.support.wire_client import Closed, Refused, WireClient
 from tests.support.wire_frames import entry_of, publish, send_command
@@ -93,7 +93,7 @@ def test_what_is_no_frame_ends_the_connection(
     client = connect(role)
     client.send_bytes(data)
     assert client.closed_within(CLOSE_SECONDS)
-    assert "protocol error, closing" in log_of(broker, client.address)
+    assert logged(broker, client.address, "protocol error, closing")
 
 
 def test_the_same_in_pieces(connect: Connect) -> None:
