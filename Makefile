@@ -7,8 +7,6 @@ HYPOTHESIS_PROFILE ?= quick
 HOURS ?= 1
 # For tests that take no time but the processor's; those with processes and a JVM run file by file.
 PARALLEL := -n auto --dist worksteal
-# The longest one first: a worker that ends with it leaves the other without work.
-SPARK_TESTS := $(sort $(wildcard tests/spark/test_kill*.py)) $(filter-out tests/spark/test_kill%,$(wildcard tests/spark/test_*.py))
 PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
@@ -33,8 +31,8 @@ demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spar
 
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile --no-loadscope-reorder tests/fuzz tests/hostile tests/integration $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile --no-loadscope-reorder $(SPARK_TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/spark $(PYTEST_ARGS)
 
 lint: $(STAMP) ## format, lint, types and dead code
 	$(BIN)/ruff format --check .
