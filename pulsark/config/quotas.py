@@ -25,6 +25,22 @@ class QuotaSettings(AuthorizationSettings):
     maxConcurrentLookupRequest: int = setting(
         50_000, "count", "Lookups answered at the same time; more are refused", ge=1
     )
+
+    # -- publish rates -----------------------------------------------------------------------
+
+    maxPublishRatePerTopicInMessages: int = setting(
+        0, "1/s", "Messages published to a topic, unless a publishRate is set; 0: no limit", ge=0
+    )
+    maxPublishRatePerTopicInBytes: int = setting(
+        0, "bytes/s", "Bytes published to a topic, unless a publishRate is set; 0: no limit", ge=0
+    )
+    brokerPublisherThrottlingMaxMessageRate: int = setting(
+        0, "1/s", "Messages published to all topics together; 0: no limit", ge=0
+    )
+    brokerPublisherThrottlingMaxByteRate: int = setting(
+        0, "bytes/s", "Bytes published to all topics together; 0: no limit", ge=0
+    )
+
     # -- dispatch and subscribe rates, where neither the topic nor its namespace has its own ------
 
     dispatchThrottlingRateInMsg: int = setting(

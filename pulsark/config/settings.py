@@ -96,18 +96,6 @@ class Settings(QuotaSettings):
         ge=-1,
         le=1_048_576,
     )
-    maxPublishRatePerTopicInMessages: int = setting(
-        0, "1/s", "Messages published to a topic, unless a publishRate is set; 0: no limit", ge=0
-    )
-    maxPublishRatePerTopicInBytes: int = setting(
-        0, "bytes/s", "Bytes published to a topic, unless a publishRate is set; 0: no limit", ge=0
-    )
-    brokerPublisherThrottlingMaxMessageRate: int = setting(
-        0, "1/s", "Messages published to all topics together; 0: no limit", ge=0
-    )
-    brokerPublisherThrottlingMaxByteRate: int = setting(
-        0, "bytes/s", "Bytes published to all topics together; 0: no limit", ge=0
-    )
     maxUnreadOutputBufferSizeInMB: int = setting(
         512,
         "MB",

@@ -26,7 +26,6 @@ Command = pb.BaseCommand
 
 def look_up(connection: Connection, command: Command) -> None:
     request = command.scalableTopicLookup
-
     try:
         name = TopicName.parse(request.topic)
         client = client_of(connection)
