@@ -78,6 +78,8 @@ class Topic:
         """All that has to be waited for is done; from now on the ledger tells this topic."""
         settings, clock = context.settings, context.runtime.clock
         self.name = name
+        self._is_system = name.namespace_name == SYSTEM_NAMESPACE
+        """Whether it is one of the broker's own, which no rate slows down."""
         self.run_queue = context.run_queue
         self.broker_unacked = context.broker_unacked
         self.settings = settings
@@ -146,11 +148,6 @@ class Topic:
         self._admission.policies_changed()
         for subscription in self.subscriptions.values():
             subscription.policies_changed()
-
-    @property
-    def _is_system(self) -> bool:
-        """Whether it is one of the broker's own, which no rate slows down."""
-        return self.name.namespace_name == SYSTEM_NAMESPACE
 
     @property
     def dispatch_limits(self) -> Sequence[DispatchLimit]:
