@@ -1,0 +1,111 @@
+"""The settings of storage: bookies, ledgers, their journal, and the tables they are sealed into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulsark.config.quotas import QuotaSettings
+from pulsark.config.spec import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings(QuotaSettings):
+    """That part of ``Settings``, and what it needs."""
+
+    managedLedgerDefaultEnsembleSize: int = setting(
+        2, "count", "Bookies a ledger is spread over", ge=1, le=64
+    )
+    managedLedgerDefaultWriteQuorum: int = setting(
+        2, "count", "Copies written of each entry", ge=1, le=64
+    )
+    managedLedgerDefaultAckQuorum: int = setting(
+        2, "count", "Copies that must be on disk before a publish is confirmed", ge=1, le=64
+    )
+    managedLedgerMaxEntriesPerLedger: int = setting(
+        50_000, "count", "A ledger with this many entries is closed and a new one begun", ge=1
+    )
+    managedLedgerMinLedgerRolloverTimeMinutes: int = setting(
+        10, "min", "A ledger is not closed for its number of entries before this age", ge=0
+    )
+    managedLedgerMaxLedgerRolloverTimeMinutes: int = setting(
+        240, "min", "A ledger is closed at this age", ge=1
+    )
+    managedLedgerMaxSizePerLedgerMbytes: int = setting(
+        2048, "MB", "A ledger of this size is closed and a new one begun", ge=1
+    )
+    managedLedgerCacheSizeMB: int = setting(
+        256, "MB", "Memory for the newest entries of all topics", ge=1, le=1_048_576
+    )
+    journalMaxSizeMB: int = setting(
+        2048, "MB", "A journal file ends at this size, or at a tenth of its disk", ge=1
+    )
+    journalDirectories: tuple[str, ...] = setting(
+        (), "paths", "Journal directory of each embedded bookie; empty: below dataDir"
+    )
+    ledgerDirectories: tuple[str, ...] = setting(
+        (), "paths", "Index directory of each embedded bookie; empty: below dataDir"
+    )
+    sealEnabled: bool = setting(
+        True, "", "Messages move from the journal into the table of their topic", own=True
+    )
+    sealByJobs: bool = setting(
+        False,
+        "",
+        "Spark jobs seal (jobs/seal_ledgers.py), and not a small process of the broker",
+        own=True,
+    )
+    sealTargetFileSizeMB: int = setting(
+        128, "MB", "Size of the files of a topic's table, where there is as much", ge=1, own=True
+    )
+    sealFreshnessSeconds: int = setting(
+        20,
+        "s",
+        "After this time messages are in the table; 0: when their ledger is closed or is large",
+        ge=0,
+        own=True,
+    )
+    sealFreshnessWhenReadSeconds: int = setting(
+        5,
+        "s",
+        "Likewise for an hour after a reader asked where the table is, if that is less; 0: never",
+        ge=0,
+        own=True,
+    )
+    tableVacuumRetentionHours: int = setting(
+        24,
+        "h",
+        "Files that left a topic's table stay for this time, for those who read it",
+        ge=0,
+        own=True,
+    )
+    tableLogRetentionDays: int = setting(
+        7,
+        "d",
+        "Commits of a topic's table stay for this time; older versions cannot be asked for",
+        ge=0,
+        own=True,
+    )
+    cursorFlushIntervalMillis: int = setting(
+        1000,
+        "ms",
+        "An acknowledgement that no client waits for is on disk after this time",
+        ge=1,
+        le=60_000,
+        own=True,
+    )
+    cursorHistoryMinutes: int = setting(
+        7 * 24 * 60,
+        "min",
+        "Time for which subscriptions can be restored to what they had acknowledged",
+        ge=0,
+        own=True,
+    )
+    cursorHistoryMaxMB: int = setting(
+        64, "MB", "So much of that history is kept for each bundle; 0: none", ge=0, own=True
+    )
+    defaultRetentionTimeInMinutes: int = setting(
+        0, "min", "Acknowledged messages are kept for this time; -1: for ever", ge=-1
+    )
+    defaultRetentionSizeInMB: int = setting(
+        0, "MB", "Acknowledged messages are kept up to this size; -1: all", ge=-1
+    )
