@@ -41,6 +41,8 @@ class MemoryTree:
         self.history = History((), 0).with_session(number % (1 << NONCE_BITS))
         self.listeners: list[Callable[[int], None]] = []
         self.watches = Watches()
+        self.first_version = 0
+        """Of a path that comes into being: above that of each one that was deleted."""
         self._nodes: dict[str, _Node] = {}
         self._children: dict[str, set[str]] = {}
 
@@ -59,7 +61,7 @@ class MemoryTree:
         node = self._nodes.get(path)
         self._check(path, node, expected_version)
         if node is None:
-            node = self._nodes[path] = _Node(value, 0, session)
+            node = self._nodes[path] = _Node(value, self.first_version, session)
             self._link(path)
         elif node.session is not session:
             raise MetadataError(f"{path} is {'ephemeral' if node.session else 'not ephemeral'}")
@@ -77,6 +79,7 @@ class MemoryTree:
         self._check(path, node, expected_version)
         if node is None:
             raise BadVersionError(f"{path} does not exist")
+        self.first_version = max(self.first_version, node.version + 1)
         del self._nodes[path]
         self._unlink(path)
         self._committed()
@@ -102,6 +105,15 @@ class MemoryTree:
         mine = [path for path, node in self._nodes.items() if node.session is session]
         for path in mine:
             self.delete(path, ANY_VERSION)
+
+    def copy(self) -> MemoryTree:
+        """The tree as it is now, with versions: what a backup of the store is."""
+        twin = MemoryTree()
+        twin.identity, twin.history = self.identity, self.history
+        twin.first_version = self.first_version
+        twin._nodes = {path: replace(node, session=None) for path, node in self._nodes.items()}
+        twin._children = {path: set(names) for path, names in self._children.items()}
+        return twin
 
     @staticmethod
     def _check(path: str, node: _Node | None, expected_version: int) -> None:

@@ -15,25 +15,30 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataError
+from pulsark.errors import MetadataError
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.sqlite_file import (
-    WHAT_TO_DO,
-    checksum,
     connect,
     empty_log,
-    is_as_written,
     open_file,
     read_history,
     write_history,
 )
+from pulsark.metadata.sqlite_writes import (
+    GET,
+    Operation,
+    checked,
+    delete,
+    end_session,
+    next_id,
+    put,
+    transaction,
+)
 from pulsark.metadata.store import (
-    ABSENT,
     ANY_VERSION,
     Versioned,
     check_parent,
@@ -43,19 +48,16 @@ from pulsark.metadata.store import (
 from pulsark.metadata.watches import Watches
 from pulsark.runtime import Runtime, Worker, run_in_worker
 
-_GET = (
-    "SELECT value, version, ephemeral, crc FROM node"
-    " WHERE parent = ? AND name = ? AND value IS NOT NULL"
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
 _CHILDREN_AT_ONCE = 4000
 """So many names are read in a row: some milliseconds of the event loop."""
 _CHILDREN = (
     f"SELECT name FROM node WHERE parent = ? AND name > ? ORDER BY name LIMIT {_CHILDREN_AT_ONCE}"
 )
 
-_Row = tuple[bytes, int, int, int]
-_Operation = Callable[[sqlite3.Connection], Any]
-_Request = tuple[_Operation, "asyncio.Future[Any]"]
+_Request = tuple[Operation, "asyncio.Future[Any]"]
 
 
 class SqliteMetadataStore:
@@ -98,7 +100,7 @@ class SqliteMetadataStore:
                 _, history = read_history(writer)
                 history = history.with_session(nonce)
                 begin = partial(write_history, history=history)
-                _transaction(writer, [begin, _end_session], history.last_commit)
+                transaction(writer, [begin, end_session], history.last_commit)
             except BaseException:
                 writer.close()
                 raise
@@ -136,8 +138,8 @@ class SqliteMetadataStore:
 
     async def get(self, path: str) -> Versioned | None:
         parent, name = split_path(path)
-        row = self._read(_GET, (parent, name)).fetchone()
-        return None if row is None else Versioned(*_checked(path, row)[:2])
+        row = self._read(GET, (parent, name)).fetchone()
+        return None if row is None else Versioned(*checked(path, row)[:2])
 
     async def put(
         self,
@@ -150,14 +152,14 @@ class SqliteMetadataStore:
         split_path(path)
         check_value(path, value)
         version: int = await self._write(
-            lambda connection: _put(connection, path, value, expected_version, ephemeral)
+            lambda connection: put(connection, path, value, expected_version, ephemeral)
         )
         self._watches.tell(path)
         return version
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
         split_path(path)
-        await self._write(lambda connection: _delete(connection, path, expected_version))
+        await self._write(lambda connection: delete(connection, path, expected_version))
         self._watches.tell(path)
 
     async def children(self, path: str) -> list[str]:
@@ -174,7 +176,7 @@ class SqliteMetadataStore:
 
     async def next_id(self, path: str) -> int:
         split_path(path)
-        number: int = await self._write(lambda connection: _next_id(connection, path))
+        number: int = await self._write(lambda connection: next_id(connection, path))
         return number
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
@@ -184,7 +186,7 @@ class SqliteMetadataStore:
     async def close(self) -> None:
         if self._closed:
             return
-        closing = self._write(_end_session)
+        closing = self._write(end_session)
         self._closed = True
         try:
             await closing
@@ -201,7 +203,7 @@ class SqliteMetadataStore:
         except sqlite3.Error as e:
             raise MetadataError(f"the metadata store failed: {e}") from e
 
-    def _write(self, operation: _Operation) -> asyncio.Future[Any]:
+    def _write(self, operation: Operation) -> asyncio.Future[Any]:
         if self._closed:
             raise MetadataError("the metadata store is closed")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -215,7 +217,7 @@ class SqliteMetadataStore:
         self._writing, self._waiting = self._waiting, []
         operations = [operation for operation, _ in self._writing]
         commit = self._history.last_commit + 1
-        self._worker.submit(lambda: _transaction(self._writer, operations, commit), self._written)
+        self._worker.submit(lambda: transaction(self._writer, operations, commit), self._written)
 
     def _written(self, results: list[Any] | None, error: BaseException | None) -> None:
         requests, self._writing = self._writing, []
@@ -240,15 +242,6 @@ class SqliteMetadataStore:
             listener(self._history.mark)
 
 
-def _checked(path: str, row: _Row) -> _Row:
-    """``(value, version, ephemeral, crc)`` of a path, if they are as they were written."""
-    value, version, ephemeral, crc = row
-    parent, name = split_path(path)
-    if not is_as_written([parent, name, value, version, ephemeral], crc):
-        raise CorruptMetadataError(f"the value of {path} is damaged. {WHAT_TO_DO}")
-    return row
-
-
 def _as_metadata_error(error: BaseException | None) -> BaseException:
     if isinstance(error, sqlite3.Error):
         failure = MetadataError(f"the metadata store failed: {error}")
@@ -262,122 +255,3 @@ def _close(writer: sqlite3.Connection) -> None:
         empty_log(writer)
     finally:
         writer.close()
-
-
-def _transaction(
-    connection: sqlite3.Connection, operations: Sequence[_Operation], commit: int
-) -> list[Any]:
-    """Run all in one transaction of this number. An operation's ``MetadataError`` is its result.
-
-    Operations check before they change anything, so one that fails leaves no trace.
-    """
-    results: list[Any] = []
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        connection.execute("UPDATE store SET last_commit = ?", (commit,))
-        for operation in operations:
-            try:
-                results.append(operation(connection))
-            except MetadataError as e:
-                results.append(e)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return results
-
-
-def _put(
-    connection: sqlite3.Connection,
-    path: str,
-    value: bytes,
-    expected_version: int,
-    ephemeral: bool,
-) -> int:
-    parent, name = split_path(path)
-    row = _current(connection, path, parent, name, expected_version)
-    if row is None:
-        _link(connection, parent)
-        connection.execute(
-            "INSERT INTO node VALUES (?, ?, ?, 0, ?, ?) ON CONFLICT DO UPDATE SET"
-            " value = excluded.value, version = 0, ephemeral = excluded.ephemeral,"
-            " crc = excluded.crc",
-            (parent, name, value, int(ephemeral), checksum(parent, name, value, 0, int(ephemeral))),
-        )
-        return 0
-    version, was_ephemeral = row
-    if bool(was_ephemeral) != ephemeral:
-        raise MetadataError(f"{path} is {'ephemeral' if was_ephemeral else 'not ephemeral'}")
-    crc = checksum(parent, name, value, version + 1, was_ephemeral)
-    connection.execute(
-        "UPDATE node SET value = ?, version = ?, crc = ? WHERE parent = ? AND name = ?",
-        (value, version + 1, crc, parent, name),
-    )
-    return version + 1
-
-
-def _delete(connection: sqlite3.Connection, path: str, expected_version: int) -> None:
-    parent, name = split_path(path)
-    if _current(connection, path, parent, name, expected_version) is None:
-        raise BadVersionError(f"{path} does not exist")
-    connection.execute(
-        "UPDATE node SET value = NULL, version = 0, ephemeral = 0, crc = NULL"
-        " WHERE parent = ? AND name = ?",
-        (parent, name),
-    )
-    _unlink(connection, path)
-
-
-def _next_id(connection: sqlite3.Connection, path: str) -> int:
-    parent, name = split_path(path)
-    row = connection.execute(_GET, (parent, name)).fetchone()
-    number = 0 if row is None else int(_checked(path, row)[0])
-    _put(connection, path, b"%d" % (number + 1), ANY_VERSION, ephemeral=False)
-    return number
-
-
-def _end_session(connection: sqlite3.Connection) -> None:
-    rows = connection.execute("SELECT parent, name FROM node WHERE ephemeral").fetchall()
-    for parent, name in rows:
-        _delete(connection, f"{parent.rstrip('/')}/{name}", ANY_VERSION)
-
-
-def _current(
-    connection: sqlite3.Connection, path: str, parent: str, name: str, expected_version: int
-) -> tuple[int, int] | None:
-    """``(version, ephemeral)`` of an existing value, after comparing the version."""
-    row: tuple[int, int] | None = connection.execute(
-        "SELECT version, ephemeral FROM node WHERE parent = ? AND name = ? AND value IS NOT NULL",
-        (parent, name),
-    ).fetchone()
-    version = ABSENT if row is None else row[0]
-    if expected_version not in (ANY_VERSION, version):
-        raise BadVersionError(f"{path} is at version {version}, not {expected_version}")
-    return row
-
-
-def _link(connection: sqlite3.Connection, path: str) -> None:
-    """Make rows for ``path`` and what is above it."""
-    while path != "/":
-        parent, name = split_path(path)
-        cursor = connection.execute(
-            "INSERT OR IGNORE INTO node VALUES (?, ?, NULL, 0, 0, NULL)", (parent, name)
-        )
-        if cursor.rowcount == 0:
-            return
-        path = parent
-
-
-def _unlink(connection: sqlite3.Connection, path: str) -> None:
-    """Remove the rows of ``path`` and above that have neither value nor children."""
-    while path != "/":
-        parent, name = split_path(path)
-        cursor = connection.execute(
-            "DELETE FROM node WHERE parent = ? AND name = ? AND value IS NULL"
-            " AND NOT EXISTS (SELECT 1 FROM node WHERE parent = ?)",
-            (parent, name, path),
-        )
-        if cursor.rowcount == 0:
-            return
-        path = parent

@@ -1,6 +1,7 @@
 """The file of the embedded metadata store: its tables, its versions, and its checks.
 
-Format 1 had no checksums, no identity and no history; such a file is upgraded when it is opened.
+Format 1 had no checksums, no identity and no history; in format 2 versions began at 0 again after a
+deletion. Such files are upgraded when they are opened.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from pulsark.runtime import Clock
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x504C534B
 
 _NODE = """
@@ -41,6 +42,7 @@ ALTER TABLE node ADD COLUMN crc INTEGER;
 CREATE TABLE store (identity TEXT NOT NULL, last_commit INTEGER NOT NULL);
 CREATE TABLE session (first_commit INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
 """
+_SINCE_3 = "ALTER TABLE store ADD COLUMN first_version INTEGER NOT NULL DEFAULT 0;"
 _NAMES_SHOWN = 5
 _PROGRESS_STEPS = 100_000
 """Steps of SQLite's virtual machine between two looks at the clock: some milliseconds."""
@@ -146,20 +148,27 @@ def _prepare(connection: sqlite3.Connection, path: str, identity: str) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in (_SINCE_2 if tables else _NODE + _SINCE_2).split(";"):
-            connection.execute(statement)
-        rows = connection.execute(VALUES).fetchall()
-        connection.executemany(
-            "UPDATE node SET crc = ? WHERE parent = ? AND name = ?",
-            ((checksum(*row[:5]), *row[:2]) for row in rows),
-        )
-        connection.execute("INSERT INTO store VALUES (?, 0)", (identity,))
+        if version < 2:
+            _run(connection, _SINCE_2 if tables else _NODE + _SINCE_2)
+            rows = connection.execute(VALUES).fetchall()
+            connection.executemany(
+                "UPDATE node SET crc = ? WHERE parent = ? AND name = ?",
+                ((checksum(*row[:5]), *row[:2]) for row in rows),
+            )
+            connection.execute("INSERT INTO store VALUES (?, 0)", (identity,))
+        _run(connection, _SINCE_3)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _run(connection: sqlite3.Connection, statements: str) -> None:
+    """In the transaction that is open, which ``executescript`` would end."""
+    for statement in statements.split(";"):
+        connection.execute(statement)
 
 
 VALUES = "SELECT parent, name, value, version, ephemeral, crc FROM node WHERE value IS NOT NULL"

@@ -27,7 +27,11 @@ MAX_VALUE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A value and its version; versions of a path start at 0 and rise by one a write."""
+    """A value and its version.
+
+    Versions of a path rise with each write and never repeat, not even after a deletion: who knows a
+    version knows the value. In a store in which nothing was ever deleted they start at 0.
+    """
 
     value: bytes
     version: int

@@ -98,13 +98,44 @@ def test_a_value_is_there_after_put_and_gone_after_delete(run: Run) -> None:
     run(scenario)
 
 
-def test_versions_rise_by_one_and_start_again_after_a_delete(run: Run) -> None:
+def test_versions_rise_and_never_repeat_even_after_a_delete(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         store = await backend.open()
         assert [await store.put("/v", b"%d" % n) for n in range(3)] == [0, 1, 2]
         await store.delete("/v", 2)
-        assert await store.put("/v", b"", ABSENT) == 0
-        assert await store.get("/v") == Versioned(b"", 0)
+        again = await store.put("/v", b"", ABSENT)
+        assert again > 2
+        assert await store.get("/v") == Versioned(b"", again)
+        await store.delete("/v")
+        await backend.kill(store)
+        store = await backend.open()
+        after_a_start, _, newest = await asyncio.gather(  # in SQLite in one transaction
+            store.put("/v", b"", ABSENT), store.delete("/v"), store.put("/v", b"", ABSENT)
+        )
+        assert again < after_a_start < newest
+        for stale in range(newest):
+            with pytest.raises(BadVersionError):
+                await store.put("/v", b"stale", stale)
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_version_from_before_a_deletion_changes_nothing_of_the_successor(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        for ephemeral in (False, True):
+            stale = await store.put("/t", b"first", ABSENT, ephemeral=ephemeral)
+            await store.delete("/t")
+            await store.put("/t", b"second", ABSENT, ephemeral=ephemeral)
+            with pytest.raises(BadVersionError):
+                await store.put("/t", b"stale", stale, ephemeral=ephemeral)
+            with pytest.raises(BadVersionError):
+                await store.delete("/t", stale)
+            found = await store.get("/t")
+            assert found is not None
+            assert found.value == b"second"
+            await store.delete("/t", found.version)
         await store.close()
 
     run(scenario)
@@ -169,7 +200,7 @@ def test_a_deleted_parent_keeps_its_children_and_an_emptied_one_vanishes(run: Ru
         await store.delete("/a/b")
         assert await store.get("/a/b/c") == Versioned(b"2", 0)
         assert await store.children("/a") == ["b"]
-        assert await store.put("/a/b", b"again", ABSENT) == 0
+        assert await store.put("/a/b", b"again", ABSENT) > 0
         await store.delete("/a/b/c")
         assert await store.children("/a/b") == []
         await store.delete("/a/b")
@@ -206,7 +237,7 @@ def test_ephemeral_values_end_with_their_session(run: Run, how: str) -> None:
         store = await backend.open()
         assert await store.get("/owner/x") is None
         assert await store.children("/owner") == ["y"]
-        assert await store.put("/owner/x", b"other", ABSENT, ephemeral=True) == 0
+        assert await store.put("/owner/x", b"other", ABSENT, ephemeral=True) > 1
         await store.close()
 
     run(scenario)
@@ -426,6 +457,7 @@ def test_random_operations_agree_with_a_dictionary(run: Run, seed: int) -> None:
     async def scenario(backend: Backend) -> None:
         store = await backend.open()
         model: dict[str, Versioned] = {}
+        deleted: dict[str, int] = {}
         for step in range(60):
             path = rng.choice(paths)
             version = model[path].version if path in model else ABSENT
@@ -435,14 +467,16 @@ def test_random_operations_agree_with_a_dictionary(run: Run, seed: int) -> None:
                 if delete:
                     await store.delete(path, expected)
                 else:
-                    await store.put(path, b"%d" % step, expected)
+                    new = await store.put(path, b"%d" % step, expected)
             except BadVersionError:
                 assert expected != version or (delete and path not in model)
             else:
                 assert expected == version
-                model.pop(path, None)
-                if not delete:
-                    model[path] = Versioned(b"%d" % step, version + 1)
+                if delete:
+                    deleted[path] = model.pop(path).version
+                else:
+                    assert new == version + 1 if version != ABSENT else new > deleted.get(path, -1)
+                    model[path] = Versioned(b"%d" % step, new)
         for path in paths:
             assert await store.get(path) == model.get(path)
         for parent in {"/", *paths}:
@@ -468,7 +502,7 @@ def test_sessions_of_one_tree_see_and_watch_each_other() -> None:
         one.expire()
         await turns()
         assert heard == ["/o/x", "/o/x"]
-        assert await two.put("/o/x", b"two", ABSENT, ephemeral=True) == 0
+        assert await two.put("/o/x", b"two", ABSENT, ephemeral=True) > 0
 
     asyncio.run(scenario())
 

@@ -208,6 +208,30 @@ def test_a_store_of_format_1_is_upgraded(tmp_path: Path) -> None:
         assert new.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 
 
+def test_a_store_of_format_2_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+    left_by_a_kill(path)
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(
+            "ALTER TABLE store DROP COLUMN first_version; PRAGMA user_version = 2; VACUUM;"
+        )
+    before = read_store(str(path))
+    assert len(before.nodes) == 40
+
+    async def scenario() -> None:
+        store = await open_store(path)
+        assert store.identity == before.identity
+        assert store.knows(before.history.mark)
+        found = await store.get("/ledgers/7")
+        assert found == Versioned(PLACE, 0)
+        await store.delete("/ledgers/7", 0)
+        assert await store.put("/ledgers/7", b"") == 1
+        await store.close()
+
+    asyncio.run(scenario())
+    assert ledgers(path) == 40
+
+
 def test_every_commit_is_synced(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = await open_store(tmp_path / "m.db")

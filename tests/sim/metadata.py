@@ -80,16 +80,6 @@ class HeldStore(MemoryMetadataStore):
                 await self.let_go.wait()
 
 
-def copy_of(tree: MemoryTree) -> MemoryTree:
-    """The metadata as they are now, with their versions: what a backup of the store is."""
-    twin = MemoryTree()
-    for path, node in tree._nodes.items():
-        for _ in range(node.version + 1):
-            twin.put(path, node.value, ANY_VERSION, None)
-    twin.identity, twin.history = tree.identity, tree.history
-    return twin
-
-
 class UnsureStore(MemoryMetadataStore):
     """Does not answer some of its writes: ``MetadataError``, and nobody knows what became of them.
 

@@ -29,7 +29,7 @@ from pulsark.storage.table.owned_table_record import OwnedTableRecord
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
-from tests.sim.metadata import HeldStore, SteppingStore, copy_of
+from tests.sim.metadata import HeldStore, SteppingStore
 from tests.sim.simulation import Simulation
 from tests.support.tables import attached_files, check_entries, check_files, entries
 
@@ -138,7 +138,7 @@ def moments(seed: int) -> list[Moment]:
     def keep(step: str, survivals: tuple[Survival, ...]) -> None:
         for survival in survivals:
             found.append(
-                Moment(step, survival, disk.survivor(survival, rng), copy_of(tree), len(answered))
+                Moment(step, survival, disk.survivor(survival, rng), tree.copy(), len(answered))
             )
 
     def disk_step() -> None:

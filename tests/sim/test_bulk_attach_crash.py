@@ -37,7 +37,7 @@ from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
-from tests.sim.metadata import AwayStore, SteppingStore, copy_of
+from tests.sim.metadata import AwayStore, SteppingStore
 from tests.sim.simulation import Simulation
 from tests.support.inline_table import inline_tables
 from tests.support.ledgers import Appends, read_all
@@ -184,7 +184,7 @@ def moments(seed: int) -> list[Moment]:
     def keep(step: str) -> None:
         for survival in SURVIVALS:
             survivor = disk.survivor(survival, rng)
-            found.append(Moment(step, survival, survivor, copy_of(tree), told.copy()))
+            found.append(Moment(step, survival, survivor, tree.copy(), told.copy()))
 
     disk.before_step = lambda: keep(f"disk step {disk.steps + 1} after {disk.trace[-1:]}")
     with Simulation(seed) as sim:

@@ -35,7 +35,7 @@ from pulsark.wire.ack_set import words_of_mask
 from pulsark.wire.position import EARLIEST, Position
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
-from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.metadata import SteppingStore
 from tests.sim.simulation import Simulation
 from tests.support.cursors import Owner, TopicLedgers, contents
 
@@ -263,7 +263,7 @@ def moments(seed: int) -> list[Moment]:
         promises.note_trimmable()
         now = promises.copy()
         for survival in survivals:
-            found.append(Moment(step, survival, disk.survivor(survival, rng), copy_of(tree), now))
+            found.append(Moment(step, survival, disk.survivor(survival, rng), tree.copy(), now))
 
     def disk_step() -> None:
         after = disk.trace[-1] if disk.trace else "nothing"

@@ -22,7 +22,7 @@ from pulsark.storage.delayed.delayed_pages import KEY, info_of, pages_of
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
-from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.metadata import SteppingStore
 from tests.sim.simulation import Simulation
 
 SEED = int(os.environ.get("SEED", "1"))
@@ -129,7 +129,7 @@ def moments(seed: int, rounds: int) -> list[Moment]:
     def keep(step: str, survivals: tuple[Survival, ...]) -> None:
         now = promises.copy()
         for survival in survivals:
-            found.append(Moment(step, survival, disk.survivor(survival, rng), copy_of(tree), now))
+            found.append(Moment(step, survival, disk.survivor(survival, rng), tree.copy(), now))
 
     disk.before_step = lambda: keep(f"disk step {disk.steps + 1}", SURVIVALS)
     with Simulation(seed) as sim:

@@ -28,7 +28,7 @@ from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
-from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.metadata import SteppingStore
 from tests.sim.simulation import Simulation
 from tests.support.client_view import client_view
 from tests.support.inline_table import inline_tables
@@ -145,9 +145,7 @@ def moments(seed: int) -> list[Moment]:
             if run.erasing:  # what comes before is for the crash test of attach
                 for survival in SURVIVALS:
                     survivor = disk.survivor(survival, rng)
-                    found.append(
-                        Moment(step, survival, survivor, copy_of(tree), tuple(run.answered))
-                    )
+                    found.append(Moment(step, survival, survivor, tree.copy(), tuple(run.answered)))
 
         class Watched(Run):
             erasing = False

@@ -24,7 +24,7 @@ from pulsark.storage.bookie.journal_format import segment_name
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from tests.sim.bookies import append_later
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
-from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.metadata import SteppingStore
 from tests.sim.simulation import Simulation
 
 SEED = 20261122
@@ -95,7 +95,7 @@ class Copies:
 
     def moment(self, what: str) -> None:
         if what.startswith("end"):
-            self.taken.append(copy_of(self.tree))
+            self.taken.append(self.tree.copy())
 
 
 def test_every_earlier_state_is_refused_and_nothing_is_removed() -> None:
@@ -129,7 +129,7 @@ def test_nor_is_an_earlier_state_accepted_that_was_started_often_enough() -> Non
     tree, disk = MemoryTree(), SimDisk()
     with Simulation(SEED) as sim:
         sim.run(live(MemoryMetadataStore(tree), sim.runtime(disk), rounds=2))
-    earlier = copy_of(tree)
+    earlier = tree.copy()
     with Simulation(SEED) as sim:
         sim.run(start_and_stop(tree, sim.runtime(disk)))
     for _ in range(5):
@@ -170,7 +170,7 @@ def test_an_acknowledged_entry_after_a_change_tells_of_it() -> None:
             bookies = await fleet_of(store, runtime)
             ledger_id = await store.next_id(LEDGER_ID_COUNTER)
             for number in range(changes):
-                earlier = copy_of(tree)
+                earlier = tree.copy()
                 await store.put("/topics/a", b"%d" % number)
                 await asyncio.gather(
                     *(append_later(b, ledger_id, number, [b"entry"]) for b in bookies.values())
@@ -196,7 +196,7 @@ class Moments:
     def moment(self, what: str) -> None:
         if what.startswith("end of put /topics"):  # the bookies are in service
             disk = self.disk.survivor("all", random.Random(SEED))
-            self.taken.append((copy_of(self.tree), disk, self.told.there()))
+            self.taken.append((self.tree.copy(), disk, self.told.there()))
         elif self.taken:
             # What went since then, and before the next change, went in that state.
             self.taken[-1][2].difference_update(self.told.gone)
@@ -264,6 +264,6 @@ def test_a_backup_has_the_journals_of_the_moment_of_its_metadata() -> None:
             if backup is None:
                 continue
             with Simulation(number) as sim:
-                sim.run(start_of_backup(copy_of(tree), there, sim.runtime(backup)))
+                sim.run(start_of_backup(tree.copy(), there, sim.runtime(backup)))
             taken += len(there) > 0
     assert taken > ROUNDS

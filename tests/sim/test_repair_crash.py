@@ -25,7 +25,7 @@ from pulsark.wire.entry import parse_entry
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SimDisk, Survival
-from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.metadata import SteppingStore
 from tests.sim.simulation import Simulation
 from tests.support.client_view import client_view
 from tests.support.inline_table import inline_tables
@@ -299,7 +299,7 @@ def moments(how: str) -> list[Moment]:
 
     def keep(step: str) -> None:
         for survival in SURVIVALS:
-            found.append(Moment(step, survival, disk.survivor(survival, rng), copy_of(tree)))
+            found.append(Moment(step, survival, disk.survivor(survival, rng), tree.copy()))
 
     disk.before_step = lambda: keep(f"disk step {disk.steps + 1}")
     with Simulation(SEED) as sim:

@@ -28,7 +28,7 @@ from pulsark.wire.entry import parse_entry
 from pulsark.wire.topic_name import TopicName
 from tests.sim.crashes import recover_each
 from tests.sim.disk import SimDisk, Survival
-from tests.sim.metadata import SteppingStore, copy_of
+from tests.sim.metadata import SteppingStore
 from tests.sim.simulation import Simulation
 from tests.support.client_view import client_view
 from tests.support.inline_table import inline_tables
@@ -131,7 +131,7 @@ def lived() -> tuple[SimDisk, list[MemoryTree]]:
 
     def keep(step: str) -> None:
         if step.startswith("end"):
-            older.append(copy_of(tree))
+            older.append(tree.copy())
 
     with Simulation(SEED) as sim:
 
@@ -200,7 +200,7 @@ def test_a_log_that_is_no_sequel_to_what_is_known_is_passed_over_if_it_is_given_
             disk, tree = SimDisk(), MemoryTree()
             world = World(sim.runtime(disk), MemoryMetadataStore(tree))
             await world.seal(5, 0, 3)
-            older = copy_of(tree)
+            older = tree.copy()
             for ledger_id, first, last in [(5, 4, 7), (5, 8, 11), (9, 0, 3)]:
                 await world.seal(ledger_id, first, last)
             away = inline_tables(
@@ -276,7 +276,7 @@ def test_a_crash_at_any_step_is_made_up_for_by_the_next_repair() -> None:
 
     def keep(step: str) -> None:
         for survival in SURVIVALS:
-            moments.append(Moment(step, survival, disk.survivor(survival, rng), copy_of(tree)))
+            moments.append(Moment(step, survival, disk.survivor(survival, rng), tree.copy()))
 
     disk.before_step = lambda: keep(f"disk step {disk.steps + 1}")
     with Simulation(SEED) as sim:

@@ -28,7 +28,6 @@ from pulsark.storage.bookie.journal_format import RECORD_OVERHEAD
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from tests.sim.bookies import append, append_later
 from tests.sim.disk import SimDisk
-from tests.sim.metadata import copy_of
 from tests.sim.simulation import Simulation
 
 
@@ -186,7 +185,7 @@ def test_an_earlier_state_of_the_store_is_noticed_whatever_it_missed(tmp_path: P
 
     async def scenario() -> None:
         await used(tmp_path, MemoryMetadataStore(tree), ledgers=2)
-        earlier = copy_of(tree)
+        earlier = tree.copy()
         metadata = MemoryMetadataStore(tree)
         await metadata.put("/managed-ledgers/x", b"anything")
         await used(tmp_path, metadata)
@@ -281,7 +280,7 @@ def test_a_bookie_that_comes_back_after_an_adoption_is_refused(tmp_path: Path) -
 
     async def scenario() -> None:
         await used(tmp_path, MemoryMetadataStore(tree), ledgers=1)
-        earlier = copy_of(tree)
+        earlier = tree.copy()
         await used(tmp_path, MemoryMetadataStore(tree), ledgers=3)
         (tmp_path / "1").rename(tmp_path / "away")
         (tmp_path / "1").mkdir()

@@ -479,10 +479,7 @@ async def after_crash(world: World) -> list[Cursor]:
 
 def copied(world: World) -> tuple[MemoryTree, MemoryBookie]:
     """The metadata and the bookie as they are now, apart from the living ones."""
-    tree, bookie = MemoryTree(), MemoryBookie()
-    for path, node in world.tree._nodes.items():
-        for _ in range(node.version + 1):
-            tree.put(path, node.value, ANY_VERSION, None)
+    tree, bookie = world.tree.copy(), MemoryBookie()
     for ledger_id in world.bookie.ledger_ids():
         for entry_id, payload in world.bookie.entries(ledger_id).items():
             bookie.put(ledger_id, entry_id, payload)

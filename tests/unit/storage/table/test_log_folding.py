@@ -42,7 +42,6 @@ from pulsark.wire.topic_name import TopicName
 from tests.sim.clock import SimClock
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimulatedCrash
-from tests.sim.metadata import copy_of
 from tests.sim.simulation import Simulation
 from tests.support.inline_table import inline_tables
 from tests.support.tables import attached_files, check_files, entry
@@ -479,7 +478,7 @@ async def test_a_store_older_than_the_beginning_of_the_log_knows_what_the_checkp
     world: World,
 ) -> None:
     await world.days(2)
-    older = copy_of(world.tree)
+    older = world.tree.copy()
     await world.days(10)
     await world.fold(4.5)
     for root in (ONE, TWO):
@@ -504,7 +503,7 @@ async def test_a_checkpoint_in_the_place_of_commits_knows_their_bulk_publishes(
 ) -> None:
     world.put_clock(100 * 365)  # what is old by the clock of this machine is left out
     world = World(replace(world.runtime), world.tree, world.tables).again()
-    older = copy_of(world.tree)
+    older = world.tree.copy()
     for number, query in enumerate(["one", "two", "one"]):
         await world.days(1)
         assert await world.publish(query, number)

@@ -25,7 +25,6 @@ from pulsark.storage.table.table_repair import Repair
 from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
-from tests.sim.metadata import copy_of
 from tests.sim.simulation import Simulation
 from tests.support.inline_table import inline_tables
 from tests.support.tables import attached_files, check_files, entry
@@ -75,10 +74,10 @@ def test_a_table_that_knows_more_is_refused_and_nothing_is_touched(known: int) -
             world, older = World.new(runtime, tree), MemoryTree()
             for number in range(3):
                 if number == known:
-                    older = copy_of(tree)
+                    older = tree.copy()
                 await world.seal(10 * number, 10 * number + 9)
             disk = disk_of(runtime)
-            steps, nodes = disk.steps, dict(copy_of(older)._nodes)
+            steps, nodes = disk.steps, dict(older.copy()._nodes)
             await asyncio.sleep(2 * DAY_SECONDS)
             back = World.new(runtime, older)
             await World.new(runtime, tree).tables.check(NAME, TABLE_ID)
@@ -100,7 +99,7 @@ def test_a_root_that_could_not_be_looked_at_is_noticed_later() -> None:
         async def main() -> None:
             runtime, tree = sim.runtime(SimDisk()), MemoryTree()
             await World.new(runtime, tree).seal(0, 9)
-            older = copy_of(tree)
+            older = tree.copy()
             await World.new(runtime, tree).seal(10, 19)
             away = True
 
