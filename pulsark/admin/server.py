@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from pulsark.errors import ConfigError
 from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_HEAD_TIMEOUT_SECONDS
 from pulsark.runtime import run_in_worker
-from pulsark.security.peer import verified_certificate
+from pulsark.security.peer import tls_peer, verified_certificate
 
 if TYPE_CHECKING:
     import ssl
@@ -99,7 +99,8 @@ class AdminServer:
         """A protocol for a connection; ``None`` while the import is under way."""
         if self._http is None:
             return None
-        return self._http.new_protocol(verified_certificate(transport))
+        peer = None if self._broker.audit is None else tls_peer(transport)
+        return self._http.new_protocol(verified_certificate(transport), peer)
 
     async def _load(self) -> None:
         from pulsark.admin.uvicorn_app import Http, load

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.stats.stats import Stats
+    from pulsark.security.peer import TlsPeer
 
 KEEP_ALIVE_SECONDS = 60
 """A connection without requests is closed after this time. Spark and scrapers keep theirs open."""
@@ -57,12 +58,13 @@ class Http:
         """How many connections are open."""
         return len(self._state.connections)
 
-    def new_protocol(self, certificate: bytes | None) -> H11Protocol:
-        """A protocol for one connection; each of its requests has the certificate in its state."""
-        from pulsark.admin.http.requests import CERTIFICATE
+    def new_protocol(self, certificate: bytes | None, peer: TlsPeer | None) -> H11Protocol:
+        """A protocol for one connection; each of its requests has both in its state."""
+        from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER
 
         new: Any = self._config.http_protocol_class
-        return cast("H11Protocol", new(self._config, self._state, {CERTIFICATE: certificate}))
+        state = {CERTIFICATE: certificate, TLS_PEER: peer}
+        return cast("H11Protocol", new(self._config, self._state, state))
 
     async def close(self) -> None:
         """Close idle connections at once, others when their response is out."""

@@ -121,19 +121,32 @@ class Tenants:
                 self._store, policies_path(name), _tenant_json(tenant), f"Tenant {name}"
             )
 
-    async def update(self, name: str, tenant: Tenant, *, keep_quota: bool = False) -> None:
-        """Replace a tenant, but for its quota if that is to be kept. ``DoesNotExistError``."""
+    async def update(
+        self, name: str, tenant: Tenant, *, keep_quota: bool = False
+    ) -> tuple[Tenant, Tenant]:
+        """Replace a tenant, but for its quota if that is to be kept. ``DoesNotExistError``.
+
+        Says what it was, and what it is.
+        """
+        changed = tenant, tenant
 
         def change(old: Json) -> Json:
-            quota = _tenant(old).storage_quota_bytes
-            return _tenant_json(
-                replace(tenant, storage_quota_bytes=quota) if keep_quota else tenant
-            )
+            nonlocal changed
+            before = _tenant(old)
+            after = tenant
+            if keep_quota:
+                after = replace(tenant, storage_quota_bytes=before.storage_quota_bytes)
+            changed = before, after
+            return _tenant_json(after)
 
         await records.change(self._store, policies_path(name), change, f"Tenant {name}")
+        return changed
 
-    async def delete(self, name: str) -> None:
-        """Remove a tenant without namespaces. ``DoesNotExistError``, ``InUseError``."""
+    async def delete(self, name: str) -> Tenant:
+        """Remove a tenant without namespaces; says what it was.
+
+        ``DoesNotExistError``, ``InUseError``.
+        """
         path = policies_path(name)
         found = await self._store.get(path)
         if found is None:
@@ -141,6 +154,7 @@ class Tenants:
         if await self._store.children(path):
             raise InUseError(f"Tenant {name} still has namespaces")
         await self._store.delete(path, found.version)
+        return _tenant(records.decode(found))
 
 
 class Resources:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
     import ssl
+
+
+class TlsPeer(NamedTuple):
+    """How a connection is secured, and whom the client's verified certificate names."""
+
+    version: str
+    cipher: str
+    subject: str = ""
+    issuer: str = ""
+    serial: str = ""
+    """In hexadecimal, as OpenSSL shows it."""
 
 
 def verified_certificate(transport: asyncio.BaseTransport) -> bytes | None:
@@ -19,3 +30,25 @@ def certificate_of(tls: ssl.SSLObject | ssl.SSLSocket) -> bytes | None:
     """The same of a connection over TLS."""
     # What was not verified has no details.
     return tls.getpeercert(binary_form=True) if tls.getpeercert() else None
+
+
+def tls_peer(transport: asyncio.BaseTransport) -> TlsPeer | None:
+    """What is to be noted of a connection; ``None`` if it is in the clear."""
+    tls = transport.get_extra_info("ssl_object")
+    return None if tls is None else peer_of(tls)
+
+
+def peer_of(tls: ssl.SSLObject | ssl.SSLSocket) -> TlsPeer:
+    """The same of a connection over TLS."""
+    version, cipher = tls.version() or "", (tls.cipher() or ("",))[0]
+    certificate = certificate_of(tls)
+    if certificate is None:
+        return TlsPeer(version, cipher)
+    from cryptography import x509  # where there are certificates
+
+    try:
+        found = x509.load_der_x509_certificate(certificate)
+        subject, issuer = found.subject.rfc4514_string(), found.issuer.rfc4514_string()
+        return TlsPeer(version, cipher, subject, issuer, f"{found.serial_number:X}")
+    except ValueError:  # of a form that OpenSSL takes all the same
+        return TlsPeer(version, cipher)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pulsark.security.peer import TlsPeer
 
 
 class Origin(NamedTuple):
@@ -14,6 +17,8 @@ class Origin(NamedTuple):
     address: str = ""
     """Host and port, or the host alone."""
     client_version: str = ""
+    tls: TlsPeer | None = None
+    """How the connection is secured; ``None``: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +36,7 @@ class Principal:
     """Where it comes from: host and port."""
     cn: str | None = None
     """The name in its verified client certificate, also where that was not the login."""
+    tls: TlsPeer | None = field(default=None, compare=False)
+    """How the connection over Flight is secured; that of the other ports is known there."""
     token_id: str | None = field(default=None, compare=False)
     """By what an audit names the token: its ``jti``, or the begin of its digest."""

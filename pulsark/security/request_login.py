@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pulsark.security.logins import Logins
+    from pulsark.security.peer import TlsPeer
     from pulsark.security.principal import Principal
 
     Headers = Callable[[str], Sequence[str]]
@@ -35,13 +36,15 @@ async def log_in(
     certificate: bytes | None = None,
     *,
     via: str = "rest",
+    tls: TlsPeer | None = None,
 ) -> Principal:
     """Who sends a request. Raises ``LoginError``, after a while where too many fail."""
     try:
         return await _log_in(logins, headers, host, port, certificate)
     except LoginError as error:
         delay = logins.delay_s(host)
-        logins.refused(Origin(via, f"{host}:{port}" if port else host), error)
+        address = f"{host}:{port}" if port else host
+        logins.refused(Origin(via, address, tls=tls), error)
         level = logging.DEBUG if delay else logging.INFO
         log.log(level, "a request from %s: login failed: %s", host, error)
         if delay and logins.delayed < FAILED_LOGINS_DELAYED_MAX:

@@ -21,6 +21,7 @@ from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.runtime import Runtime
 from pulsark.security.authorization import StoredGrants
 from pulsark.security.facts import Rules
+from pulsark.security.peer import TlsPeer
 from pulsark.security.principal import Principal
 from pulsark.storage.cursor.cursor import Ack
 from pulsark.storage.ledger.manager import LedgerManager
@@ -74,6 +75,8 @@ class AdminApi:
         """With ``rules`` there is authorization; ``principal`` is then whose requests they are."""
         self._rules = rules
         self.principal: Principal | None = None
+        self.tls: TlsPeer | None = None
+        """How requests come."""
         self.loop = asyncio.new_event_loop()
         self.clock = SteppedClock()
         names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
@@ -154,7 +157,7 @@ class AdminApi:
             "root_path": "",
             "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()],
             "client": ("127.0.0.1", 1),
-            "state": {"principal": self.principal},
+            "state": {"principal": self.principal, "tls": self.tls},
             "server": ("127.0.0.1", 8080),
         }
         pieces = [content[i : i + 65536] for i in range(0, len(content), 65536)] or [b""]

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulsark.admin.http.changes import TOLD
 from pulsark.admin.http.guard import NOTE, of_path
-from pulsark.admin.http.requests import name_part
+from pulsark.admin.http.requests import TLS_PEER, name_part
 from pulsark.errors import PulsarkError
 from pulsark.limits import AUDIT_BODY_BYTES_MAX
 from pulsark.runtime import Runtime
 from pulsark.security.audit.audit import DENIED, Audit
+from pulsark.security.audit.changes import Changes
 from pulsark.security.audit.events import Call, Judged, is_change, shows_body
 from pulsark.security.decisions import Decision, Target
 from pulsark.security.operations import GeneralOperation, Operation
@@ -57,9 +59,11 @@ class AuditGate:
             await send(message)
 
         changes = scope["method"] not in _SAFE
+        telling = TOLD.set(seen.changes.add)
         try:
             await self._app(seen.scope, receive_noting if changes else receive, send_noting)
         finally:
+            TOLD.reset(telling)
             if seen.is_worth_noting():
                 took_ms = int((self._runtime.clock.monotonic() - began) * 1000)
                 self._audit.call(*seen.told(took_ms))
@@ -74,6 +78,7 @@ class _Seen:
         """Until a response begins: what fails before is answered so."""
         self.scope: Scope = {**scope, "state": {**scope.get("state", {}), NOTE: self.note}}
         """What the application gets; it leaves the route there."""
+        self.changes = Changes()
         self._judged: Judged | None = None
         self._body = b""
 
@@ -119,18 +124,24 @@ class _Seen:
             self.status,
             took_ms,
             _parameters(scope.get("path_params", {})),
-            self._shown_body(),
+            self._shown(self.changes.before),
+            self._shown(self.changes.after or self._shown_body()),
         )
-        origin = Origin("rest", f"{host}:{port}" if port else host, agent.decode("latin-1"))
+        address = f"{host}:{port}" if port else host
+        tls = scope["state"].get(TLS_PEER)
+        origin = Origin("rest", address, agent.decode("latin-1"), tls)
         judged = self._judged
         if judged is not None and not judged.target.namespace:
             found = _target(scope.get("path_params", {}))
             judged = judged._replace(target=found if any(found) else judged.target)
         return origin, scope["state"].get("principal"), call, judged
 
+    def _shown(self, text: str) -> str:
+        return text if self.status < 300 else ""
+
     def _shown_body(self) -> str:
         judged = self._judged
-        if judged is None or self.status >= 300:
+        if judged is None:
             return ""
         route = getattr(self.scope.get("route"), "path", "")
         if not shows_body(judged.operation) and not route.endswith(_WORK):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsark.admin.http.errors import refuse
-from pulsark.admin.http.requests import CERTIFICATE
+from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER
 from pulsark.config.settings import Settings
 from pulsark.security.logins import Logins
 from pulsark.security.provider import LoginError
@@ -32,7 +32,14 @@ class LoginGate:
 
             host, port = scope.get("client") or ("", 0)
             try:
-                found = await log_in(self._logins, values, host, port, state.get(CERTIFICATE))
+                found = await log_in(
+                    self._logins,
+                    values,
+                    host,
+                    port,
+                    state.get(CERTIFICATE),
+                    tls=state.get(TLS_PEER),
+                )
             except LoginError:
                 await refuse(send, 401, REFUSED)
                 return

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 INT64_MAX = 2**63 - 1
 CERTIFICATE = "certificate"
 """Where a request's state has the client certificate of its connection, in DER, if verified."""
+TLS_PEER = "tls"
+"""Where it has what an audit notes of a connection over TLS."""
 
 
 # -- what handlers ask for ---------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.changes import tell
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import (
     READ,
@@ -84,11 +85,12 @@ async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
 @router.delete("/{tenant}/{namespace}", needs=tenant(Te.DELETE_NAMESPACE))
 async def delete_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Remove a namespace; with ``force`` also its topics."""
-    await existing_namespace(broker, name)
+    before = await existing_namespace(broker, name)
     force = flag(request, "force")
     if force and not broker.settings.forceDeleteNamespaceAllowed:
         raise fail(405, "Deleting a namespace by force is not allowed on this broker")
     await broker.namespace_deletion.delete(name, force=force)
+    tell({"replication_clusters": list(before.replication_clusters), **before.policies}, None)
     return done()
 
 
@@ -118,13 +120,17 @@ async def get_replication(name: NamespaceOf, broker: BrokerOf) -> Response:
 @router.post("/{tenant}/{namespace}/replication", needs=namespace_policy("REPLICATION", WRITE))
 async def set_replication(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Say which clusters a namespace is in."""
-    await existing_namespace(broker, name)
+    before = await existing_namespace(broker, name)
     clusters = strings(await json_body(request), "The body")
     if not clusters:
         raise fail(412, "A namespace is in at least one cluster")
     await _check_allowed(broker, name, clusters)
     await broker.resources.namespaces.update(
         name, lambda old: replace(old, replication_clusters=tuple(clusters))
+    )
+    tell(
+        {"replication_clusters": list(before.replication_clusters)},
+        {"replication_clusters": clusters},
     )
     return empty()
 

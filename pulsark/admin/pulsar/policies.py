@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from fastapi.responses import Response
 from starlette.convertors import register_url_convertor
 
+from pulsark.admin.http.changes import tell
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import (
     READ,
@@ -97,10 +98,15 @@ def of_namespace(broker: Broker, name: str) -> Change:
     """Changes the policies of a namespace; they are in force when it returns."""
 
     async def change(edit: Edit) -> None:
+        changed: tuple[Mapping[str, Any], Json] = {}, {}
+
         def apply(old: Namespace) -> Namespace:
-            return replace(old, policies=_edited(old.policies, edit))
+            nonlocal changed
+            changed = old.policies, _edited(old.policies, edit)
+            return replace(old, policies=changed[1])
 
         await broker.resources.namespaces.update(name, apply)
+        tell(*changed)
         await broker.policy_updates.refresh_namespace(name)
 
     return change
@@ -122,8 +128,16 @@ BaseOf = Annotated[TopicName, Depends(_base_of)]
 
 def _of_topic(broker: Broker, base: TopicName) -> Change:
     async def change(edit: Edit) -> None:
+        changed: tuple[Json, Json] = {}, {}
+
+        def apply(old: Json) -> Json:
+            nonlocal changed
+            changed = old, _edited(old, edit)
+            return changed[1]
+
         async with staying(broker, base):
-            await broker.resources.topic_policies.update(base, lambda old: _edited(old, edit))
+            await broker.resources.topic_policies.update(base, apply)
+            tell(*changed)
         await broker.policy_updates.refresh_topic(base)
 
     return change

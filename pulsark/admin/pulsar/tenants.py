@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.changes import tell
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, tenant
 from pulsark.admin.http.requests import (
@@ -41,13 +42,7 @@ async def get_tenant(tenant: str, broker: BrokerOf) -> Response:
     found = await broker.resources.tenants.get(name_part("tenant", tenant))
     if found is None:
         raise fail(404, "Tenant does not exist")
-    return value(
-        {
-            "adminRoles": list(found.admin_roles),
-            "allowedClusters": list(found.allowed_clusters),
-            **_quota(found),
-        }
-    )
+    return value(_shown(found))
 
 
 @router.put("/{tenant}", needs=tenant(Te.CREATE_TENANT))
@@ -56,6 +51,7 @@ async def create_tenant(tenant: str, request: Request, broker: BrokerOf) -> Resp
     name = name_part("tenant", tenant)
     info = await _tenant(await json_object(request), broker)
     await broker.resources.tenants.create(name, info, broker.settings.maxTenants)
+    tell(None, _shown(info))
     return done()
 
 
@@ -66,7 +62,10 @@ async def update_tenant(tenant: str, request: Request, broker: BrokerOf) -> Resp
     # Pulsar's tools know of no quota, and do not mean to remove it.
     given = await json_object(request)
     changed = await _tenant(given, broker)
-    await broker.resources.tenants.update(name, changed, keep_quota=_QUOTA not in given)
+    before, after = await broker.resources.tenants.update(
+        name, changed, keep_quota=_QUOTA not in given
+    )
+    tell(_shown(before), _shown(after))
     return done()
 
 
@@ -80,7 +79,7 @@ async def delete_tenant(tenant: str, request: Request, broker: BrokerOf) -> Resp
             raise fail(405, "Deleting a tenant by force is not allowed on this broker")
         for namespace in await resources.namespaces.list(name):
             await broker.namespace_deletion.delete(namespace, force=True)
-    await resources.tenants.delete(name)
+    tell(_shown(await resources.tenants.delete(name)), None)
     return done()
 
 
@@ -102,6 +101,10 @@ async def _tenant(info: Mapping[str, Any], broker: Broker) -> Tenant:
     )
 
 
-def _quota(found: Tenant) -> dict[str, int]:
+def _shown(found: Tenant) -> dict[str, Any]:
     quota = found.storage_quota_bytes
-    return {} if quota is None else {_QUOTA: quota}
+    return {
+        "adminRoles": list(found.admin_roles),
+        "allowedClusters": list(found.allowed_clusters),
+        **({} if quota is None else {_QUOTA: quota}),
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from pulsark.dispatch.connection import notices
@@ -23,7 +24,7 @@ from pulsark.dispatch.connection.sends import Sends
 from pulsark.dispatch.connection.served_client import ServedClient
 from pulsark.errors import ClientError, ProtocolError, ServerError
 from pulsark.limits import FRAME_OVERHEAD_BYTES
-from pulsark.security.peer import verified_certificate
+from pulsark.security.peer import tls_peer, verified_certificate
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.login import Login
+    from pulsark.security.peer import TlsPeer
     from pulsark.security.principal import Origin, Principal
 
     Handler = Callable[["Connection", pb.BaseCommand], None]
@@ -97,7 +99,12 @@ class Connection(asyncio.BufferedProtocol):
         """Where the client is, for an audit."""
         from pulsark.security.principal import Origin  # where there is an audit
 
-        return Origin("binary", self.address.lstrip("/"), self.handshake.client_version)
+        address, version = self.address.lstrip("/"), self.handshake.client_version
+        return Origin("binary", address, version, self._tls_peer)
+
+    @cached_property
+    def _tls_peer(self) -> TlsPeer | None:
+        return tls_peer(self._transport)
 
     @property
     def certificate(self) -> bytes | None:

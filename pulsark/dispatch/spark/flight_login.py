@@ -6,6 +6,7 @@ Importing this module is expensive; ``flight_server`` does it.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.flight as fl
@@ -67,6 +68,7 @@ class FlightLogins:
                 relay.port,
                 relay.certificate,
                 via="flight",
+                tls=relay.tls,
             ),
             self._loop,
         )
@@ -78,4 +80,4 @@ class FlightLogins:
             asked.cancel()
             raise fl.FlightUnavailableError("the login takes too long") from None
         relay.logged_in = True
-        return found
+        return found if relay.tls is None else replace(found, tls=relay.tls)

@@ -25,11 +25,13 @@ from pulsark.limits import (
     TLS_HANDSHAKES_PER_ADDRESS_MAX,
 )
 from pulsark.security.networks import network_of
-from pulsark.security.peer import certificate_of
+from pulsark.security.peer import certificate_of, peer_of
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
+
+    from pulsark.security.peer import TlsPeer
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,8 @@ class Relay:
         self.port = 0
         self.certificate: bytes | None = None
         """The client's, in DER, if it came with one that was verified."""
+        self.tls: TlsPeer | None = None
+        """How the client's connection is secured, if it is."""
         self.logged_in = False
         """Whether a call of the client was let in."""
         self.begun = self.heard_at = begun
@@ -229,7 +233,7 @@ class Relays:
             return
         finally:
             self._shaken(client)
-        relay = self._enter(client, connect, host, certificate_of(client))
+        relay = self._enter(client, connect, host, certificate_of(client), peer_of(client))
         if relay is None:
             return
         copy(client, relay.backend, lambda data: self._heard(relay, data), relay.answered)
@@ -271,6 +275,7 @@ class Relays:
         connect: Callable[[], socket.socket],
         host: str,
         certificate: bytes | None = None,
+        tls: TlsPeer | None = None,
     ) -> Relay | None:
         """A relay between a client and the server; without one the client is closed."""
         if not self._make_room(host):
@@ -290,7 +295,7 @@ class Relays:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _keep_alive(client)
         relay = Relay(client, backend, host, self._now())
-        relay.certificate = certificate
+        relay.certificate, relay.tls = certificate, tls
         with contextlib.suppress(OSError):  # the client is gone
             relay.port = client.getpeername()[1]
         with self._lock:

@@ -58,6 +58,8 @@ class FlightRights:
         if self._audit is not None:
             from pulsark.security.audit.events import Call, Judged  # where there is an audit
 
-            origin = Origin("flight", "" if principal is None else principal.address)
+            origin = Origin("flight")
+            if principal is not None:
+                origin = Origin("flight", principal.address, tls=principal.tls)
             judged = Judged(TopicOperation.CONSUME, target, decision)
             self._audit.call(origin, principal, Call("do_get"), judged)

@@ -61,6 +61,17 @@ _EVENT = {
             ),
         ),
         _optional("src_endpoint", _record("Endpoint", ip="string", port="int")),
+        _optional(
+            "tls",
+            _record(
+                "Tls",
+                version="string",
+                cipher="string",
+                certificate=_record(
+                    "Certificate", subject="string", issuer="string", serial_number="string"
+                ),
+            ),
+        ),
         _optional("client_version", "string"),
         _optional(
             "resource",
@@ -76,6 +87,7 @@ _EVENT = {
         _optional("authz", _record("Authz", operation="string", rule="string", granted="boolean")),
         _optional("http", _record("Http", method="string", route="string", status="int")),
         _optional("parameters", {"type": "map", "values": "string"}),
+        _optional("before", "string"),
         _optional("after", "string"),
         _optional("request_id", "string"),
         _optional("duration_ms", "long"),

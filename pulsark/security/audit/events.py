@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pulsark.security.decisions import Decision, Target
     from pulsark.security.operations import Operation
+    from pulsark.security.peer import TlsPeer
     from pulsark.security.principal import Principal
 
 Event = dict[str, Any]
@@ -45,8 +46,10 @@ class Call(NamedTuple):
     duration_ms: int = 0
     parameters: Mapping[str, str] = {}
     """What the path names beside tenant, namespace and topic."""
-    body: str = ""
-    """What was set, of policies and permissions."""
+    before: str = ""
+    """What was there before, of policies, permissions and tenants: only what is another now."""
+    after: str = ""
+    """What is there now; or what was sent, where it is not known what that changed."""
 
 
 class Judged(NamedTuple):
@@ -77,7 +80,8 @@ def call_event(
         authz=None if judged is None else _authz(judged),
         http=_http(call),
         parameters={_cut(k): _cut(v) for k, v in call.parameters.items()} or None,
-        after=call.body or None,
+        before=call.before or None,
+        after=call.after or None,
         duration_ms=call.duration_ms if call.method else None,
     )
 
@@ -150,6 +154,7 @@ def _event(
         "status_detail": _text(detail),
         "via": origin.via,
         "src_endpoint": _endpoint(origin.address),
+        "tls": None if origin.tls is None else _tls(origin.tls),
         "client_version": _text(origin.client_version),
         "operation": _cut(operation),
         **more,
@@ -175,6 +180,13 @@ def _endpoint(address: str) -> dict[str, Any] | None:
     if colon and port.isdigit():
         return {"ip": _cut(host), "port": int(port[:5])}
     return {"ip": _cut(address)} if address else None
+
+
+def _tls(peer: TlsPeer) -> dict[str, Any]:
+    shown = {"subject": peer.subject, "issuer": peer.issuer, "serial_number": peer.serial}
+    certificate = {key: _cut(value) for key, value in shown.items() if value}
+    found = {"version": peer.version, "cipher": peer.cipher}
+    return found | ({"certificate": certificate} if certificate else {})
 
 
 def _resource(judged: Judged) -> dict[str, str] | None:

@@ -12,6 +12,7 @@ import pytest
 from passlib.hash import apr_md5_crypt
 
 from pulsark.security.audit.definition import TOPIC
+from pulsark.security.peer import TlsPeer
 from tests.support.admin_api import NAMESPACE, AdminApi, Answer
 from tests.support.logging_in import SECRET, inline, token
 
@@ -92,10 +93,94 @@ def test_changes_of_permissions_say_whose_and_which(locked: Audited) -> None:
     assert locked.as_role("root", "DELETE", grant).status < 300
     granted, revoked = locked.events()
     assert granted["parameters"] == revoked["parameters"] == {"role": "kitchen"}
-    assert granted["after"] == '["produce"]'
+    assert json.loads(granted["after"])["auth_policies"]["namespace_auth"] == {
+        "kitchen": ["produce"]
+    }
+    assert granted["before"] == "{}"
+    assert json.loads(revoked["before"])["auth_policies"]["namespace_auth"] == {
+        "kitchen": ["produce"]
+    }
+    assert revoked["after"] == "{}"
     assert granted["authz"]["operation"] == "namespace GRANT_PERMISSION"
     assert granted["resource"]["name"] == "cafe/shop"
     assert revoked["activity_id"] == 4
+
+
+def test_a_changed_policy_says_what_it_was(locked: Audited) -> None:
+    """Only what is another now; of what is not there any more, all of it."""
+    first, second = (
+        {"retentionTimeInMinutes": minutes, "retentionSizeInMB": 100} for minutes in (10, 20)
+    )
+    for body in (first, second):
+        assert locked.as_role("root", "POST", RETENTION, body).status == 204
+    assert locked.as_role("root", "DELETE", RETENTION).status == 204
+    _, changed, removed = locked.events()
+    assert json.loads(changed["before"]) == {"retention_policies": {"retentionTimeInMinutes": 10}}
+    assert json.loads(changed["after"]) == {"retention_policies": {"retentionTimeInMinutes": 20}}
+    assert json.loads(removed["before"]) == {"retention_policies": second}
+    assert json.loads(removed["after"])["retention_policies"]["retentionTimeInMinutes"] == -1
+
+
+def test_a_changed_policy_of_a_topic_says_what_it_was(locked: Audited) -> None:
+    locked.topic("persistent://public/default/t")
+    path = f"{NAMESPACE}/t/messageTTL"
+    for seconds in (30, 60):
+        assert locked.as_role("root", "POST", f"{path}?messageTTL={seconds}").status == 204
+    first, second = locked.events()
+    assert (first["before"], json.loads(first["after"])) == ("{}", {"message_ttl_in_seconds": 30})
+    assert json.loads(second["before"]) == {"message_ttl_in_seconds": 30}
+
+
+def test_changed_tenants_and_removed_namespaces_say_what_they_were(locked: Audited) -> None:
+    tenant = {"adminRoles": ["chef"], "allowedClusters": ["standalone"]}
+    locked.as_role("root", "PUT", "/admin/v2/tenants/cafe", tenant)
+    locked.as_role("root", "PUT", SHOP)
+    locked.as_role("root", "POST", f"{SHOP}/messageTTL", 30)
+    locked.events()
+    heir = {**tenant, "adminRoles": ["heir"]}
+    assert locked.as_role("root", "POST", "/admin/v2/tenants/cafe", heir).status == 204
+    assert locked.as_role("root", "DELETE", SHOP).status == 204
+    assert locked.as_role("root", "DELETE", "/admin/v2/tenants/cafe").status == 204
+    changed, namespace, removed = locked.events()
+    assert json.loads(changed["before"]) == {"adminRoles": ["chef"]}
+    assert json.loads(changed["after"]) == {"adminRoles": ["heir"]}
+    assert json.loads(namespace["before"])["message_ttl_in_seconds"] == 30
+    assert json.loads(removed["before"]) == heir
+    assert "after" not in removed
+
+
+def test_of_properties_only_the_names_are_noted(locked: Audited) -> None:
+    path = "/admin/v2/namespaces/public/default/property/key"
+    assert locked.as_role("root", "PUT", f"{path}/{CANARY}").status == 204
+    assert locked.as_role("root", "DELETE", path).status == 200
+    made, removed = locked.events()
+    assert json.loads(made["after"]) == json.loads(removed["before"])
+    assert json.loads(made["after"]) == {"properties": {"key": "..."}}
+    assert CANARY not in json.dumps([made, removed])
+
+
+def test_without_success_nothing_is_said_of_values(locked: Audited) -> None:
+    tenant = {"adminRoles": ["chef"], "allowedClusters": ["nowhere"]}
+    assert locked.as_role("root", "POST", "/admin/v2/tenants/public", tenant).status == 412
+    [event] = locked.events()
+    assert not {"before", "after"} & set(event)
+
+
+def test_an_event_says_how_its_connection_is_secured(locked: Audited) -> None:
+    peer = TlsPeer("TLSv1.3", "TLS_AES_256_GCM_SHA384", "CN=kitchen", "CN=ca", "1F")
+    locked.tls = peer
+    assert locked.as_role("kitchen", "GET", "/admin/v2/tenants").status == 401
+    locked.get("/admin/v2/tenants", authorization="Bearer forged")
+    locked.tls = TlsPeer("TLSv1.2", "ECDHE")
+    locked.as_role("cook", "GET", "/admin/v2/tenants")
+    denied, login, other = locked.events()
+    assert denied["tls"] == login["tls"]
+    assert denied["tls"] == {
+        "version": "TLSv1.3",
+        "cipher": "TLS_AES_256_GCM_SHA384",
+        "certificate": {"subject": "CN=kitchen", "issuer": "CN=ca", "serial_number": "1F"},
+    }
+    assert other["tls"] == {"version": "TLSv1.2", "cipher": "ECDHE"}
 
 
 def test_a_denial_is_noted_of_reads_too(locked: Audited) -> None:
@@ -139,7 +224,9 @@ def test_without_authorization_changes_are_noted(unauthorized: Audited) -> None:
         "rule": "open",
         "granted": True,
     }
-    assert json.loads(granted["after"]) == topics
+    [grants] = json.loads(granted["after"])["auth_policies"]["destination_auth"].values()
+    assert grants == {"r": ["produce"]}
+    assert granted["before"] == "{}"
     assert made["authz"]["operation"] == "namespace CREATE_TOPIC"
 
 

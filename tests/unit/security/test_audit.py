@@ -97,7 +97,7 @@ def test_a_denial_says_who_where_what_and_why(audit: Audit) -> None:
 
 
 def test_a_change_says_how_it_ended(audit: Audit) -> None:
-    call = Call("POST /t/{topic}", "1f", "POST", "/t/{topic}", 409, 12, {"role": "x"}, "[]")
+    call = Call("POST /t/{topic}", "1f", "POST", "/t/{topic}", 409, 12, {"role": "x"}, after="[]")
     audit.call(Origin("rest", "::1:80"), None, call, GRANTED)
     [event] = events(audit)
     assert event["http"] == {"method": "POST", "route": "/t/{topic}", "status": 409}

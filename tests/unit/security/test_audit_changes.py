@@ -1,0 +1,52 @@
+"""What an event says of changed values: the parts that differ, and never too much."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pulsark.limits import AUDIT_BODY_BYTES_MAX
+from pulsark.security.audit.changes import Changes, difference
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "before", "after"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, {"b": 2}, {"b": 3}),
+        ({"a": {"x": 1, "y": 2}}, {"a": {"x": 1}}, {"a": {"y": 2}}, {"a": {}}),
+        ({}, {"a": [1]}, {}, {"a": [1]}),
+        ({"a": [1, 2]}, {"a": [1]}, {"a": [1, 2]}, {"a": [1]}),
+        ({"a": {"x": 1}}, {"a": 5}, {"a": {"x": 1}}, {"a": 5}),
+        ({"a": 1}, {"a": 1}, {}, {}),
+        ({"a": 1}, None, {"a": 1}, None),
+        (None, {"a": 1}, None, {"a": 1}),
+    ],
+)
+def test_only_what_differs_is_shown(
+    old: object, new: object, before: object, after: object
+) -> None:
+    assert difference(old, new) == (before, after)
+
+
+def test_several_changes_are_a_list() -> None:
+    changes = Changes()
+    assert (changes.before, changes.after) == ("", "")
+    changes.add({"a": 1}, {"a": 2})
+    changes.add(None, {"b": 3})
+    assert json.loads(changes.before) == {"a": 1}
+    assert json.loads(changes.after) == [{"a": 2}, {"b": 3}]
+
+
+def test_of_large_and_many_changes_only_the_begin_is_kept() -> None:
+    changes = Changes()
+    changes.add({"a": "x" * 100_000}, {"a": "y" * 100_000})
+    for number in range(10_000):
+        changes.add({}, {"b": number})
+    for text in (changes.before, changes.after):
+        assert len(text) == AUDIT_BODY_BYTES_MAX + 3
+        assert text.endswith("...")
+    many = Changes()
+    for number in range(100_000):
+        many.add({"a": number}, {"a": -number})
+    assert len(many._before) < AUDIT_BODY_BYTES_MAX
