@@ -321,6 +321,29 @@ ANALYZED_ENTRIES_MAX = 10_000
 JSON_DEPTH_MAX = 32
 """Deepest nesting of a request's JSON; the deepest that Pulsar's tools send is five."""
 
+# -- bookie processes ------------------------------------------------------------------------
+
+BOOKIE_HELLO_BYTES_MAX = 64 * 1024
+"""Largest frame before both sides know who the other one is."""
+
+BOOKIE_RUN_BYTES_MAX = 16 << 20
+"""A frame has so many bytes more than the largest entry, at most: longer runs are sent in parts."""
+
+BOOKIE_READ_BYTES_MAX = 4 << 20
+"""Bytes after which the answer to a read ends."""
+
+BOOKIE_CALLS_MAX = 256
+"""Requests of a connection, beside adds, that are under way; no more are read then."""
+
+BOOKIE_UNANSWERED_BYTES_MAX = 16 << 20
+"""Bytes of adds of a connection that are not on the disk; no more are read then."""
+
+BOOKIE_PENDING_BYTES_MAX = 256 << 20
+"""Bytes that wait for a bookie in a broker; beyond, the bookie is given up as too slow."""
+
+BOOKIE_CONNECTIONS_MAX = 64
+"""Connections to a bookie process: each broker has two."""
+
 # -- metadata --------------------------------------------------------------------------------
 
 METADATA_VALUE_BYTES_MAX = 1 << 20

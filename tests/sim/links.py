@@ -112,7 +112,7 @@ class LinkedBookie:
             lambda: self._bookie.read(ledger_id, first_entry_id, last_entry_id, max_bytes)
         )
 
-    def excerpt(self, ledger_id: int, first: int, last: int) -> None:
+    async def excerpt(self, ledger_id: int, first: int, last: int) -> None:
         """It is on another machine."""
 
     async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:

@@ -106,7 +106,7 @@ class MemoryBookie:
             raise NoSuchEntryError(f"{self._bookie_id}: no entry {ledger_id}:{first_entry_id}")
         return found
 
-    def excerpt(self, ledger_id: int, first: int, last: int) -> None:
+    async def excerpt(self, ledger_id: int, first: int, last: int) -> None:
         """Nothing of it is in files."""
 
     async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:

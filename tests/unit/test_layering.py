@@ -25,6 +25,7 @@ ROOMS = (
     "storage.proto",
     "storage",
     "storage.bookie",
+    "storage.remote_bookie",
     "storage.ledger",
     "storage.cursor",
     "storage.managed_ledger",

@@ -1,7 +1,7 @@
 """The seam between a ledger and the bookies that hold its copies.
 
-An embedded bookie (`embedded_bookie.py`) implements it in this process; a remote one will
-over a socket. All methods are called on the event loop and none blocks it.
+``embedded.EmbeddedBookie`` implements it in this process, ``storage/remote_bookie`` over a socket.
+All methods are called on the event loop and none blocks it.
 """
 
 from __future__ import annotations
@@ -74,12 +74,13 @@ class Bookie(Protocol):
     ) -> list[tuple[int, bytes]]:
         """Entries held in ``[first, last]``, ascending, with gaps where striping left some out.
 
-        Ends early after ``max_bytes``, but returns at least one entry if any is held. Errors:
+        Ends early after ``max_bytes``, or fewer that it sees fit, but returns at least one entry if
+        any is held. Errors:
         ``NoSuchLedgerError``, ``NoSuchEntryError`` (none held), ``EntrySealedError`` (the first
         is below the release watermark), ``CorruptEntryError`` (the first cannot be trusted).
         """
 
-    def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+    async def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
         """Where some entries from ``first`` on lie in files of this machine.
 
         ``None``: ``read`` them, or hear from it why that cannot be.

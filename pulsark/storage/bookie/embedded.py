@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
+    from pulsark.storage.bookie.journal_format import RecordHead
     from pulsark.storage.bookie.journal_settings import JournalSettings
 
 log = logging.getLogger(__name__)
@@ -263,9 +264,18 @@ class EmbeddedBookie:
             done,
             run.confirmed_bytes,
         )
-        record.error = self._refusal(run.ledger_id, recovery)
+        self._add(record, recovery)
+
+    def append_record(
+        self, head: RecordHead, data: bytes, done: Done, *, recovery: bool, reserve: bool
+    ) -> None:
+        """``append`` of a run that is a record already; ``verify_record`` has found ``head``."""
+        self._add(JournalRecord.verified(head, data, reserve, done), recovery)
+
+    def _add(self, record: JournalRecord, recovery: bool) -> None:
+        record.error = self._refusal(record.ledger_id, recovery)
         if record.error is None:
-            record.error = self._journal.refuses(record.size, reserve)
+            record.error = self._journal.refuses(record.size, record.reserve)
         self._journal.add(record)
 
     def flush(self) -> None:
@@ -405,7 +415,7 @@ class EmbeddedBookie:
     ) -> Coroutine[Any, Any, list[tuple[int, bytes]]]:
         return self._reads.read(ledger_id, first_entry_id, last_entry_id, max_bytes)
 
-    def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+    async def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
         return self._reads.excerpt(ledger_id, first, last)
 
 

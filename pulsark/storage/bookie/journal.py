@@ -24,6 +24,7 @@ from pulsark.errors import StorageError, StorageFullError
 from pulsark.runtime import Done, Runtime, run_in_worker
 from pulsark.storage.bookie.journal_format import (
     GROUP_HEAD_SIZE,
+    RecordHead,
     SegmentHead,
     Snapshot,
     encode_record,
@@ -86,6 +87,24 @@ class JournalRecord:
         self.error: BaseException | None = None
         self.offset = 0
         self.meta, self.size = encode_record(kind, ledger_id, first, value, payloads, total)
+
+    @classmethod
+    def verified(cls, head: RecordHead, data: bytes, reserve: bool, done: Done) -> JournalRecord:
+        """A record of another process; ``head`` is what ``verify_record`` found in ``data``."""
+        record = cls.__new__(cls)
+        record.kind = head.kind
+        record.ledger_id = head.ledger_id
+        record.first = head.first
+        record.value = head.value
+        record.total = head.total
+        record.count = head.entries
+        record.payloads = (data[head.meta_size :],)
+        record.reserve = reserve
+        record.done = done
+        record.error = None
+        record.offset = 0
+        record.meta, record.size = data[: head.meta_size], len(data)
+        return record
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,20 @@ def decode_table(
     return lengths, checksums
 
 
+def verify_record(data: bytes) -> RecordHead:
+    """The head of the one record that ``data`` is, with all checksums right; ``BadRecordError``."""
+    head = decode_record_head(data, 0)
+    if head.size != len(data):
+        raise BadRecordError("record has a wrong size")
+    lengths, checksums = decode_table(data, 0, head)
+    start = head.meta_size
+    for length, checksum in zip(lengths, checksums, strict=True):
+        if _crc32c(data[start : start + length]) != checksum:
+            raise BadRecordError("payload checksum differs")
+        start += length
+    return head
+
+
 def records_checksum(checksums: Sequence[bytes]) -> int:
     """The checksum of a group from those of its records, as they are stored.
 

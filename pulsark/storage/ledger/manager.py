@@ -233,7 +233,7 @@ class LedgerManager:
         for bookie_id in self._in_order(metadata, ensemble, first):
             if self._bookies.is_suspect(bookie_id):
                 continue
-            found = self._bookies.get(bookie_id).excerpt(ledger_id, first, last)
+            found = await self._bookies.get(bookie_id).excerpt(ledger_id, first, last)
             if found is not None:
                 return found
         return None

@@ -258,7 +258,7 @@ async def test_what_cannot_be_read_where_the_journal_has_it_comes_from_the_booki
     bookie: Any = broker.bookie
     asked = list[int]()
 
-    def nowhere(ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+    async def nowhere(ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
         asked.append(first)
         extent = Extent(first, first + 1, 1, 64, 500, 500)
         return JournalExcerpt("/gone", ledger_id, {1: 2}, [extent]) if first < 4 else None

@@ -1,0 +1,199 @@
+"""One connection from a broker to a bookie process: requests out, answers in.
+
+Adds are answered in order, so they wait in a queue; other requests wait by number. Nothing outlives
+the connection: when it ends, everything that waits has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from pulsark.errors import ProtocolError, StorageError
+from pulsark.limits import BOOKIE_HELLO_BYTES_MAX
+from pulsark.storage.remote_bookie.messages import Hello, decode_error, decode_hello
+from pulsark.storage.remote_bookie.protocol import FrameReader, FrameType, frame_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pulsark.runtime import Done
+
+
+class _Add(NamedTuple):
+    number: int
+    done: Done
+    size: int
+    sent_at: float
+
+
+class Channel(asyncio.Protocol):
+    """Made by ``Link``, which tells it whom it expects and hears when it ends."""
+
+    def __init__(
+        self, expected: Hello, add_seconds: float, ended: Callable[[Channel, StorageError], None]
+    ) -> None:
+        """A bookie that leaves an add unanswered for ``add_seconds`` is given up."""
+        self._expected = expected
+        self._add_seconds = add_seconds
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[Hello] = self._loop.create_future()
+        """The bookie's own hello, or why there is none."""
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(BOOKIE_HELLO_BYTES_MAX)
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._number = 0
+        self._adds: deque[_Add] = deque()
+        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._watch: asyncio.TimerHandle | None = None
+        self.error: StorageError | None = None
+        """Why the connection has ended, or is about to."""
+        self.pending_bytes = 0
+        """Bytes of adds that are not answered."""
+
+    # What the owner asks for.
+
+    def add(self, pieces: Sequence[bytes], size: int, flags: int, done: Done) -> None:
+        """Send a record of ``size`` bytes; ``done`` as for ``Bookie.append``."""
+        number = self._send(FrameType.ADD, pieces, size, flags)
+        self._adds.append(_Add(number, done, size, self._loop.time()))
+        self.pending_bytes += size
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._add_seconds, self._look)
+
+    async def call(self, kind: FrameType, body: bytes, flags: int = 0) -> bytes:
+        """The answer's body. ``StorageError``: what the bookie says, or the connection is gone."""
+        if self.error is not None:
+            raise self.error
+        number = self._send(kind, (body,), len(body), flags)
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._calls[number] = future
+        try:
+            return await future
+        finally:
+            self._calls.pop(number, None)
+
+    def tell(self, kind: FrameType, body: bytes) -> None:
+        """Send what has no answer."""
+        self._send(kind, (body,), len(body), 0)
+
+    def flush(self) -> None:
+        """What waits for the end of this turn of the loop goes now."""
+        if self._out and self._transport is not None:
+            out, self._out = self._out, []
+            self._transport.writelines(out)
+
+    def fail(self, error: StorageError) -> None:
+        """End the connection at once."""
+        if self.error is None:
+            self.error = error
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, kind: FrameType, pieces: Sequence[bytes], size: int, flags: int) -> int:
+        self._number += 1
+        self._out.append(frame_head(kind, self._number, size, flags))
+        self._out.extend(pieces)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_turn)
+        return self._number
+
+    def _flush_turn(self) -> None:
+        self._flushing = False
+        self.flush()
+
+    def _look(self) -> None:
+        """Give up a bookie that answers too late; else look again when the oldest add is due."""
+        self._watch = None
+        if not self._adds:
+            return
+        due = self._adds[0].sent_at + self._add_seconds
+        if self._loop.time() >= due:
+            self.fail(
+                StorageError(
+                    f"bookie {self._expected.bookieId} did not answer for {self._add_seconds:g} s"
+                )
+            )
+        else:
+            self._watch = self._loop.call_at(due, self._look)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.tell(FrameType.HELLO, self._expected.encode())
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame.kind, frame.number, frame.body)
+        except ProtocolError as e:
+            self.fail(StorageError(f"bookie {self._expected.bookieId}: {e}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        error = self.error
+        if error is None:
+            reason = f": {exc}" if exc else ""
+            name = self._expected.bookieId
+            error = self.error = StorageError(f"the connection to bookie {name} ended{reason}")
+        self._transport = None
+        self._out.clear()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if not self.greeted.done():
+            self.greeted.set_exception(error)
+        calls, self._calls = self._calls, {}
+        for future in calls.values():
+            if not future.done():
+                future.set_exception(error)
+        # The owner first: what is appended when a writer hears of it must not go here.
+        self._ended(self, error)
+        while self._adds:
+            self._answer(self._adds.popleft(), error)
+
+    def _take(self, kind: int, number: int, body: bytes) -> None:
+        if not self.greeted.done():
+            self._greet(kind, body)
+        elif kind == FrameType.ADDED:
+            while self._adds and self._adds[0].number <= number:
+                self._answer(self._adds.popleft(), None)
+        elif kind == FrameType.ANSWER:
+            future = self._calls.get(number)
+            if future is not None and not future.done():
+                future.set_result(body)
+        elif kind == FrameType.ERROR:
+            if self._adds and self._adds[0].number == number:
+                self._answer(self._adds.popleft(), decode_error(body))
+                return
+            future = self._calls.get(number)
+            if future is not None and not future.done():
+                future.set_exception(decode_error(body))
+        else:
+            raise ProtocolError(f"a frame of type {kind} is no answer")
+
+    def _greet(self, kind: int, body: bytes) -> None:
+        if kind == FrameType.ERROR:
+            raise ProtocolError(str(decode_error(body)))
+        if kind != FrameType.HELLO:
+            raise ProtocolError(f"a frame of type {kind} before the hello")
+        hello = decode_hello(body)
+        wrong = self._expected.mismatch(hello)
+        if wrong:
+            raise ProtocolError(wrong)
+        # An answer is bounded by what was asked for; the bookie is trusted from here on.
+        self._reader.body_bytes_max = hello.bodyBytesMax
+        self.greeted.set_result(hello)
+
+    def _answer(self, add: _Add, error: StorageError | None) -> None:
+        self.pending_bytes -= add.size
+        try:
+            add.done(error)
+        except Exception as e:  # noqa: BLE001
+            # A bug of one caller; those behind it wait for their answers.
+            self._loop.call_exception_handler({"message": "append", "exception": e})

@@ -1,0 +1,122 @@
+"""A way to a bookie process that is made again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from pulsark.errors import StorageError
+from pulsark.storage.remote_bookie.channel import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pulsark.storage.remote_bookie.messages import Hello
+
+    Connect = Callable[[asyncio.Protocol], Awaitable[object]]
+    """Connects a protocol to the bookie's process; raises ``OSError``."""
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 0.05
+RETRY_SECONDS_MAX: Final = 1.0
+"""Pauses between attempts to connect: from the first to the longest."""
+
+
+def unix_socket(path: str) -> Connect:
+    """The way to a bookie process that listens at ``path``."""
+
+    async def connect(protocol: asyncio.Protocol) -> None:
+        await asyncio.get_running_loop().create_unix_connection(lambda: protocol, path)
+
+    return connect
+
+
+class Link:
+    """Keeps one ``Channel`` open. Requests that can wait for it do so for a while."""
+
+    def __init__(self, connect: Connect, expected: Hello, seconds: float) -> None:
+        """``seconds``: for which a request waits for a bookie that is away or does not answer."""
+        self._connect = connect
+        self._expected = expected
+        self._seconds = seconds
+        self.channel: Channel | None = None
+        """The one that is open now."""
+        self.opened: Callable[[Channel], None] = lambda _: None
+        """Told of each channel before anybody uses it."""
+        self._ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody connects any more."""
+        return self._closed
+
+    def open(self) -> None:
+        """Begin to connect."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_connecting())
+
+    async def ready(self) -> Channel:
+        """The channel, once there is one. ``StorageError`` if that takes too long."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                while self.channel is None:
+                    if self._closed:
+                        raise StorageError(f"bookie {self._expected.bookieId} is closed")
+                    await self._ready.wait()
+        except TimeoutError:
+            raise StorageError(
+                f"bookie {self._expected.bookieId} is not there since {self._seconds:g} s"
+            ) from None
+        return self.channel
+
+    async def close(self) -> None:
+        """End the connection, and connect no more."""
+        self._closed = True
+        self._ready.set()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self.channel is not None:
+            self.channel.fail(StorageError(f"bookie {self._expected.bookieId} is closed"))
+
+    async def _keep_connecting(self) -> None:
+        pause = RETRY_SECONDS
+        said = ""
+        while True:
+            channel = Channel(self._expected, self._seconds, self._lost)
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await self._connect(channel)
+                    await channel.greeted
+                if channel.error is not None:
+                    raise channel.error
+            except (OSError, StorageError, TimeoutError) as e:
+                channel.fail(StorageError(f"bookie {self._expected.bookieId}: {e}"))
+                if str(e) != said:
+                    said = str(e)
+                    log.warning(
+                        "bookie %s cannot be reached, and is tried again: %s",
+                        self._expected.bookieId,
+                        e,
+                    )
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
+                continue
+            self.opened(channel)
+            self.channel = channel
+            self._ready.set()
+            return
+
+    def _lost(self, channel: Channel, error: StorageError) -> None:
+        if self.channel is not channel:
+            return  # it was never used, and who connects hears of it
+        self.channel = None
+        self._ready.clear()
+        if not self._closed:
+            log.warning("%s; it is connected again", error)
+            self.open()

@@ -1,0 +1,106 @@
+"""Frames between a broker and a bookie process: bytes in, frames out.
+
+A frame is a head of 16 bytes and a body. The head, little-endian, has the size of the body, the
+type, flags, two bytes of nothing, and the number of the request; an answer has its request's
+number. ``docs/formats/bookie-protocol.md`` draws it.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, NamedTuple
+
+from pulsark.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROTOCOL_VERSION = 1
+_HEAD = struct.Struct("<IBBHQ")
+HEAD_SIZE = _HEAD.size
+
+
+class FrameType(IntEnum):
+    """What a frame says. Values are spoken between versions: never reuse one."""
+
+    HELLO = 1
+    """The first one of each side: who it is, or whom it wants to speak to."""
+    ADD = 2
+    TAIL = 3
+    READ = 4
+    RELEASE = 5
+    DELETE = 6
+    RECYCLE = 7
+    MARK = 8
+    """A mark of the metadata store; it has no answer."""
+    EXCERPT = 9
+
+    ADDED = 64
+    """Every add with this number or a lower one, if it was not answered before, is durable."""
+    ANSWER = 65
+    ERROR = 66
+
+
+class Flag(IntFlag):
+    """What is special about a request."""
+
+    RECOVERY = 1
+    """An add that a fence does not stop."""
+    RESERVE = 2
+    """An add that may use the space kept back."""
+    FENCE = 4
+    """A tail that is answered after the fence is durable."""
+
+
+class Frame(NamedTuple):
+    """One frame. ``kind`` is a ``FrameType`` unless the other side is of a later version."""
+
+    kind: int
+    flags: int
+    number: int
+    body: bytes
+
+
+def frame_head(kind: int, number: int, size: int, flags: int = 0) -> bytes:
+    """The head of a frame whose body has ``size`` bytes."""
+    return _HEAD.pack(size, kind, flags, 0, number)
+
+
+class FrameReader:
+    """Cuts what arrives into frames. It holds no more than one frame of the largest size."""
+
+    def __init__(self, body_bytes_max: int) -> None:
+        self.body_bytes_max = body_bytes_max
+        """A larger body is refused as soon as its head is there."""
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._needed = HEAD_SIZE
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are whole now; ``ProtocolError`` at one that is too large."""
+        self._pieces.append(data)
+        self._held += len(data)
+        if self._held < self._needed:
+            return
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        position, end = 0, len(data)
+        self._needed = HEAD_SIZE
+        while end - position >= HEAD_SIZE:
+            size, kind, flags, _, number = _HEAD.unpack_from(data, position)
+            if size > self.body_bytes_max:
+                raise ProtocolError(
+                    f"a frame of {size} bytes is larger than the {self.body_bytes_max} allowed"
+                )
+            after = position + HEAD_SIZE + size
+            if after > end:
+                self._needed = after - position
+                break
+            body = data[position + HEAD_SIZE : after]
+            # Before the frame is given away: what its taker allows holds for the next one.
+            position = after
+            yield Frame(kind, flags, number, body)
+        if position < end:
+            self._pieces.append(data[position:] if position else data)
+        self._held = end - position

@@ -1,0 +1,239 @@
+"""``RemoteBookie``: what a broker has of a bookie in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pulsark.errors import ProtocolError, StorageError
+from pulsark.limits import BOOKIE_PENDING_BYTES_MAX, BOOKIE_RUN_BYTES_MAX
+from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
+from pulsark.storage.bookie.journal_format import TABLE_ENTRY, Kind, encode_record
+from pulsark.storage.remote_bookie.link import Link
+from pulsark.storage.remote_bookie.messages import (
+    Hello,
+    decode_entries,
+    decode_excerpt,
+    decode_ledger,
+    decode_tail,
+    encode_ledger,
+    encode_range,
+    encode_release,
+)
+from pulsark.storage.remote_bookie.protocol import Flag, FrameType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from pulsark.runtime import Done
+    from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
+    from pulsark.storage.remote_bookie.channel import Channel
+    from pulsark.storage.remote_bookie.link import Connect
+
+    T = TypeVar("T")
+
+
+class RemoteBookie:
+    """Implements ``bookie.Bookie``. Make one with ``connect``.
+
+    While the bookie is away an append fails at once, because a later one that succeeded would leave
+    a hole; everything else is asked again when it is back, for a while. All of that is idempotent.
+    """
+
+    def __init__(self, hello: Hello, writes: Link, reads: Link, seconds: float) -> None:
+        self._hello = hello
+        self._writes = writes
+        self._reads = reads
+        self._seconds = seconds
+        self._mark = -1
+        writes.opened = self._tell_mark
+
+    @classmethod
+    async def connect(
+        cls, connect: Connect, expected: Hello, *, seconds: float = 30.0
+    ) -> RemoteBookie:
+        """Find the bookie, and keep to the instance that was found.
+
+        ``seconds``: the longest time without an answer. ``StorageError`` if it is not there.
+        """
+        first = Link(connect, expected, seconds)
+        first.open()
+        try:
+            hello = (await first.ready()).greeted.result()
+        finally:
+            await first.close()
+        exactly = replace(hello, bodyBytesMax=0)
+        writes, reads = (Link(connect, exactly, seconds) for _ in range(2))
+        bookie = cls(hello, writes, reads, seconds)
+        writes.open()
+        reads.open()
+        try:
+            await writes.ready()
+            await reads.ready()
+        except BaseException:
+            await bookie.close()
+            raise
+        return bookie
+
+    async def close(self) -> None:
+        """Leave the bookie; it goes on."""
+        await self._writes.close()
+        await self._reads.close()
+
+    @property
+    def bookie_id(self) -> str:
+        return self._hello.bookieId
+
+    @property
+    def instance_id(self) -> bytes:
+        """Of the bookie that was found: another one with its name is never written to."""
+        return bytes.fromhex(self._hello.instanceId)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that were sent or wait to be, and are not yet durable."""
+        channel = self._writes.channel
+        return 0 if channel is None else channel.pending_bytes
+
+    def note_mark(self, mark: int) -> None:
+        """As of ``EmbeddedBookie``: ahead of everything that is asked for from now on."""
+        self._mark = mark
+        if self._writes.channel is not None:
+            self._tell_mark(self._writes.channel)
+
+    def _tell_mark(self, channel: Channel) -> None:
+        if self._mark >= 0:
+            channel.tell(FrameType.MARK, encode_ledger(self._mark))
+
+    # The contract.
+
+    def append(
+        self, run: EntryRun, done: Done, *, recovery: bool = False, reserve: bool = False
+    ) -> None:
+        parts = _parts(run, BOOKIE_RUN_BYTES_MAX)
+        if len(parts) > 1:
+            done = _last_of(len(parts), done)
+        flags = (Flag.RECOVERY if recovery else 0) | (Flag.RESERVE if reserve else 0)
+        for part in parts:
+            self._append(part, flags, done)
+
+    def _append(self, run: EntryRun, flags: int, done: Done) -> None:
+        meta, size = encode_record(
+            Kind.ENTRIES,
+            run.ledger_id,
+            run.first_entry_id,
+            run.last_confirmed,
+            run.payloads,
+            run.confirmed_bytes,
+        )
+        channel = self._writes.channel
+        if channel is None:
+            error = StorageError(f"bookie {self.bookie_id} is away")
+        elif size > self._hello.bodyBytesMax:
+            error = StorageError(f"an entry of {size} bytes is too large for {self.bookie_id}")
+        elif channel.pending_bytes > BOOKIE_PENDING_BYTES_MAX:
+            error = StorageError(
+                f"bookie {self.bookie_id} is too slow: {channel.pending_bytes} bytes wait for it"
+            )
+            # Those before it are on their way, and must not be answered after it.
+            channel.fail(error)
+        else:
+            channel.add((meta, *run.payloads), size, flags, done)
+            return
+        asyncio.get_running_loop().call_soon(done, error)
+
+    def flush(self) -> None:
+        if self._writes.channel is not None:
+            self._writes.channel.flush()
+
+    async def read(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        body = encode_range(ledger_id, first_entry_id, last_entry_id, max_bytes)
+        return await self._ask(self._reads, FrameType.READ, body, decode_entries)
+
+    async def excerpt(self, ledger_id: int, first: int, last: int) -> JournalExcerpt | None:
+        body = encode_range(ledger_id, first, last)
+        try:
+            return await self._ask(self._reads, FrameType.EXCERPT, body, decode_excerpt)
+        except StorageError:
+            return None
+
+    async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
+        # By way of the appends: it sees what was appended before it.
+        flags = Flag.FENCE if fence else 0
+        body = encode_ledger(ledger_id)
+        return await self._ask(self._writes, FrameType.TAIL, body, decode_tail, flags)
+
+    async def release(self, ledger_id: int, through_entry_id: int) -> None:
+        body = encode_release(ledger_id, through_entry_id)
+        await self._ask(self._writes, FrameType.RELEASE, body, bytes)
+
+    async def recycle(self) -> int:
+        return await self._ask(self._writes, FrameType.RECYCLE, b"", decode_ledger)
+
+    async def delete(self, ledger_id: int) -> None:
+        await self._ask(self._writes, FrameType.DELETE, encode_ledger(ledger_id), bytes)
+
+    async def _ask(
+        self, link: Link, kind: FrameType, body: bytes, decode: Callable[[bytes], T], flags: int = 0
+    ) -> T:
+        """Ask until there is an answer; a connection that ends in between is made again."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                while True:
+                    channel = await link.ready()
+                    try:
+                        return decode(await channel.call(kind, body, flags))
+                    except ProtocolError as e:
+                        channel.fail(StorageError(f"bookie {self.bookie_id}: {e}"))
+                        raise StorageError(f"bookie {self.bookie_id}: {e}") from e
+                    except StorageError:
+                        if link.channel is channel or link.is_closed:
+                            raise
+        except TimeoutError:
+            raise StorageError(
+                f"bookie {self.bookie_id} did not answer for {self._seconds:g} s"
+            ) from None
+
+
+def _parts(run: EntryRun, bytes_max: int) -> list[EntryRun]:
+    """The run in parts of about ``bytes_max`` at most, but of one entry at least."""
+    if sum(map(len, run.payloads)) + TABLE_ENTRY * len(run.payloads) <= bytes_max:
+        return [run]
+    parts: list[EntryRun] = []
+    start = size = 0
+    for i, payload in enumerate(run.payloads):
+        more = len(payload) + TABLE_ENTRY
+        if i > start and size + more > bytes_max:
+            parts.append(_part(run, start, i))
+            start, size = i, 0
+        size += more
+    parts.append(_part(run, start, len(run.payloads)))
+    return parts
+
+
+def _part(run: EntryRun, start: int, end: int) -> EntryRun:
+    return EntryRun(
+        run.ledger_id,
+        run.first_entry_id + start,
+        run.last_confirmed,
+        run.payloads[start:end],
+        run.confirmed_bytes,
+    )
+
+
+def _last_of(count: int, done: Done) -> Done:
+    """``done`` with the first error of ``count`` parts, when the last one is answered."""
+    left, first = count, None
+
+    def answered(error: BaseException | None) -> None:
+        nonlocal left, first
+        left -= 1
+        first = first or error
+        if left == 0:
+            done(first)
+
+    return answered

@@ -1,0 +1,89 @@
+"""Serves an embedded bookie to the processes of its user on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from pulsark.limits import BOOKIE_CONNECTIONS_MAX, BOOKIE_RUN_BYTES_MAX
+from pulsark.storage.remote_bookie.messages import Hello
+from pulsark.storage.remote_bookie.served import ServedConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from pulsark.storage.bookie.embedded import EmbeddedBookie
+
+log = logging.getLogger(__name__)
+
+
+class BookieServer:
+    """Accepts connections, and runs what they asked for to its end."""
+
+    def __init__(self, bookie: EmbeddedBookie, store_id: str, *, entry_bytes_max: int) -> None:
+        """``store_id``: the identity of the metadata store that knows the bookie's ledgers."""
+        self._bookie = bookie
+        self._hello = Hello(
+            bookie.bookie_id,
+            bookie.instance_id.hex(),
+            store_id,
+            entry_bytes_max + BOOKIE_RUN_BYTES_MAX,
+        )
+        self._connections: set[ServedConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, path: str) -> None:
+        """Accept connections at ``path``, which nobody but this user may open."""
+        listening = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of a process that died
+        before = os.umask(0o177)
+        try:
+            listening.bind(path)
+        finally:
+            os.umask(before)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._accept, sock=listening)
+
+    async def close(self) -> None:
+        """End all connections, then wait for what they asked for."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def connection(self) -> ServedConnection:
+        """The protocol of a new connection."""
+        connection = ServedConnection(
+            self._bookie, self._hello, self._run, self._connections.discard
+        )
+        self._connections.add(connection)
+        return connection
+
+    def _accept(self) -> asyncio.Protocol:
+        if len(self._connections) >= BOOKIE_CONNECTIONS_MAX:
+            log.error(
+                "bookie %s has %d connections, and refuses one more",
+                self._bookie.bookie_id,
+                BOOKIE_CONNECTIONS_MAX,
+            )
+            return _Refused()
+        return self.connection()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Refused(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
