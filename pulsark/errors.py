@@ -97,7 +97,11 @@ class CorruptMetadataError(MetadataError):
 
 
 class BadVersionError(MetadataError):
-    """A compare-and-set lost: the value is no longer at the expected version."""
+    """A compare-and-set lost: the value at ``path`` is not at the expected version."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path} {problem}")
+        self.path = path
 
 
 class StorageError(PulsarkError):

@@ -349,6 +349,12 @@ BOOKIE_CONNECTIONS_MAX = 64
 METADATA_VALUE_BYTES_MAX = 1 << 20
 """Largest value in the metadata store; part of the store's contract."""
 
+METADATA_COMMIT_CHANGES_MAX = 128
+"""Most changes of one commit of the metadata store; part of its contract. As many as etcd takes."""
+
+METADATA_COMMIT_BYTES_MAX = METADATA_VALUE_BYTES_MAX + (64 << 10)
+"""Largest sum of the values of one commit: one of the largest, and what belongs to it."""
+
 KEPT_FIELDS_MAX = 64
 """Most members of a policy that is stored and shown, but has no effect."""
 

@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS, History
 from pulsark.metadata.store import (
     ABSENT,
     ANY_VERSION,
     Versioned,
     check_parent,
-    check_value,
+    check_version,
     split_path,
 )
 from pulsark.metadata.watches import Watches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 @dataclass(slots=True)
@@ -56,34 +57,54 @@ class MemoryTree:
         self, path: str, value: bytes, expected_version: int, session: MemoryMetadataStore | None
     ) -> int:
         """Store a value; ``session`` owns it if it is ephemeral."""
-        split_path(path)
-        check_value(path, value)
-        node = self._nodes.get(path)
-        self._check(path, node, expected_version)
-        if node is None:
-            node = self._nodes[path] = _Node(value, self.first_version, session)
-            self._link(path)
-        elif node.session is not session:
-            raise MetadataError(f"{path} is {'ephemeral' if node.session else 'not ephemeral'}")
-        else:
-            node.value = value
-            node.version += 1
-        self._committed()
-        self.watches.tell(path)
-        return node.version
+        change = Put(path, value, expected_version, ephemeral=session is not None)
+        return self.commit((change,), session)[0]
 
     def delete(self, path: str, expected_version: int) -> None:
         """Remove a value."""
-        split_path(path)
-        node = self._nodes.get(path)
-        self._check(path, node, expected_version)
+        self.commit((Delete(path, expected_version),), None)
+
+    def commit(self, changes: Sequence[Change], session: MemoryMetadataStore | None) -> list[int]:
+        """Make all changes or none; ``session`` owns what is ephemeral of them."""
+        check_changes(changes)
+        for change in changes:
+            self._check(change, session)
+        versions = [self._make(change, session) for change in changes]
+        self._committed()
+        for change in changes:
+            if not isinstance(change, Check):
+                self.watches.tell(change.path)
+        return versions
+
+    def _check(self, change: Change, session: MemoryMetadataStore | None) -> None:
+        path, node = change.path, self._nodes.get(change.path)
+        check_version(path, ABSENT if node is None else node.version, change.expected_version)
         if node is None:
-            raise BadVersionError(f"{path} does not exist")
+            if isinstance(change, Delete):
+                raise BadVersionError(path, "does not exist")
+        elif isinstance(change, Put) and node.session is not (
+            session if change.ephemeral else None
+        ):
+            raise MetadataError(f"{path} is {'ephemeral' if node.session else 'not ephemeral'}")
+
+    def _make(self, change: Change, session: MemoryMetadataStore | None) -> int:
+        path, node = change.path, self._nodes.get(change.path)
+        if isinstance(change, Check):
+            return change.expected_version
+        if isinstance(change, Put):
+            if node is None:
+                owner = session if change.ephemeral else None
+                self._nodes[path] = _Node(change.value, self.first_version, owner)
+                self._link(path)
+                return self.first_version
+            node.value = change.value
+            node.version += 1
+            return node.version
+        assert node is not None
         self.first_version = max(self.first_version, node.version + 1)
         del self._nodes[path]
         self._unlink(path)
-        self._committed()
-        self.watches.tell(path)
+        return ABSENT
 
     def _committed(self) -> None:
         self.history = replace(self.history, last_commit=self.history.last_commit + 1)
@@ -114,12 +135,6 @@ class MemoryTree:
         twin._nodes = {path: replace(node, session=None) for path, node in self._nodes.items()}
         twin._children = {path: set(names) for path, names in self._children.items()}
         return twin
-
-    @staticmethod
-    def _check(path: str, node: _Node | None, expected_version: int) -> None:
-        version = ABSENT if node is None else node.version
-        if expected_version not in (ANY_VERSION, version):
-            raise BadVersionError(f"{path} is at version {version}, not {expected_version}")
 
     def _link(self, path: str) -> None:
         while path != "/":
@@ -180,17 +195,18 @@ class MemoryMetadataStore:
         *,
         ephemeral: bool = False,
     ) -> int:
-        await asyncio.sleep(0)
-        self._check_session()
-        version = self.tree.put(path, value, expected_version, self if ephemeral else None)
-        await asyncio.sleep(0)
+        (version,) = await self.commit((Put(path, value, expected_version, ephemeral),))
         return version
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        await self.commit((Delete(path, expected_version),))
+
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         await asyncio.sleep(0)
         self._check_session()
-        self.tree.delete(path, expected_version)
+        versions = self.tree.commit(changes, self)
         await asyncio.sleep(0)
+        return versions
 
     async def children(self, path: str) -> list[str]:
         self._check_session()

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import MetadataError
+from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.sqlite_file import (
     connect,
@@ -32,24 +33,22 @@ from pulsark.metadata.sqlite_writes import (
     GET,
     Operation,
     checked,
-    delete,
+    commit,
     end_session,
     next_id,
-    put,
     transaction,
 )
 from pulsark.metadata.store import (
     ANY_VERSION,
     Versioned,
     check_parent,
-    check_value,
     split_path,
 )
 from pulsark.metadata.watches import Watches
 from pulsark.runtime import Runtime, Worker, run_in_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 _CHILDREN_AT_ONCE = 4000
 """So many names are read in a row: some milliseconds of the event loop."""
@@ -149,18 +148,19 @@ class SqliteMetadataStore:
         *,
         ephemeral: bool = False,
     ) -> int:
-        split_path(path)
-        check_value(path, value)
-        version: int = await self._write(
-            lambda connection: put(connection, path, value, expected_version, ephemeral)
-        )
-        self._watches.tell(path)
+        (version,) = await self.commit((Put(path, value, expected_version, ephemeral),))
         return version
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        split_path(path)
-        await self._write(lambda connection: delete(connection, path, expected_version))
-        self._watches.tell(path)
+        await self.commit((Delete(path, expected_version),))
+
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        check_changes(changes)
+        versions: list[int] = await self._write(lambda connection: commit(connection, changes))
+        for change in changes:
+            if not isinstance(change, Check):
+                self._watches.tell(change.path)
+        return versions
 
     async def children(self, path: str) -> list[str]:
         check_parent(path)

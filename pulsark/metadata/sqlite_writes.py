@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataError
+from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.sqlite_file import WHAT_TO_DO, checksum, is_as_written
-from pulsark.metadata.store import ABSENT, ANY_VERSION, split_path
+from pulsark.metadata.store import ABSENT, check_version, split_path
 
 GET = (
     "SELECT value, version, ephemeral, crc FROM node"
@@ -52,44 +53,49 @@ def transaction(
     return results
 
 
-def put(
-    connection: sqlite3.Connection,
-    path: str,
-    value: bytes,
-    expected_version: int,
-    ephemeral: bool,
-) -> int:
-    parent, name = split_path(path)
-    row = _current(connection, path, parent, name, expected_version)
+def commit(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[int]:
+    """Make changes that ``check_changes`` has passed; returns the versions afterwards."""
+    rows = [_current(connection, change) for change in changes]
+    return [_make(connection, change, row) for change, row in zip(changes, rows, strict=True)]
+
+
+def _make(connection: sqlite3.Connection, change: Change, row: tuple[int, int] | None) -> int:
+    if isinstance(change, Check):
+        return change.expected_version
+    if isinstance(change, Put):
+        return _put(connection, change, row)
+    assert row is not None
+    _delete(connection, change.path, row[0])
+    return ABSENT
+
+
+def _put(connection: sqlite3.Connection, change: Put, row: tuple[int, int] | None) -> int:
+    parent, name = split_path(change.path)
+    ephemeral = int(change.ephemeral)
     if row is None:
         _link(connection, parent)
         (version,) = connection.execute("SELECT first_version FROM store").fetchone()
-        crc = checksum(parent, name, value, version, int(ephemeral))
+        crc = checksum(parent, name, change.value, version, ephemeral)
         connection.execute(
             "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " value = excluded.value, version = excluded.version, ephemeral = excluded.ephemeral,"
             " crc = excluded.crc",
-            (parent, name, value, version, int(ephemeral), crc),
+            (parent, name, change.value, version, ephemeral, crc),
         )
         return int(version)
-    version, was_ephemeral = row
-    if bool(was_ephemeral) != ephemeral:
-        raise MetadataError(f"{path} is {'ephemeral' if was_ephemeral else 'not ephemeral'}")
-    crc = checksum(parent, name, value, version + 1, was_ephemeral)
+    version = row[0] + 1
+    crc = checksum(parent, name, change.value, version, ephemeral)
     connection.execute(
         "UPDATE node SET value = ?, version = ?, crc = ? WHERE parent = ? AND name = ?",
-        (value, version + 1, crc, parent, name),
+        (change.value, version, crc, parent, name),
     )
-    return version + 1
+    return version
 
 
-def delete(connection: sqlite3.Connection, path: str, expected_version: int) -> None:
+def _delete(connection: sqlite3.Connection, path: str, version: int) -> None:
     parent, name = split_path(path)
-    row = _current(connection, path, parent, name, expected_version)
-    if row is None:
-        raise BadVersionError(f"{path} does not exist")
     # Whoever knows this version must not meet it again on another value of the path.
-    connection.execute("UPDATE store SET first_version = max(first_version, ?)", (row[0] + 1,))
+    connection.execute("UPDATE store SET first_version = max(first_version, ?)", (version + 1,))
     connection.execute(
         "UPDATE node SET value = NULL, version = 0, ephemeral = 0, crc = NULL"
         " WHERE parent = ? AND name = ?",
@@ -99,30 +105,33 @@ def delete(connection: sqlite3.Connection, path: str, expected_version: int) -> 
 
 
 def next_id(connection: sqlite3.Connection, path: str) -> int:
+    """Raise the counter at a path, and return what it was."""
     parent, name = split_path(path)
     row = connection.execute(GET, (parent, name)).fetchone()
     number = 0 if row is None else int(checked(path, row)[0])
-    put(connection, path, b"%d" % (number + 1), ANY_VERSION, ephemeral=False)
+    commit(connection, (Put(path, b"%d" % (number + 1)),))
     return number
 
 
 def end_session(connection: sqlite3.Connection) -> None:
-    rows = connection.execute("SELECT parent, name FROM node WHERE ephemeral").fetchall()
-    for parent, name in rows:
-        delete(connection, f"{parent.rstrip('/')}/{name}", ANY_VERSION)
+    """Remove ephemeral values."""
+    rows = connection.execute("SELECT parent, name, version FROM node WHERE ephemeral").fetchall()
+    for parent, name, version in rows:
+        _delete(connection, f"{parent.rstrip('/')}/{name}", version)
 
 
-def _current(
-    connection: sqlite3.Connection, path: str, parent: str, name: str, expected_version: int
-) -> tuple[int, int] | None:
-    """``(version, ephemeral)`` of an existing value, after comparing the version."""
+def _current(connection: sqlite3.Connection, change: Change) -> tuple[int, int] | None:
+    """``(version, ephemeral)`` of a value that is there, if the change can be made."""
+    path, expected = change.path, change.expected_version
     row: tuple[int, int] | None = connection.execute(
         "SELECT version, ephemeral FROM node WHERE parent = ? AND name = ? AND value IS NOT NULL",
-        (parent, name),
+        split_path(path),
     ).fetchone()
-    version = ABSENT if row is None else row[0]
-    if expected_version not in (ANY_VERSION, version):
-        raise BadVersionError(f"{path} is at version {version}, not {expected_version}")
+    check_version(path, ABSENT if row is None else row[0], expected)
+    if row is None and isinstance(change, Delete):
+        raise BadVersionError(path, "does not exist")
+    if row is not None and isinstance(change, Put) and bool(row[1]) != change.ephemeral:
+        raise MetadataError(f"{path} is {'ephemeral' if row[1] else 'not ephemeral'}")
     return row
 
 

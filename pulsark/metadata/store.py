@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.errors import MetadataError
+from pulsark.errors import BadVersionError, MetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pulsark.metadata.changes import Change
 
 ANY_VERSION = -2
 """Expected version that matches any."""
@@ -84,6 +86,14 @@ class MetadataStore(Protocol):
         ``MetadataError``.
         """
 
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        """Make several changes durably, all or none; returns what version each path has now.
+
+        All conditions are compared first: if one does not hold, nothing is changed, and the path of
+        the ``BadVersionError`` is the first of which that is so. What holds for an error of ``put``
+        holds here, for all changes together. ``changes.check_changes`` has the limits.
+        """
+
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
         """Remove a value durably; ``BadVersionError`` if absent or at another version."""
 
@@ -130,6 +140,12 @@ def check_parent(path: str) -> None:
     """Raise ``MetadataError`` unless ``path`` can have children (the root can)."""
     if path != "/":
         split_path(path)
+
+
+def check_version(path: str, version: int, expected: int) -> None:
+    """Raise ``BadVersionError`` if what a path is at is not what a write expects."""
+    if expected not in (ANY_VERSION, version):
+        raise BadVersionError(path, f"is at version {version}, not {expected}")
 
 
 def check_value(path: str, value: bytes) -> None:

@@ -15,6 +15,8 @@ from typing import Protocol
 import pytest
 
 from pulsark.errors import BadVersionError, MetadataError
+from pulsark.limits import METADATA_COMMIT_BYTES_MAX, METADATA_COMMIT_CHANGES_MAX
+from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.history import NO_MARK, NONCE_BITS, mark_of
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.sqlite import SqliteMetadataStore
@@ -156,6 +158,110 @@ def test_a_write_at_another_version_changes_nothing(run: Run) -> None:
                 await store.delete("/v", wrong)
         assert await store.get("/v") == Versioned(b"x", 0)
         assert await store.put("/v", b"y", 0) == 1
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_commit_makes_all_changes_or_none(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        heard: list[str] = []
+        store.watch("/", heard.append)
+        guard = await store.put("/guard", b"1")
+        await store.put("/old", b"old")
+        versions = await store.commit(
+            (
+                Check("/guard", guard),
+                Check("/none", ABSENT),
+                Put("/a/b", b"a", ABSENT),
+                Put("/e", b"e", ABSENT, ephemeral=True),
+                Delete("/old", 0),
+            )
+        )
+        assert list(versions[:2]) == [guard, ABSENT]
+        assert versions[4] == ABSENT
+        assert await store.get("/a/b") == Versioned(b"a", versions[2])
+        assert await store.get("/e") == Versioned(b"e", versions[3])
+        assert await store.get("/old") is None
+        await turns()
+        assert set(heard) == {"/guard", "/old", "/a/b", "/e"}
+        assert heard.count("/guard") == 1, "a check is no change"
+        await backend.kill(store)
+        store = await backend.open()
+        assert await store.children("/") == ["a", "guard"]
+        await store.close()
+
+    run(scenario)
+
+
+REFUSED = [
+    Check("/there", 7),
+    Check("/there", ABSENT),
+    Check("/none", 0),
+    Put("/there", b"", 7),
+    Put("/there", b"", ABSENT),
+    Put("/none", b"", 0),
+    Delete("/there", 7),
+    Delete("/none"),
+]
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=str)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_condition_that_does_not_hold_refuses_the_whole_commit(
+    run: Run, refused: Change, place: int
+) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await store.put("/there", b"0")
+        await store.put("/gone?", b"0")
+        changes: list[Change] = [Put("/new", b"1", ABSENT), Delete("/gone?", 0)]
+        changes.insert(place, refused)
+        with pytest.raises(BadVersionError) as error:
+            await store.commit(changes)
+        assert error.value.path == refused.path
+        assert await store.children("/") == ["gone?", "there"]
+        assert await store.get("/there") == Versioned(b"0", 0)
+        assert await store.get("/gone?") == Versioned(b"0", 0)
+        await store.close()
+
+    run(scenario)
+
+
+def test_commits_that_check_what_others_change_never_both_count(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        await asyncio.gather(store.put("/a", b""), store.put("/b", b""))
+        results = await asyncio.gather(
+            store.commit((Check("/a", 0), Put("/b", b"one"))),
+            store.commit((Check("/b", 0), Put("/a", b"two"))),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(result, BadVersionError) for result in results) == 1
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_commit_is_bounded_and_names_no_path_twice(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        largest: list[Change] = [Put("/big", bytes(MAX_VALUE_BYTES))]
+        largest += [Check(f"/none/{n}", ABSENT) for n in range(METADATA_COMMIT_CHANGES_MAX - 1)]
+        await store.commit(largest)
+        over = METADATA_COMMIT_BYTES_MAX // 2 + 1
+        for wrong in (
+            [],
+            [*largest, Check("/none", ABSENT)],
+            [Put("/x", bytes(over)), Put("/y", bytes(over))],
+            [Put("/x", bytes(MAX_VALUE_BYTES + 1))],
+            [Put("/x", b""), Check("no/path", 0)],
+            [Put("/x", b""), Check("/x", ABSENT)],
+        ):
+            with pytest.raises(MetadataError):
+                await store.commit(wrong)
+        assert await store.children("/") == ["big"]
         await store.close()
 
     run(scenario)

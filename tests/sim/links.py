@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pulsark.errors import MetadataError, StorageError
+from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Done
 from pulsark.storage.bookie.bookie import Bookie, EntryRun, LedgerTail
 
@@ -174,26 +174,15 @@ class LinkedStore(MemoryMetadataStore):
         self._unheard: list[object] = []
         self.dead = False
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        path = changes[-1].path
         await asyncio.sleep(self._weather.delay())
         unknown = self._weather.rng.random() < self._weather.unknown
         if unknown and self._weather.rng.random() < 0.5:
             raise MetadataError(f"{path}: no answer")
-        version = await super().put(path, value, expected_version, ephemeral=ephemeral)
+        versions = await super().commit(changes)
         await self._answer(path, unknown)
-        return version
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        await asyncio.sleep(self._weather.delay())
-        await super().delete(path, expected_version)
-        await self._answer(path, self._weather.rng.random() < self._weather.unknown)
+        return versions
 
     async def _answer(self, path: str, unknown: bool) -> None:
         await asyncio.sleep(self._weather.delay())

@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pulsark.errors import MetadataError
+from pulsark.metadata.changes import Change, Check
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.metadata.store import ANY_VERSION, Versioned
+from pulsark.metadata.store import Versioned
 
 T = TypeVar("T")
+
+
+def paths_of(changes: Iterable[Change]) -> list[str]:
+    """What a commit writes, without what it only checks."""
+    return [change.path for change in changes if not isinstance(change, Check)]
+
+
+def _below(prefix: str, paths: Iterable[str]) -> bool:
+    return any(path.startswith(prefix) for path in paths)
 
 
 class SteppingStore(MemoryMetadataStore):
@@ -22,23 +32,12 @@ class SteppingStore(MemoryMetadataStore):
         super().__init__(tree)
         self._moment = moment
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        self._moment(f"put {path}")
-        version = await super().put(path, value, expected_version, ephemeral=ephemeral)
-        self._moment(f"end of put {path}")
-        return version
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        self._moment(f"delete {path}")
-        await super().delete(path, expected_version)
-        self._moment(f"end of delete {path}")
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        what = " and ".join(f"{type(c).__name__.lower()} {c.path}" for c in changes)
+        self._moment(what)
+        versions = await super().commit(changes)
+        self._moment(f"end of {what}")
+        return versions
 
 
 class HeldStore(MemoryMetadataStore):
@@ -57,20 +56,9 @@ class HeldStore(MemoryMetadataStore):
         await self._request()
         return found
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         await self._request()
-        return await super().put(path, value, expected_version, ephemeral=ephemeral)
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        await self._request()
-        await super().delete(path, expected_version)
+        return await super().commit(changes)
 
     async def _request(self) -> None:
         if self.hold_at:
@@ -97,29 +85,16 @@ class UnsureStore(MemoryMetadataStore):
         self._prefix = prefix
         self._late: set[asyncio.Task[object]] = set()
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        put = super().put
-        return await self._answered(
-            path, lambda: put(path, value, expected_version, ephemeral=ephemeral)
-        )
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        delete = super().delete
-        await self._answered(path, lambda: delete(path, expected_version))
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        commit = super().commit
+        return await self._answered(paths_of(changes), lambda: commit(changes))
 
     async def next_id(self, path: str) -> int:
         next_id = super().next_id
-        return await self._answered(path, lambda: next_id(path))
+        return await self._answered([path], lambda: next_id(path))
 
-    async def _answered(self, path: str, write: Callable[[], Awaitable[T]]) -> T:
-        if not path.startswith(self._prefix) or self._rng.random() >= self.part:
+    async def _answered(self, paths: Sequence[str], write: Callable[[], Awaitable[T]]) -> T:
+        if not _below(self._prefix, paths) or self._rng.random() >= self.part:
             return await write()
         self.unanswered += 1
         fate = self._rng.choice(["never", "done", "late"])
@@ -161,18 +136,8 @@ class AwayStore(MemoryMetadataStore):
         self._check_there()
         return await super().children(path)
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        return await self._write(super().put(path, value, expected_version, ephemeral=ephemeral))
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        await self._write(super().delete(path, expected_version))
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        return await self._write(super().commit(changes))
 
     async def next_id(self, path: str) -> int:
         return await self._write(super().next_id(path))

@@ -12,16 +12,16 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from pulsark.errors import LedgerFencedError, NoSuchEntryError, NoSuchLedgerError, StorageError
+from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import ledger_path
-from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Done, Runtime
 from pulsark.storage.bookie.bookie import Bookie, EntryRun
 from pulsark.storage.bookie.embedded import EmbeddedBookie
@@ -52,23 +52,12 @@ class CrashingStore(MemoryMetadataStore):
         super().__init__(tree)
         self._disk = disk
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        self._disk._step("before put", path)
-        version = await super().put(path, value, expected_version, ephemeral=ephemeral)
-        self._disk._step("after put", path)
-        return version
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        self._disk._step("before delete", path)
-        await super().delete(path, expected_version)
-        self._disk._step("after delete", path)
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        path = changes[-1].path
+        self._disk._step("before commit", path)
+        versions = await super().commit(changes)
+        self._disk._step("after commit", path)
+        return versions
 
     async def next_id(self, path: str) -> int:
         number = await super().next_id(path)

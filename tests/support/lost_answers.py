@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pulsark.errors import MetadataError
+from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.metadata.store import ANY_VERSION, Versioned
+from pulsark.metadata.store import Versioned
+from tests.sim.metadata import paths_of
 
 
 class ForgetfulStore(MemoryMetadataStore):
@@ -18,19 +22,13 @@ class ForgetfulStore(MemoryMetadataStore):
         self.loses = 0
         self.done = True
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        self.writes += path.startswith(self._prefix)
-        if not path.startswith(self._prefix) or self.writes != self.loses:
-            return await super().put(path, value, expected_version, ephemeral=ephemeral)
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        concerned = any(path.startswith(self._prefix) for path in paths_of(changes))
+        self.writes += concerned
+        if not concerned or self.writes != self.loses:
+            return await super().commit(changes)
         if self.done:
-            await super().put(path, value, expected_version, ephemeral=ephemeral)
+            await super().commit(changes)
         raise MetadataError("the store did not answer")
 
 
@@ -60,17 +58,6 @@ class MortalStore(MemoryMetadataStore):
         self._check_alive()
         return await super().get(path)
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         self._write()
-        return await super().put(path, value, expected_version, ephemeral=ephemeral)
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        self._write()
-        await super().delete(path, expected_version)
+        return await super().commit(changes)

@@ -180,7 +180,7 @@ def test_changes_of_two_writers_both_count() -> None:
         async def put_after_another(path: str, *args: Any, **kwargs: Any) -> int:
             if not lost:
                 lost.append(path)
-                raise BadVersionError("another writer was first")
+                raise BadVersionError(path, "has another version")
             return await put(path, *args, **kwargs)
 
         store.put = put_after_another  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ from pulsark.limits import (
     SCHEMA_PROPERTIES_BYTES_MAX,
     TURN_SECONDS,
 )
+from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.store import Versioned
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy as S
@@ -26,6 +28,7 @@ from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, Sche
 from pulsark.schemas.parsed import Parsed, parse
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
+from tests.sim.metadata import paths_of
 from tests.sim.simulation import Simulation
 from tests.support.ticking_clock import TickingClock
 
@@ -154,10 +157,10 @@ async def test_a_lost_race_leaves_no_definition_behind(registry_: Fixture) -> No
 @simulated
 async def test_a_schema_that_could_not_be_listed_is_not_registered(registry_: Fixture) -> None:
     class Failing(MemoryMetadataStore):
-        async def put(self, path: str, *args: object, **options: object) -> int:
-            if path == PATH:
+        async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+            if PATH in paths_of(changes):
                 raise MetadataError("no room")
-            return await super().put(path, *args, **options)  # type: ignore[arg-type]
+            return await super().commit(changes)
 
     schemas = Schemas(
         Failing(registry_.metadata.tree), registry_.runtime, RunQueue(registry_.runtime.clock)

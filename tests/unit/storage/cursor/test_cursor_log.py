@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from pyroaring import BitMap
 
 from pulsark.errors import LedgerFencedError, MetadataError, StorageError
+from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import ledger_path
 from pulsark.metadata.store import ANY_VERSION
@@ -26,6 +27,7 @@ from pulsark.storage.cursor.records import BATCH_BYTES, unpack
 from pulsark.storage.ledger.metadata import LedgerConfig
 from pulsark.wire.position import EARLIEST, Position
 from tests.sim.disk import SimDisk
+from tests.sim.metadata import paths_of
 from tests.sim.simulation import Simulation
 from tests.support.cursors import BUNDLE, Owner, TopicLedgers
 from tests.support.ledgers import Writes
@@ -47,26 +49,19 @@ class FlakyStore(MemoryMetadataStore):
         self.fail_after = 0
         self.before_record: Callable[[], Awaitable[None]] | None = None
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        if path != RECORD:
-            return await super().put(path, value, expected_version, ephemeral=ephemeral)
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        if RECORD not in paths_of(changes):
+            return await super().commit(changes)
         if self.before_record is not None:
             await self.before_record()
         if self.fail_before:
             self.fail_before -= 1
             raise MetadataError("connection lost")
-        version = await super().put(path, value, expected_version, ephemeral=ephemeral)
+        versions = await super().commit(changes)
         if self.fail_after:
             self.fail_after -= 1
             raise MetadataError("connection lost")
-        return version
+        return versions
 
 
 @dataclass

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from pulsark.errors import MetadataError
+from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import sealed_ledger_path, table_path
-from pulsark.metadata.store import ANY_VERSION
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.process.process import Entries
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
+from tests.sim.metadata import paths_of
 from tests.sim.simulation import Simulation
 from tests.support.inline_table import inline_tables
 from tests.support.tables import entries
@@ -37,18 +38,11 @@ class Store(MemoryMetadataStore):
 
     fails = False
 
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        if self.fails and path == LEDGER:
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        if self.fails and LEDGER in paths_of(changes):
             self.fails = False
             raise MetadataError("the disk is full")
-        return await super().put(path, value, expected_version, ephemeral=ephemeral)
+        return await super().commit(changes)
 
 
 def test_files_that_an_attach_replaced_are_not_read_any_more_although_it_was_done_later() -> None:
