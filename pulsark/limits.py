@@ -451,6 +451,9 @@ TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 SCALABLE_SESSIONS_PER_CONNECTION_MAX = 10_000
 """Most layouts of topics that one connection follows at a time."""
 
+NAMESPACE_WATCHES_PER_CONNECTION_MAX = 100
+"""Most namespaces that one connection of Pulsar 5's clients watches at a time."""
+
 SCALABLE_CONSUMERS_PER_CONNECTION_MAX = 1000
 """Most consumers of one connection that share segments with others."""
 

@@ -1,4 +1,4 @@
-"""The frames that tell a client of segments: very long for topics with very many partitions."""
+"""The frames that tell Pulsar 5's clients of segments and topics: long where there are many."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _sizes = struct.Struct(">II")
 _UPDATE = pb.BaseCommand.SCALABLE_TOPIC_UPDATE
 _ANSWER = pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+_WATCHED = pb.BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE
 _ASSIGNED = pb.BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
 
 
@@ -84,6 +85,18 @@ def share_frame(consumer_id: int, epoch: int, segments: Sequence[bytes]) -> list
     update = pb.CommandScalableTopicAssignmentUpdate(consumer_id=consumer_id)
     share = pb.ScalableConsumerAssignment(layout_epoch=epoch)
     return _frame(_ASSIGNED, update, "assignment", share, segments)
+
+
+def snapshot_frame(watch_id: int, topics: Sequence[bytes]) -> list[bytes]:
+    """The frame with the topics that a namespace has, as ``TopicsField.SNAPSHOT`` has them."""
+    update = pb.CommandWatchScalableTopicsUpdate(watch_id=watch_id)
+    return _frame(_WATCHED, update, "snapshot", pb.ScalableTopicsSnapshot(), topics)
+
+
+def added_frame(watch_id: int, topics: Sequence[bytes]) -> list[bytes]:
+    """The frame with topics that it has besides; a snapshot may go on so."""
+    update = pb.CommandWatchScalableTopicsUpdate(watch_id=watch_id)
+    return _frame(_WATCHED, update, "diff", pb.ScalableTopicsDiff(), topics)
 
 
 def _frame(

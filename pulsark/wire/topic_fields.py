@@ -16,16 +16,20 @@ _LENGTH_DELIMITED = 2
 
 
 class TopicsField(Enum):
-    """The part of a command that has a list of topics."""
+    """The message, or the part of a command, that has a list of topics."""
 
     LISTED = "getTopicsOfNamespaceResponse"
     WATCHED = "watchTopicListSuccess"
+    SNAPSHOT = "snapshot"
+    """In a watch of Pulsar 5's clients; added topics look the same."""
 
 
 def topic_fields(field: TopicsField, topics: Iterable[str]) -> bytes:
     """Topics as they are inside of that part; what several calls gave may follow each other."""
     if field is TopicsField.LISTED:
         return pb.CommandGetTopicsOfNamespaceResponse(topics=topics).SerializePartialToString()
+    if field is TopicsField.SNAPSHOT:
+        return pb.ScalableTopicsSnapshot(topics=topics).SerializePartialToString()
     return pb.CommandWatchTopicListSuccess(topic=topics).SerializePartialToString()
 
 

@@ -22,6 +22,7 @@ def sample_of(kind: int) -> pb.BaseCommand:
     known = {
         "request_id": REQUEST_ID,
         "session_id": REQUEST_ID,
+        "watch_id": REQUEST_ID,
         "namespace": "acme/web",
         "topic": TOPIC,
         "initial_subscription_name": "s",

@@ -58,7 +58,7 @@ class Guard:
                 self._wait(function, needs, asked, connection, command)
                 return
             if not decision.granted:
-                _note(connection, command, operation, target, decision)
+                _note(needs, connection, command, operation, target, decision)
                 _refuse(needs, connection, command, _denial(needs, command, decision.rule))
                 return
         function(connection, command)
@@ -92,7 +92,7 @@ class Guard:
                 principal = connection.principal
                 decision = await self._provider.decision(principal, operation, target)
                 if not decision.granted:
-                    _note(connection, command, operation, target, decision)
+                    _note(needs, connection, command, operation, target, decision)
                     raise _denial(needs, command, decision.rule)
         except PulsarkError as error:
             _refuse(needs, connection, command, error)
@@ -101,6 +101,7 @@ class Guard:
 
 
 def _note(
+    needs: Needs,
     connection: Connection,
     command: Command,
     operation: Operation,
@@ -112,7 +113,8 @@ def _note(
     if audit is not None:
         from pulsark.security.audit.events import Call, Judged  # where there is an audit
 
-        call = Call(Command.Type.Name(command.type), str(request_of(command).request_id))
+        request_id = getattr(request_of(command), needs.id_field)
+        call = Call(Command.Type.Name(command.type), str(request_id))
         judged = Judged(operation, target, decision)
         audit.call(connection.origin, connection.principal, call, judged)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pulsark.dispatch.connection import notices
 from pulsark.dispatch.policies.schemas import decode_version, encode_version, from_wire, to_wire
-from pulsark.dispatch.topics.topic_lists import TopicList
+from pulsark.dispatch.topics.topic_lists import ByPattern, TopicList
 from pulsark.dispatch.topics.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
@@ -221,7 +221,7 @@ def watch_topics(connection: Connection, command: Command) -> None:
                 )
             await connection.broker.catalog.require_namespace(namespace)
             feed = connection.broker.topic_feeds.of(namespace)
-            watcher = await feed.watch(pattern, updated)
+            watcher = await feed.watch(ByPattern(pattern), updated)
             connection.attached.drop_watcher(request.watcher_id)
             watchers[request.watcher_id] = watcher
             reply = Command(type=Command.WATCH_TOPIC_LIST_SUCCESS)

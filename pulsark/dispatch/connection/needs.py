@@ -205,9 +205,14 @@ NEEDS: Mapping[int, Needs | Own] = {
         _stream_consumer, "Client is not authorized to subscribe", notices.share_error
     ),
     Command.SCALABLE_TOPIC_UNSUBSCRIBE: Own.CONSUMER,
-    # Refused, whoever asks.
-    Command.WATCH_SCALABLE_TOPICS: Own.NOTHING,
+    Command.WATCH_SCALABLE_TOPICS: Needs(
+        lambda command: _list(command.watchScalableTopics.namespace),
+        "Client is not authorized to watchScalableTopics",
+        notices.watch_error,
+        id_field="watch_id",
+    ),
     Command.WATCH_SCALABLE_TOPICS_CLOSE: Own.NOTHING,
+    # Refused, whoever asks.
     Command.WATCH_TC_ASSIGNMENTS: Own.NOTHING,
     Command.WATCH_TC_ASSIGNMENTS_CLOSE: Own.NOTHING,
     Command.END_TXN_ON_PARTITION: _SUPER_USER,

@@ -62,6 +62,14 @@ def share_error(request_id: int, error: Exception) -> Command:
     return command
 
 
+def watch_error(watch_id: int, error: Exception) -> Command:
+    """A client of Pulsar 5 hears nothing of the topics of a namespace, or nothing any more."""
+    command = Command(type=Command.WATCH_SCALABLE_TOPICS_UPDATE)
+    command.watchScalableTopicsUpdate.watch_id = watch_id
+    fill_error(command.watchScalableTopicsUpdate, error)
+    return command
+
+
 def fill_error(response: object, error: BaseException) -> None:
     """Tell an error in a response, in the two fields that it has for that."""
     code, text = "error", "message"

@@ -153,3 +153,9 @@ def _held_of_scalable(client: ScalableClient) -> Iterator[_Held]:
             Target.of_topic(TopicName.parse(key.topic), key.subscription),
             partial(client.drop_member, consumer_id),
         )
+    for watch in client.watches.all():
+        yield _Held(
+            NamespaceOperation.GET_TOPICS,
+            Target.of_namespace(watch.namespace),
+            partial(client.watches.refuse, watch.watch_id, denial),
+        )

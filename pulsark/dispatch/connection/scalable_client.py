@@ -1,6 +1,7 @@
 """What one client of Pulsar 5 has open beside producers and consumers.
 
-Those are its lookups of topics, and its consumers that share the segments of a topic with others.
+Those are its lookups of topics, its consumers that share the segments of a topic with others, and
+the namespaces that it follows.
 Everything here ends with the connection, by reference and not by a coroutine's end.
 """
 
@@ -11,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
+from pulsark.dispatch.connection.namespace_watches import NamespaceWatch, NamespaceWatches
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import (
@@ -65,7 +67,7 @@ class Session:
 
 
 class ScalableClient:
-    """Its sessions, and its members of groups, each by the id that the client gave it."""
+    """Its sessions, members of groups and watches, each by the id that the client gave it."""
 
     def __init__(self, connection: Connection) -> None:
         self.sessions: dict[int, Session] = {}
@@ -80,8 +82,9 @@ class ScalableClient:
         self._followed = topics.followed
         self._groups = topics.groups
         self._frame_bytes_max = connection.settings.maxMessageSize + FRAME_OVERHEAD_BYTES
-        self._untold: dict[Session | Member, None] = {}
+        self._untold: dict[Session | Member | NamespaceWatch, None] = {}
         self._tells = False
+        self.watches = NamespaceWatches(connection.output, connection.broker.topic_feeds, self.tell)
 
     # -- lookups ---
 
@@ -192,7 +195,7 @@ class ScalableClient:
 
     # -- what it is told ---
 
-    def tell(self, thing: Session | Member) -> None:
+    def tell(self, thing: Session | Member | NamespaceWatch) -> None:
         """Tell a client what there is then, as soon as it has read what it was told before."""
         self._untold[thing] = None
         if not self._tells:
@@ -207,6 +210,8 @@ class ScalableClient:
                 async with self._output.large_answer():
                     if isinstance(thing, Session):
                         await self._tell_layout(thing)
+                    elif isinstance(thing, NamespaceWatch):
+                        await thing.say(self._output, self._frame_bytes_max)
                     else:
                         await self._tell_share(thing)
         finally:
@@ -271,6 +276,7 @@ class ScalableClient:
         ends = chain(
             (session.close for session in sessions.values()),
             (member.lose for member in members.values()),
+            self.watches.ends(),
         )
         self._run_queue.call_all(ends)
 

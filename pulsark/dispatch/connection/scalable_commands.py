@@ -1,4 +1,4 @@
-"""Requests that only clients of Pulsar 5 make: layouts of topics, and shares of them.
+"""Requests that only clients of Pulsar 5 make: layouts of topics, shares of them, watches.
 
 ``handlers`` imports this for the first of them.
 """
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.scalable_client import ScalableClient
 from pulsark.dispatch.scalable.groups import GroupKey
+from pulsark.dispatch.scalable.whole_topics import WholeTopics
 from pulsark.dispatch.topics.consumer_admission import check_subscription_name
 from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
 from pulsark.limits import CONSUMER_NAME_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.topic_name import TopicName
+from pulsark.wire.topic_name import TopicName, parse_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -70,14 +71,24 @@ def unsubscribe(connection: Connection, command: Command) -> None:
     connection.output.send(notices.success(request.request_id))
 
 
-def refuse_namespace(connection: Connection, command: Command) -> None:
-    """Consumers of a whole namespace are not served."""
-    reply = Command(type=Command.WATCH_SCALABLE_TOPICS_UPDATE)
-    update = reply.watchScalableTopicsUpdate
-    update.watch_id = command.watchScalableTopics.watch_id
-    error = "Consumers of a whole namespace are not served by this broker: name their topics"
-    notices.fill_error(update, ClientError(ServerError.NotAllowedError, error))
-    connection.output.send(reply)
+def watch_namespace(connection: Connection, command: Command) -> None:
+    request = command.watchScalableTopics
+    watch_id, broker = request.watch_id, connection.broker
+    try:
+        namespace = "/".join(parse_namespace(request.namespace))
+        wanted = [(each.key, each.value) for each in request.property_filters]
+        selector = WholeTopics(wanted, broker.resources.partitioned_topics, broker.metadata)
+        watches = client_of(connection).watches
+        watch = watches.begin(watch_id, namespace, request.current_hash)
+    except ClientError as error:
+        connection.output.send(notices.watch_error(watch_id, error))
+        return
+    _run(connection, watch_id, watches.open(watch, selector), notices.watch_error)
+
+
+def unwatch_namespace(connection: Connection, command: Command) -> None:
+    if connection.attached.scalable is not None:
+        connection.attached.scalable.watches.drop(command.watchScalableTopicsClose.watch_id)
 
 
 def refuse_coordinators(connection: Connection, command: Command) -> None:
@@ -90,7 +101,7 @@ def refuse_coordinators(connection: Connection, command: Command) -> None:
     connection.output.send(reply)
 
 
-def nothing_watched(connection: Connection, command: Command) -> None:
+def no_coordinators_watched(connection: Connection, command: Command) -> None:
     """The end of a watch that was refused, which wants no answer."""
 
 
@@ -132,9 +143,9 @@ SCALABLE: Handlers = {
     Command.SCALABLE_TOPIC_CLOSE: close_lookup,
     Command.SCALABLE_TOPIC_SUBSCRIBE: subscribe,
     Command.SCALABLE_TOPIC_UNSUBSCRIBE: unsubscribe,
-    Command.WATCH_SCALABLE_TOPICS: refuse_namespace,
-    Command.WATCH_SCALABLE_TOPICS_CLOSE: nothing_watched,
+    Command.WATCH_SCALABLE_TOPICS: watch_namespace,
+    Command.WATCH_SCALABLE_TOPICS_CLOSE: unwatch_namespace,
     Command.WATCH_TC_ASSIGNMENTS: refuse_coordinators,
-    Command.WATCH_TC_ASSIGNMENTS_CLOSE: nothing_watched,
+    Command.WATCH_TC_ASSIGNMENTS_CLOSE: no_coordinators_watched,
 }
 """By command."""

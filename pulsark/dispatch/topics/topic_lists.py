@@ -2,8 +2,8 @@
 
 One *feed* a namespace knows its topics and follows the metadata store; it is there while clients
 use it, and for a while after that. What a pattern takes of them is found once, however many
-clients ask with that pattern, and so is its form on the wire. All of it is done in turns: a hundred
-thousand topics are some tenths of a second.
+clients ask with that pattern (or another *selector*), and so is its form on the wire. All of it is
+done in turns: a hundred thousand topics are some tenths of a second.
 
 What changed is gathered and told once the feed has looked at it, so a thousand topics created at
 once are a few updates.
@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.dispatch.loop.turns import Pace, in_turns
 from pulsark.dispatch.topics.topic_names import is_system
@@ -31,6 +31,8 @@ from pulsark.wire.topic_fields import TopicsField, topic_fields
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.topic_pattern import TopicPattern
     from pulsark.metadata.store import MetadataStore
@@ -79,14 +81,74 @@ class TopicList:
         # Two ascending runs are merged as fast as they are copied.
         return await TopicList.of(sorted([*topics, *sorted(new)]))
 
+    def __contains__(self, topic: str) -> bool:
+        index = bisect_left(self.topics, topic)
+        return index < len(self.topics) and self.topics[index] == topic
+
 
 def _parts(topics: list[str]) -> Iterable[list[str]]:
     step = TOPIC_NAMES_PER_TURN
     return (topics[start : start + step] for start in range(0, len(topics), step))
 
 
+class Change(NamedTuple):
+    """What happened to the topics of a namespace. A partition is a topic here."""
+
+    new: Collection[str]
+    deleted: Collection[str]
+    looked_at: Collection[str]
+    """Those, and all others whose records were written."""
+    known: TopicList
+    """What there is now."""
+
+
+class Selector(Protocol):
+    """What a client wants to know of a namespace's topics."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for selectors that find the same."""
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether it looks at more than names."""
+
+    async def find(self, known: TopicList) -> list[str]:
+        """What it takes, in order. Raises ``PulsarkError``."""
+
+    async def changes(self, found: TopicList, change: Change) -> tuple[list[str], list[str]]:
+        """What it takes now beside ``found``, and what no more. Raises ``PulsarkError``."""
+
+
+class ByPattern:
+    """The topics and partitions whose names fit a pattern."""
+
+    reads_records = False
+
+    def __init__(self, pattern: TopicPattern) -> None:
+        self._pattern = pattern
+
+    @property
+    def key(self) -> Hashable:
+        """Its text."""
+        return self._pattern.text
+
+    async def find(self, known: TopicList) -> list[str]:
+        """In turns."""
+        return await self._select(known.topics)
+
+    async def changes(self, found: TopicList, change: Change) -> tuple[list[str], list[str]]:
+        """Of each topic by itself."""
+        more = await self._select(sorted(change.new))
+        return more, await self._select(sorted(change.deleted))
+
+    async def _select(self, topics: list[str]) -> list[str]:
+        select, parts = self._pattern.select, in_turns(_parts(topics), 1)
+        return [topic async for part in parts for topic in select(part)]
+
+
 class TopicWatcher:
-    """One client's view of a namespace: the topics that its pattern takes."""
+    """One client's view of a namespace: the topics that its selector takes."""
 
     def __init__(self, feed: TopicFeed, selection: _Selection, updated: Update) -> None:
         self.found = selection.found
@@ -107,10 +169,10 @@ class TopicWatcher:
 
 
 class _Selection:
-    """What a pattern takes, and its watchers."""
+    """What a selector takes, and its watchers."""
 
-    def __init__(self, pattern: TopicPattern | None, found: TopicList) -> None:
-        self.pattern = pattern
+    def __init__(self, selector: Selector, found: TopicList) -> None:
+        self.selector = selector
         self.found = found
         self.watchers: dict[TopicWatcher, None] = {}
 
@@ -129,10 +191,10 @@ class TopicFeed:
         self._catalog = catalog
         self._closed = closed
         self._all: TopicList
-        self._selections: dict[str, _Selection] = {}
-        """By the text of the pattern."""
-        self._kept: dict[str, None] = {}
-        """Patterns that need no watcher to be remembered, those of the longest ago first."""
+        self._selections: dict[Hashable, _Selection] = {}
+        """By the key of the selector."""
+        self._kept: dict[Hashable, None] = {}
+        """Those that need no watcher to be remembered, those of the longest ago first."""
         self._changing = asyncio.Lock()
         """Held while something is selected and while changes are taken in."""
         self._users = 0
@@ -156,14 +218,16 @@ class TopicFeed:
         async with _Use(self):
             await self._up_to_date()
             async with self._changing:
-                return (await self._selection(pattern)).found
+                if pattern is None:
+                    return self._all
+                return (await self._selection(ByPattern(pattern))).found
 
-    async def watch(self, pattern: TopicPattern, updated: Update) -> TopicWatcher:
+    async def watch(self, selector: Selector, updated: Update) -> TopicWatcher:
         """Select topics for a watcher, which is told of changes. Raises ``PulsarkError``."""
         async with _Use(self):
             await self._up_to_date()
             async with self._changing:
-                return TopicWatcher(self, await self._selection(pattern), updated)
+                return TopicWatcher(self, await self._selection(selector), updated)
 
     def take(self) -> None:
         """A client begins to use it."""
@@ -185,13 +249,13 @@ class TopicFeed:
 
     def unwatched(self, selection: _Selection) -> None:
         """A watcher left: an unwatched selection is remembered for a while."""
-        if selection.pattern is not None and not selection.watchers:
-            self._keep(selection.pattern.text)
+        if not selection.watchers:
+            self._keep(selection.selector.key)
 
-    def _keep(self, text: str) -> None:
+    def _keep(self, key: Hashable) -> None:
         kept = self._kept
-        kept.pop(text, None)
-        kept[text] = None
+        kept.pop(key, None)
+        kept[key] = None
         if len(kept) > TOPIC_PATTERNS_KEPT_MAX:
             oldest = next(iter(kept))
             del kept[oldest]
@@ -217,17 +281,12 @@ class TopicFeed:
         if (waiting := self._next_round or self._round) is not None:
             await asyncio.shield(waiting)
 
-    async def _selection(self, pattern: TopicPattern | None) -> _Selection:
-        if pattern is None:
-            return _Selection(None, self._all)
-        selection = self._selections.get(pattern.text)
+    async def _selection(self, selector: Selector) -> _Selection:
+        selection = self._selections.get(selector.key)
         if selection is None:
-            found: list[str] = []
-            async for part in in_turns(_parts(self._all.topics), 1):
-                found += pattern.select(part)
-            selection = _Selection(pattern, await TopicList.of(found))
-            self._selections[pattern.text] = selection
-            self._keep(pattern.text)
+            selection = _Selection(selector, await TopicList.of(await selector.find(self._all)))
+            self._selections[selector.key] = selection
+            self._keep(selector.key)
         return selection
 
     async def _list(self) -> None:
@@ -288,41 +347,33 @@ class TopicFeed:
         deleted: set[str] = set()
         async for topic in in_turns(looked_at):
             there = not is_system(topic) and await self._catalog.exists(TopicName.parse(topic))
-            if there != self._knows(topic):
+            if there != (topic in self._all):
                 (new if there else deleted).add(topic)
-        if new or deleted:
-            async with self._changing:
-                await self._take_in(new, deleted)
-
-    def _knows(self, topic: str) -> bool:
-        known = self._all.topics
-        index = bisect_left(known, topic)
-        return index < len(known) and known[index] == topic
+        async with self._changing:
+            if new or deleted or any(s.selector.reads_records for s in self._selections.values()):
+                await self._take_in(new, deleted, looked_at)
 
     def _known_partitions(self, base: str) -> list[str]:
         known, prefix = self._all.topics, f"{base}-partition-"
         return known[bisect_left(known, prefix) : bisect_left(known, f"{prefix}\U0010ffff")]
 
-    async def _take_in(self, new: set[str], deleted: set[str]) -> None:
-        self._all = await self._all.changed(new, deleted)
-        for text, selection in list(self._selections.items()):
+    async def _take_in(self, new: set[str], deleted: set[str], looked_at: set[str]) -> None:
+        known = await self._all.changed(new, deleted) if new or deleted else self._all
+        change = Change(new, deleted, looked_at, known)
+        changed: list[tuple[_Selection, list[str], list[str]]] = []
+        for key, selection in list(self._selections.items()):
             if not selection.watchers:
-                # Found anew if a client asks again; or it went while others were told.
-                self._selections.pop(text, None)
-                self._kept.pop(text, None)
+                # Found anew if a client asks again; or it went while others were looked at.
+                self._selections.pop(key, None)
+                self._kept.pop(key, None)
                 continue
-            assert selection.pattern is not None
-            more, less = [
-                [
-                    topic
-                    async for part in in_turns(_parts(sorted(topics)), 1)
-                    for topic in selection.pattern.select(part)
-                ]
-                for topics in (new, deleted)
-            ]
+            more, less = await selection.selector.changes(selection.found, change)
             if more or less:
-                selection.found = await selection.found.changed(more, set(less))
-                await self._tell(selection, more, less)
+                changed.append((selection, more, less))
+        self._all = known  # from here on nothing fails, so nothing is told twice
+        for selection, more, less in changed:
+            selection.found = await selection.found.changed(more, set(less))
+            await self._tell(selection, more, less)
 
     async def _tell(self, selection: _Selection, new: list[str], deleted: list[str]) -> None:
         pace = Pace(max(1, TOPIC_NAMES_PER_TURN // (len(new) + len(deleted))))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsark.errors import MetadataError, ServerError
-from pulsark.metadata.resources import Tenant
+from pulsark.metadata.resources import AUDIT_TOPIC, Tenant
 from pulsark.security import grants
 from pulsark.security.decisions import Decision, Rule, Target
 from pulsark.security.facts import Rules
@@ -54,7 +54,7 @@ async def denial(who: Client, kind: int, reply: int) -> tuple[int, str]:
     """The code and the text of what is refused."""
     found = await answer(who, kind, reply)
     response = getattr(found, Command.DESCRIPTOR.fields_by_number[found.type].name)
-    assert 7 in (getattr(response, field, 0) for field in ("request_id", "session_id"))
+    assert 7 in (getattr(response, field, 0) for field in ("request_id", "session_id", "watch_id"))
     if hasattr(response, "error_code"):
         return response.error_code, response.error_message
     return response.error, response.message
@@ -75,6 +75,11 @@ DENIALS = [
     (Command.SUBSCRIBE, Command.ERROR, "subscribe"),
     (Command.GET_TOPICS_OF_NAMESPACE, Command.ERROR, "GetTopicsOfNamespace"),
     (Command.WATCH_TOPIC_LIST, Command.ERROR, "watchTopicList"),
+    (
+        Command.WATCH_SCALABLE_TOPICS,
+        Command.WATCH_SCALABLE_TOPICS_UPDATE,
+        "watchScalableTopics",
+    ),
     (Command.ADD_PARTITION_TO_TXN, Command.ERROR, "Produce"),
     (Command.ADD_SUBSCRIPTION_TO_TXN, Command.ERROR, "subscribe"),
     (Command.END_TXN_ON_PARTITION, Command.ERROR, "authorized"),
@@ -82,9 +87,12 @@ DENIALS = [
 ]
 
 
+@pytest.mark.parametrize("audited", [False, True])
 @pytest.mark.parametrize(("kind", "reply", "said"), DENIALS)
-def test_a_denial_has_the_form_of_the_command(kind: int, reply: int, said: str) -> None:
-    @AUTHORIZED
+def test_a_denial_has_the_form_of_the_command(
+    kind: int, reply: int, said: str, audited: bool
+) -> None:
+    @scenario(rules=RULES, auditEnabled=audited)
     async def run(broker) -> None:
         await acme(broker)
         stranger = client(broker, "stranger")
@@ -93,7 +101,7 @@ def test_a_denial_has_the_form_of_the_command(kind: int, reply: int, said: str) 
             assert code == ServerError.AuthorizationError
             assert said in text
             assert "stranger" not in text
-        assert not broker.broker.topics.served()
+        assert {str(topic.name) for topic in broker.broker.topics.served()} <= {AUDIT_TOPIC}
 
     run()
 

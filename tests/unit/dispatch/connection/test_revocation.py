@@ -183,3 +183,20 @@ async def test_a_layout_that_may_be_looked_up_no_more_is_told_no_more(broker) ->
     assert denied.error == ServerError.AuthorizationError
     assert client.connection.attached.scalable.sessions == {}
     assert not other.has(Command.SCALABLE_TOPIC_UPDATE)
+
+
+@AUTHORIZED
+async def test_a_namespace_that_may_be_listed_no_more_is_told_no_more(broker) -> None:
+    await begin(broker, it=BOTH, other=BOTH)
+    client, other = (Client(broker, principal=Principal(role)) for role in ("it", "other"))
+    kind = Command.WATCH_SCALABLE_TOPICS_UPDATE
+    for each in (client, other):
+        each.send(sample_of(Command.WATCH_SCALABLE_TOPICS))
+        assert (await each.take(kind)).watchScalableTopicsUpdate.HasField("snapshot")
+    await grant(broker, "it", [])
+    denied = (await client.take(kind)).watchScalableTopicsUpdate
+    assert denied.error == ServerError.AuthorizationError
+    assert len(client.connection.attached.scalable.watches) == 0
+    await attached(broker, "other")  # which makes a topic
+    assert (await other.take(kind)).watchScalableTopicsUpdate.diff.added
+    assert not client.has(kind)

@@ -9,23 +9,6 @@ from pulsark.wire import pulsar_pb2 as pb
 from tests.support.broker_clients import Client, Command, scenario
 
 
-@pytest.mark.command("WATCH_SCALABLE_TOPICS", "WATCH_SCALABLE_TOPICS_UPDATE")
-@pytest.mark.command("WATCH_SCALABLE_TOPICS_CLOSE")
-@scenario()
-async def test_consumers_of_a_namespace_are_refused(broker) -> None:
-    client = Client(broker)
-    watch = pb.CommandWatchScalableTopics(watch_id=5, namespace="public/default")
-    end = pb.CommandWatchScalableTopicsClose(watch_id=5)
-    client.send(
-        Command(type=Command.WATCH_SCALABLE_TOPICS, watchScalableTopics=watch),
-        Command(type=Command.WATCH_SCALABLE_TOPICS_CLOSE, watchScalableTopicsClose=end),
-    )
-    answer = (await client.take(Command.WATCH_SCALABLE_TOPICS_UPDATE)).watchScalableTopicsUpdate
-    assert (answer.watch_id, answer.error) == (5, ServerError.NotAllowedError)
-    assert answer.WhichOneof("event") is None
-    assert client.connection.is_open
-
-
 @pytest.mark.command("WATCH_TC_ASSIGNMENTS", "WATCH_TC_ASSIGNMENTS_UPDATE")
 @pytest.mark.command("WATCH_TC_ASSIGNMENTS_CLOSE")
 @scenario()
