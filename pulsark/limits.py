@@ -355,6 +355,9 @@ METADATA_COMMIT_CHANGES_MAX = 128
 METADATA_COMMIT_BYTES_MAX = METADATA_VALUE_BYTES_MAX + (64 << 10)
 """Largest sum of the values of one commit: one of the largest, and what belongs to it."""
 
+METADATA_PAGE_MAX = 1000
+"""Most names that one look at a path of the metadata store returns; part of its contract."""
+
 KEPT_FIELDS_MAX = 64
 """Most members of a policy that is stored and shown, but has no effect."""
 

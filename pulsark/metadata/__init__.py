@@ -1,7 +1,8 @@
 """The metadata store: small values under paths, with versions, ephemeral owners and watches.
 
 Read ``store`` first: the contract, which every implementation passes (``tests/contracts``).
-``changes`` are what one commit consists of: it makes all of them, or none.
+``changes`` are what one commit consists of: it makes all of them, or none. ``pages`` goes through
+the children of a path however many there are.
 ``sqlite`` is the store of a standalone; ``sqlite_writes`` has what a transaction does to its file,
 and ``sqlite_file`` and ``wal`` check the file when it opens.
 ``memory`` is the store of simulations. ``resources`` has the typed documents: clusters and tenants,

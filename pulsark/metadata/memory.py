@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pulsark.errors import BadVersionError, MetadataError
+from pulsark.limits import METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS, History
 from pulsark.metadata.store import (
     ABSENT,
     ANY_VERSION,
     Versioned,
+    check_page,
     check_parent,
     check_version,
     split_path,
@@ -211,6 +214,13 @@ class MemoryMetadataStore:
     async def children(self, path: str) -> list[str]:
         self._check_session()
         return self.tree.children(path)
+
+    async def page(self, path: str, after: str = "", limit: int = METADATA_PAGE_MAX) -> list[str]:
+        self._check_session()
+        check_page(path, limit)
+        names = self.tree.children(path)
+        first = bisect_right(names, after)
+        return names[first : first + limit]
 
     async def next_id(self, path: str) -> int:
         await asyncio.sleep(0)

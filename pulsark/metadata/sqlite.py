@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import MetadataError
+from pulsark.limits import METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.sqlite_file import (
@@ -41,6 +42,7 @@ from pulsark.metadata.sqlite_writes import (
 from pulsark.metadata.store import (
     ANY_VERSION,
     Versioned,
+    check_page,
     check_parent,
     split_path,
 )
@@ -52,9 +54,7 @@ if TYPE_CHECKING:
 
 _CHILDREN_AT_ONCE = 4000
 """So many names are read in a row: some milliseconds of the event loop."""
-_CHILDREN = (
-    f"SELECT name FROM node WHERE parent = ? AND name > ? ORDER BY name LIMIT {_CHILDREN_AT_ONCE}"
-)
+_CHILDREN = "SELECT name FROM node WHERE parent = ? AND name > ? ORDER BY name LIMIT ?"
 
 _Request = tuple[Operation, "asyncio.Future[Any]"]
 
@@ -165,14 +165,18 @@ class SqliteMetadataStore:
     async def children(self, path: str) -> list[str]:
         check_parent(path)
         found: list[str] = []
-        rows = self._read(_CHILDREN, (path, "")).fetchall()
+        rows = self._read(_CHILDREN, (path, "", _CHILDREN_AT_ONCE)).fetchall()
         while rows:
             found += [name for (name,) in rows]
             if len(rows) < _CHILDREN_AT_ONCE:
                 break
             await asyncio.sleep(0)  # what is added or removed meanwhile may be among them or not
-            rows = self._read(_CHILDREN, (path, found[-1])).fetchall()
+            rows = self._read(_CHILDREN, (path, found[-1], _CHILDREN_AT_ONCE)).fetchall()
         return found
+
+    async def page(self, path: str, after: str = "", limit: int = METADATA_PAGE_MAX) -> list[str]:
+        check_page(path, limit)
+        return [name for (name,) in self._read(_CHILDREN, (path, after, limit))]
 
     async def next_id(self, path: str) -> int:
         split_path(path)
@@ -195,7 +199,7 @@ class SqliteMetadataStore:
             await run_in_worker(self._worker, lambda: _close(self._writer))
             self._worker.close()
 
-    def _read(self, statement: str, parameters: tuple[str, ...]) -> sqlite3.Cursor:
+    def _read(self, statement: str, parameters: tuple[str | int, ...]) -> sqlite3.Cursor:
         if self._closed:
             raise MetadataError("the metadata store is closed")
         try:

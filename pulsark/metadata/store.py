@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pulsark.errors import BadVersionError, MetadataError
+from pulsark.limits import METADATA_PAGE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -98,7 +99,17 @@ class MetadataStore(Protocol):
         """Remove a value durably; ``BadVersionError`` if absent or at another version."""
 
     async def children(self, path: str) -> list[str]:
-        """Sorted names of the direct children (with or without values of their own)."""
+        """Sorted names of the direct children (with or without values of their own).
+
+        All at once: where there may be very many, ``page`` and ``pages.names_below`` are for it.
+        """
+
+    async def page(self, path: str, after: str = "", limit: int = METADATA_PAGE_MAX) -> list[str]:
+        """Names of direct children, those behind ``after``: at most ``limit``, none at the end.
+
+        The order is the store's own and does not change. So whoever goes on behind the last name of
+        each page meets every child once that is there all the time; ``after`` may be gone by then.
+        """
 
     async def next_id(self, path: str) -> int:
         """A number from the counter at ``path``, greater than all before it. Starts at 0.
@@ -140,6 +151,13 @@ def check_parent(path: str) -> None:
     """Raise ``MetadataError`` unless ``path`` can have children (the root can)."""
     if path != "/":
         split_path(path)
+
+
+def check_page(path: str, limit: int) -> None:
+    """Raise ``MetadataError`` for a page that no store gives."""
+    check_parent(path)
+    if not 0 < limit <= METADATA_PAGE_MAX:
+        raise MetadataError(f"a page has 1 to {METADATA_PAGE_MAX} names, not {limit}")
 
 
 def check_version(path: str, version: int, expected: int) -> None:

@@ -15,10 +15,11 @@ from typing import Protocol
 import pytest
 
 from pulsark.errors import BadVersionError, MetadataError
-from pulsark.limits import METADATA_COMMIT_BYTES_MAX, METADATA_COMMIT_CHANGES_MAX
+from pulsark.limits import METADATA_COMMIT_BYTES_MAX, METADATA_COMMIT_CHANGES_MAX, METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.history import NO_MARK, NONCE_BITS, mark_of
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.pages import names_below
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.metadata.store import ABSENT, MAX_VALUE_BYTES, MetadataStore, Versioned
 from pulsark.runtime import Runtime
@@ -293,6 +294,52 @@ def test_children_are_direct_sorted_and_include_those_without_a_value(run: Run) 
         assert await store.children("/t/n") == ["y"]
         assert await store.children("/") == ["t", "tt"]
         assert await store.children("/none") == []
+        await store.close()
+
+    run(scenario)
+
+
+def test_pages_go_through_all_children_once_in_one_order(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        names = [f"{n:03d}" for n in range(25)] + ["%2Fq", "é", "\uffff", "\U0001f600"]
+        await asyncio.gather(*(store.put(f"/t/{name}/below", b"") for name in names))
+        await store.put("/tt", b"")
+        seen = [await paged(store, "/t", limit) for limit in (1, 2, 29, 30)]
+        assert all(pages == seen[0] for pages in seen), "the limit does not change the order"
+        assert sorted(seen[0]) == await store.children("/t")
+        assert await store.page("/t", seen[0][11], 3) == seen[0][12:15]
+        assert await store.page("/none") == []
+        assert await store.page("/") == ["t", "tt"]
+        for limit in (0, -1, METADATA_PAGE_MAX + 1):
+            with pytest.raises(MetadataError):
+                await store.page("/t", "", limit)
+        await store.close()
+
+    run(scenario)
+
+
+async def paged(store: MetadataStore, path: str, limit: int) -> list[str]:
+    return [name async for name in names_below(store, path, limit)]
+
+
+def test_pages_meet_what_stays_although_others_come_and_go(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        stay = {f"{n:03d}" for n in range(0, 60, 3)}
+        go = {f"{n:03d}" for n in range(1, 60, 3)}
+        for name in stay | go:
+            await store.put(f"/t/{name}", b"")
+        met: list[str] = []
+        async for name in names_below(store, "/t", 4):
+            met.append(name)
+            if name in go:
+                await store.delete(f"/t/{name}")  # the next page goes on behind it
+            if len(met) % 5 == 0 and len(met) < 60:
+                await store.put(f"/t/{name}-new", b"")
+                await store.put(f"/t/-{name}", b"")
+        assert len(met) == len(set(met))
+        assert stay <= set(met)
         await store.close()
 
     run(scenario)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.loop.turns import Pace, in_turns
 from pulsark.dispatch.topics.topic_names import in_order
 from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.pages import names_below
 from pulsark.metadata.paths import MANAGED_LEDGERS, managed_ledger_path, topic_below, topics_path
 from pulsark.storage.managed_ledger.record import read_record
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
@@ -78,10 +79,13 @@ class TopicCatalog:
 
     async def stored_topics(self, namespace: str) -> list[TopicName]:
         """All of which anything is stored, those whose deletion is not at its end among them."""
-        children = await self._metadata.children(topics_path(MANAGED_LEDGERS, namespace))
-        return [
-            TopicName.parse(topic_below(namespace, child)) async for child in in_turns(children)
-        ]
+        return [name async for name in self._stored(namespace)]
+
+    async def _stored(self, namespace: str) -> AsyncIterator[TopicName]:
+        pace = Pace()
+        async for child in names_below(self._metadata, topics_path(MANAGED_LEDGERS, namespace)):
+            yield TopicName.parse(topic_below(namespace, child))
+            await pace.step()
 
     async def list_topics(self, namespace: str, *, include_system: bool = False) -> list[str]:
         """Full names of a namespace's persistent topics, each partition by itself, sorted."""
@@ -124,5 +128,5 @@ class TopicCatalog:
         """Topics and partitions of all namespaces, loaded or not."""
         for tenant in await self._resources.tenants.list():
             for namespace in await self._resources.namespaces.list(tenant):
-                for name in await self.stored_topics(namespace):
+                async for name in self._stored(namespace):
                     yield name

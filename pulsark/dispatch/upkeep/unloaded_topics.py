@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from pulsark.dispatch.policies.policies import TopicPolicies, effective
 from pulsark.errors import trace_of
 from pulsark.limits import UNLOADED_VISITS_PER_SECOND
+from pulsark.metadata.pages import names_below
 from pulsark.metadata.paths import MANAGED_LEDGERS, topic_below, topics_path
 from pulsark.wire.topic_name import TopicName
 
@@ -99,7 +100,7 @@ class UnloadedTopics:
                 if not care.concerns(shared) and not with_own:
                     continue
                 parent = topics_path(MANAGED_LEDGERS, namespace)
-                for child in await self._metadata.children(parent):
+                async for child in names_below(self._metadata, parent):
                     name = TopicName.parse(topic_below(namespace, child))
                     policies = shared
                     if name.base in with_own:

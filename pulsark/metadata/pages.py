@@ -1,0 +1,28 @@
+"""Going through the children of a path piece by piece, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pulsark.limits import METADATA_PAGE_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pulsark.metadata.store import MetadataStore
+
+
+async def names_below(
+    store: MetadataStore, path: str, at_once: int = METADATA_PAGE_MAX
+) -> AsyncIterator[str]:
+    """Names of the direct children of a path, in the store's order.
+
+    A page of them is in memory at a time. What comes or goes meanwhile may be among them or not.
+    """
+    after = ""
+    while names := await store.page(path, after, at_once):
+        for name in names:
+            yield name
+        after = names[-1]
+        await asyncio.sleep(0)  # a store in this process answers without a pause
