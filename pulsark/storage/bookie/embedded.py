@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
-    from pulsark.storage.bookie.journal_format import RecordHead
     from pulsark.storage.bookie.journal_settings import JournalSettings
 
 log = logging.getLogger(__name__)
@@ -264,15 +263,10 @@ class EmbeddedBookie:
             done,
             run.confirmed_bytes,
         )
-        self._add(record, recovery)
+        self.add(record, recovery=recovery)
 
-    def append_record(
-        self, head: RecordHead, data: bytes, done: Done, *, recovery: bool, reserve: bool
-    ) -> None:
-        """``append`` of a run that is a record already; ``verify_record`` has found ``head``."""
-        self._add(JournalRecord.verified(head, data, reserve, done), recovery)
-
-    def _add(self, record: JournalRecord, recovery: bool) -> None:
+    def add(self, record: JournalRecord, *, recovery: bool) -> None:
+        """``append`` of a run that is a record already."""
         record.error = self._refusal(record.ledger_id, recovery)
         if record.error is None:
             record.error = self._journal.refuses(record.size, record.reserve)

@@ -18,6 +18,7 @@ from pulsark.limits import (
     BOOKIE_READ_BYTES_MAX,
     BOOKIE_UNANSWERED_BYTES_MAX,
 )
+from pulsark.storage.bookie.journal import JournalRecord
 from pulsark.storage.bookie.journal_format import BadRecordError, Kind, verify_record
 from pulsark.storage.remote_bookie.messages import (
     Hello,
@@ -134,13 +135,10 @@ class ServedConnection(asyncio.Protocol):
         if head.kind != Kind.ENTRIES or head.entries < 1 or min(head.ledger_id, head.first) < 0:
             raise ProtocolError("an add that is no run of entries")
         self._unanswered_bytes += len(frame.body)
-        self._bookie.append_record(
-            head,
-            frame.body,
-            partial(self._was_added, frame.number, len(frame.body)),
-            recovery=bool(frame.flags & Flag.RECOVERY),
-            reserve=bool(frame.flags & Flag.RESERVE),
-        )
+        done = partial(self._was_added, frame.number, len(frame.body))
+        reserve = bool(frame.flags & Flag.RESERVE)
+        record = JournalRecord.verified(head, frame.body, reserve, done)
+        self._bookie.add(record, recovery=bool(frame.flags & Flag.RECOVERY))
         self._hold()
 
     def _was_added(self, number: int, size: int, error: BaseException | None) -> None:

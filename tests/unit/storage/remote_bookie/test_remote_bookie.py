@@ -14,6 +14,7 @@ from pulsark.limits import BOOKIE_RUN_BYTES_MAX, BOOKIE_UNANSWERED_BYTES_MAX
 from pulsark.runtime import Done
 from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
 from pulsark.storage.bookie.embedded import EmbeddedBookie
+from pulsark.storage.bookie.journal import JournalRecord
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from pulsark.storage.remote_bookie.messages import Hello
 from pulsark.storage.remote_bookie.protocol import FrameType
@@ -248,13 +249,13 @@ def test_a_bookie_that_does_not_answer_adds_is_given_up() -> None:
     async def main() -> None:
         async with wired(sim) as (wire, remote):
             stuck: list[Any] = []
-            wire.bookie.append_record = lambda *args, **_: stuck.append(args)  # type: ignore[method-assign]
+            wire.bookie.add = lambda record, **_: stuck.append(record)  # type: ignore[method-assign]
             before = asyncio.get_running_loop().time()
             with pytest.raises(StorageError, match="did not answer for 5 s"):
                 await appended(remote, run(0))
             assert asyncio.get_running_loop().time() - before == pytest.approx(SECONDS, abs=0.1)
             # The late answer goes nowhere.
-            stuck[0][2](None)
+            stuck[0].done(None)
 
     with Simulation() as sim:
         sim.run(main())
@@ -281,18 +282,18 @@ def test_a_long_run_goes_in_parts_and_is_answered_once() -> None:
 def test_a_part_that_fails_fails_the_run() -> None:
     async def main() -> None:
         async with wired(sim) as (wire, remote):
-            record = wire.bookie.append_record
+            add = wire.bookie.add
             seen = 0
 
-            def full_at_first(head: Any, data: bytes, done: Done, **flags: Any) -> None:
+            def full_at_first(record: JournalRecord, **flags: Any) -> None:
                 nonlocal seen
                 seen += 1
                 if seen == 1:
-                    asyncio.get_running_loop().call_soon(done, StorageFullError("full"))
+                    asyncio.get_running_loop().call_soon(record.done, StorageFullError("full"))
                 else:
-                    record(head, data, done, **flags)
+                    add(record, **flags)
 
-            wire.bookie.append_record = full_at_first  # type: ignore[method-assign]
+            wire.bookie.add = full_at_first  # type: ignore[method-assign]
             payloads = [b"x" * (1 << 20)] * 40
             with pytest.raises(StorageFullError, match="full"):
                 await appended(remote, EntryRun(7, 0, -1, payloads))
@@ -306,23 +307,23 @@ def test_a_bookie_reads_no_more_than_it_can_write() -> None:
     async def main() -> None:
         async with wired(sim) as (wire, remote):
             taken = 0
-            record = wire.bookie.append_record
-            held: list[tuple[Any, ...]] = []
+            add = wire.bookie.add
+            held: list[JournalRecord] = []
 
-            def hold(head: Any, data: bytes, done: Done, **flags: Any) -> None:
+            def hold(record: JournalRecord, *, recovery: bool) -> None:
                 nonlocal taken
-                taken += len(data)
-                held.append((head, data, done, flags))
+                taken += record.size
+                held.append(record)
 
-            wire.bookie.append_record = hold  # type: ignore[method-assign]
+            wire.bookie.add = hold  # type: ignore[method-assign]
             answers = Answers()
             for n in range(60):
                 remote.append(run(n, size=1 << 20), answers.of(n))
             await asyncio.sleep(1)
             assert BOOKIE_UNANSWERED_BYTES_MAX <= taken < BOOKIE_UNANSWERED_BYTES_MAX + (3 << 20)
-            wire.bookie.append_record = record  # type: ignore[method-assign]
-            for head, data, done, flags in held:
-                record(head, data, done, **flags)
+            wire.bookie.add = add  # type: ignore[method-assign]
+            for record in held:
+                add(record, recovery=False)
             await answers.count(60)
             assert answers.kinds == [(n, None) for n in range(60)]
 
