@@ -223,6 +223,18 @@ TOKEN_ID_CHARS_MAX = 128
 AUDIT_EVENTS_MAX = 10_000
 """Events of the audit that wait to be written; denials take half of the room at most."""
 
+AUDIT_ACCESSES_MAX = 100_000
+"""Accesses to data that the audit has noted today and remembers; the oldest is forgotten."""
+
+AUDIT_STUCK_SECONDS = 5.0
+"""An audit topic that has not taken an event after this time takes none, for `auditFailClosed`."""
+
+LASTING_THROTTLE_SECONDS = 10.0
+"""A publish rate that has held somebody back for so long is told of."""
+
+LASTING_THROTTLE_TOLD_SECONDS = 60.0
+"""So often, as long as that lasts."""
+
 AUDIT_EVENTS_AT_ONCE = 100
 """So many are on their way to storage at the same time."""
 

@@ -114,7 +114,8 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     if audit is not None:
         from pulsark.admin.http.audit import AuditGate
 
-        served = AuditGate(app, audit, broker.runtime)
+        closed = broker.settings.auditFailClosed
+        served = AuditGate(app, audit, broker.runtime, fail_closed=closed)
     if broker.logins is not None:
         from pulsark.admin.http.login import LoginGate
 

@@ -37,3 +37,16 @@ class AuthorizationSettings(AuthenticationSettings):
         "persistent://pulsar/system/audit; empty: where authenticationEnabled is on",
         own=True,
     )
+    auditDataAccess: bool = setting(
+        False,
+        "",
+        "The audit notes the first time in a day (UTC) that a role reads or writes a topic",
+        own=True,
+    )
+    auditFailClosed: bool = setting(
+        False,
+        "",
+        "Administrative changes are refused with 503 while the audit topic takes no events; "
+        "publishing and consuming go on",
+        own=True,
+    )

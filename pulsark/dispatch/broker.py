@@ -185,7 +185,13 @@ class Broker:
         from pulsark.security.audit.audit import Audit
 
         name = self.settings.advertisedAddress
-        self.audit = Audit(self.clock, self.settings.clusterName, name)
+        self.audit = Audit(
+            self.clock,
+            self.settings.clusterName,
+            name,
+            notes_access=self.settings.auditDataAccess,
+        )
+        self.publish_rates.tell(self.audit.throttled)
         publisher = AuditPublisher(
             self.settings,
             self.clock,

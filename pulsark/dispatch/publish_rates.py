@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.policies.policies import broker_publish_rate
 from pulsark.rates.throttle import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.interfaces import AnyTopic
     from pulsark.dispatch.topics.group_throttles import GroupThrottles
     from pulsark.runtime import Clock
+
+    Told = Callable[[str, str, float], None]
+    """Hears of what kind a rate is, whose, and for how many seconds it has held somebody."""
 
 
 class PublishRates:
@@ -22,10 +26,18 @@ class PublishRates:
     def __init__(self, settings: Settings, clock: Clock, groups: GroupThrottles) -> None:
         self.held = 0
         """Connections that are not read because of a rate."""
+        self._told: Told | None = None
         self._clock = clock
         self._groups = groups
         rate = broker_publish_rate(settings)
         self._broker = Throttle(rate, clock) if rate.is_limit else None
+
+    def tell(self, told: Told) -> None:
+        """Have somebody know of what is held back for long; before the first publish."""
+        self._told = told
+        self._groups.told = partial(told, "resource_group")
+        if self._broker is not None:
+            self._broker.told = partial(told, "broker", "")
 
     def of(self, topic: AnyTopic) -> Iterator[Throttle]:
         """All throttles that a publish to a topic concerns."""
@@ -33,6 +45,8 @@ class PublishRates:
         if rate.is_limit:
             if topic.throttle is None:
                 topic.throttle = Throttle(rate, self._clock)
+                if self._told is not None:
+                    topic.throttle.told = partial(self._told, "topic", str(topic.name))
             yield topic.throttle
         group = self._groups.of(topic.policies.resource_group)
         if group is not None:

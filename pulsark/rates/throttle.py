@@ -18,9 +18,12 @@ from pulsark.limits import (
     PUBLISH_HOLD_SECONDS_MAX,
     THROTTLED_AT_ONCE_MAX,
 )
+from pulsark.rates.holding import Holding
 from pulsark.rates.publish_limit import PublishLimit, PublishRate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pulsark.runtime import Clock
 
 _STEP_SECONDS = 0.001
@@ -40,11 +43,24 @@ class Waiting(Protocol):
 class Throttle:
     """One rate, what is owed of it, and who waits."""
 
-    __slots__ = ("_at_once", "_clock", "_limit", "_rate", "_timer", "_waiting", "times")
+    __slots__ = (
+        "_at_once",
+        "_clock",
+        "_holding",
+        "_limit",
+        "_rate",
+        "_timer",
+        "_waiting",
+        "times",
+        "told",
+    )
 
     def __init__(self, rate: PublishRate, clock: Clock) -> None:
         self.times = 0
         """How often somebody began to wait."""
+        self.told: Callable[[float], None] | None = None
+        """Hears for how many seconds somebody is held back, if that lasts."""
+        self._holding = Holding()
         self._clock = clock
         self._rate = rate
         self._limit = PublishLimit(rate, clock.monotonic())
@@ -79,20 +95,29 @@ class Throttle:
     def wait_in(self, waiting: Waiting) -> None:
         """Join the line, at its end."""
         self.times += 1
+        now = self._clock.monotonic()
         if not self._waiting:
             self._at_once = 1
-        self._waiting[waiting] = self._clock.monotonic() + PUBLISH_HOLD_SECONDS_MAX
+            self._holding.begin(now)
+        self._waiting[waiting] = now + PUBLISH_HOLD_SECONDS_MAX
         self._arm()
+        self._tell(now)
 
     def leave(self, waiting: Waiting) -> None:
         """Be in the line no longer."""
-        self._waiting.pop(waiting, None)
-        if not self._waiting:
+        waited = self._waiting.pop(waiting, None) is not None
+        if waited and not self._waiting:
             self._disarm()
+            self._holding.end(self._clock.monotonic())
+
+    def _tell(self, now: float) -> None:
+        if self.told is not None and (seconds := self._holding.lasting(now)) is not None:
+            self.told(seconds)
 
     def _step(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
+        self._tell(now)
         free = 0
         if self._limit.wait(now) > 0:
             self._at_once = 1
@@ -112,6 +137,8 @@ class Throttle:
                     waiting.waited_enough()
         finally:
             self._arm()
+            if not self._waiting:
+                self._holding.end(now)
 
     def _arm(self) -> None:
         if self._timer is None and self._waiting:

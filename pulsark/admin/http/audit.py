@@ -7,20 +7,22 @@ response names its request, as the audit does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsark.admin.http.changes import TOLD
+from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import NOTE, of_path
 from pulsark.admin.http.requests import TLS_PEER, name_part
 from pulsark.errors import PulsarkError
 from pulsark.limits import AUDIT_BODY_BYTES_MAX
+from pulsark.metadata.resources import SYSTEM_TENANT
 from pulsark.runtime import Runtime
 from pulsark.security.audit.audit import DENIED, Audit
 from pulsark.security.audit.changes import Changes
-from pulsark.security.audit.events import Call, Judged, is_change, shows_body
+from pulsark.security.audit.events import ACCESSES, Call, Judged, is_change, shows_body
 from pulsark.security.decisions import Decision, Target
 from pulsark.security.operations import GeneralOperation, Operation
 from pulsark.security.principal import Origin, Principal
@@ -31,19 +33,27 @@ _NO_PARAMETERS = ("domain", "tenant", "namespace", "topic", "content")
 _WORK = "/table/work/{ident}"
 """To erase and to repair: the body says which."""
 _SAFE = ("GET", "HEAD")
+_STUCK = (
+    "The audit topic takes no events, and auditFailClosed is on: nothing was changed. Try again in "
+    "a minute; the broker's log says why"
+)
 
 
 class AuditGate:
     """Lets all requests through, and tells the audit what is worth it."""
 
-    def __init__(self, app: ASGIApp, audit: Audit, runtime: Runtime) -> None:
+    def __init__(
+        self, app: ASGIApp, audit: Audit, runtime: Runtime, *, fail_closed: bool = False
+    ) -> None:
+        """``fail_closed``: refuse changes while the audit cannot be written."""
+        self._fail_closed = fail_closed
         self._app = app
         self._audit = audit
         self._runtime = runtime
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        seen = _Seen(scope, f"{self._runtime.rng.getrandbits(64):016x}")
+        seen = _Seen(scope, f"{self._runtime.rng.getrandbits(64):016x}", self._judge)
         began = self._runtime.clock.monotonic()
 
         async def receive_noting() -> Message:
@@ -66,14 +76,32 @@ class AuditGate:
             TOLD.reset(telling)
             if seen.is_worth_noting():
                 took_ms = int((self._runtime.clock.monotonic() - began) * 1000)
-                self._audit.call(*seen.told(took_ms))
+                self._audit.call(*seen.told(took_ms), held_back=seen.held_back)
+
+    def _judge(self, seen: _Seen, judged: Judged) -> None:
+        """Something may go on, as far as rights are concerned. 503 if it may not all the same."""
+        operation, target, _ = judged
+        action = ACCESSES.get(operation)
+        if action is not None and self._audit.notes_access:
+            self._audit.accessed(seen.origin, seen.principal, action, target)
+        if not self._fail_closed or not seen.changes_with(operation):
+            return
+        # Who mends the audit topic itself has to get through.
+        if target.tenant != SYSTEM_TENANT and self._audit.is_stuck:
+            seen.held_back = True
+            raise fail(503, _STUCK)
 
 
 class _Seen:
     """What is seen of one request."""
 
-    def __init__(self, scope: Scope, request_id: str) -> None:
+    def __init__(
+        self, scope: Scope, request_id: str, allowed: Callable[[_Seen, Judged], None]
+    ) -> None:
+        """``allowed`` hears what is granted, before it is done."""
         self.request_id = request_id
+        self.held_back = False
+        self._allowed = allowed
         self.status = 500
         """Until a response begins: what fails before is answered so."""
         self.scope: Scope = {**scope, "state": {**scope.get("state", {}), NOTE: self.note}}
@@ -94,6 +122,27 @@ class _Seen:
             or (known.operation is GeneralOperation.LOGIN and known.decision.granted)
         ):
             self._judged = Judged(operation, target, decision)
+        if decision.granted:
+            self._allowed(self, Judged(operation, target, decision))
+
+    def changes_with(self, operation: Operation) -> bool:
+        """Whether the request changes something if it does this."""
+        return self.scope["method"] not in _SAFE and is_change(operation)
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who sent it."""
+        found: Principal | None = self.scope["state"].get("principal")
+        return found
+
+    @property
+    def origin(self) -> Origin:
+        """From where."""
+        host, port = self.scope.get("client") or ("", 0)
+        address = f"{host}:{port}" if port else host
+        agent = next((v for k, v in self.scope["headers"] if k == b"user-agent"), b"")
+        tls = self.scope["state"].get(TLS_PEER)
+        return Origin("rest", address, agent.decode("latin-1"), tls)
 
     def received(self, message: Message) -> None:
         """Keep the begin of the body; one byte more says that it is not all of it."""
@@ -106,16 +155,13 @@ class _Seen:
         judged = self._judged
         if self.status in DENIED or (judged is not None and not judged.decision.granted):
             return True
-        changes = self.scope["method"] not in _SAFE
-        return changes and judged is not None and is_change(judged.operation)
+        return judged is not None and self.changes_with(judged.operation)
 
     def told(self, took_ms: int) -> tuple[Origin, Principal | None, Call, Judged | None]:
         """What the audit is told."""
         scope = self.scope
-        host, port = scope.get("client") or ("", 0)
         route = getattr(scope.get("route"), "path", "")
         method: str = scope["method"]
-        agent = next((v for k, v in scope["headers"] if k == b"user-agent"), b"")
         call = Call(
             f"{method} {route}".rstrip(),
             self.request_id,
@@ -127,14 +173,11 @@ class _Seen:
             self._shown(self.changes.before),
             self._shown(self.changes.after or self._shown_body()),
         )
-        address = f"{host}:{port}" if port else host
-        tls = scope["state"].get(TLS_PEER)
-        origin = Origin("rest", address, agent.decode("latin-1"), tls)
         judged = self._judged
         if judged is not None and not judged.target.namespace:
             found = _target(scope.get("path_params", {}))
             judged = judged._replace(target=found if any(found) else judged.target)
-        return origin, scope["state"].get("principal"), call, judged
+        return self.origin, self.principal, call, judged
 
     def _shown(self, text: str) -> str:
         return text if self.status < 300 else ""

@@ -81,7 +81,7 @@ class Rights:
         self, operation: Operation, topics: Iterable[str], subscription: str | None = None
     ) -> None:
         """The same for many."""
-        if self._provider is not None:
+        if self._provider is not None or self._note is not None:
             for topic in topics:
                 await self.check_topic(operation, TopicName.parse(topic), subscription)
 

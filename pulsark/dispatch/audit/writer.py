@@ -115,16 +115,20 @@ class AuditWriter:
             if not self._made:
                 return True
             records, times = zip(*self._made, strict=True)
+            if self._audit.given_at is None:
+                self._audit.given_at = self._clock.monotonic()
             await self._publisher.publish(records, times)
         except Exception as error:  # noqa: BLE001 - whatever it is, the broker goes on
             self._publisher.close()
             self._failures += 1
+            self._audit.failing, self._audit.given_at = True, None
             if self._failures == 1:
                 log.warning("audit: events wait, because the topic takes none: %r", error)
             return False
         if self._failures:
             log.info("audit: the topic takes events again")
             self._failures = 0
+        self._audit.failing, self._audit.given_at = False, None
         self._audit.written += len(self._made)
         self._made.clear()
         if self._clock.monotonic() >= self._logged + AUDIT_LOGGED_SECONDS:

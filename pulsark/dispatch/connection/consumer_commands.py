@@ -66,6 +66,11 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
         raise ClientError(ServerError.ServiceNotReady, "The consumer was closed meanwhile")
     connection.attached.consumers[request.consumer_id] = consumer
     connection.output.send(notices.success(request.request_id))
+    audit = connection.broker.audit
+    if audit is not None:
+        from pulsark.dispatch.connection.accesses import note_access  # where there is an audit
+
+        note_access(audit, connection, "consume", consumer.subscription.topic.name)
     loop = asyncio.get_running_loop()
     loop.call_later(GREETING_SECONDS, _greet, weakref.ref(consumer))
 

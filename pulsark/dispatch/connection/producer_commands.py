@@ -107,6 +107,11 @@ def _begin(connection: Connection, producer: Producer, request_id: int) -> None:
         raise
     connection.attached.add_producer(producer)
     connection.output.send(success)
+    audit = connection.broker.audit
+    if audit is not None:
+        from pulsark.dispatch.connection.accesses import note_access  # where there is an audit
+
+        note_access(audit, connection, "produce", producer.topic.name)
     if producer.has_rate:
         connection.sends.may_have_to_wait(producer)
 

@@ -44,9 +44,17 @@ class FlightRights:
                 ServerError.AuthenticationError, "the credentials have ended; ask with new ones"
             )
         provider = self._provider
-        if provider is None:
+        if provider is None and (self._audit is None or not self._audit.notes_access):
             return
         target = Target.of_topic(TopicName.parse(topic))
+        if provider is not None:
+            await self._ask(provider, principal, target)
+        if self._audit is not None:
+            self._audit.accessed(_origin(principal), principal, "consume", target)
+
+    async def _ask(
+        self, provider: AuthorizationProvider, principal: Principal | None, target: Target
+    ) -> None:
         decision = provider.decided(principal, TopicOperation.CONSUME, target)
         if decision is None:
             decision = await provider.decision(principal, TopicOperation.CONSUME, target)
@@ -58,8 +66,11 @@ class FlightRights:
         if self._audit is not None:
             from pulsark.security.audit.events import Call, Judged  # where there is an audit
 
-            origin = Origin("flight")
-            if principal is not None:
-                origin = Origin("flight", principal.address, tls=principal.tls)
             judged = Judged(TopicOperation.CONSUME, target, decision)
-            self._audit.call(origin, principal, Call("do_get"), judged)
+            self._audit.call(_origin(principal), principal, Call("do_get"), judged)
+
+
+def _origin(principal: Principal | None) -> Origin:
+    if principal is None:
+        return Origin("flight")
+    return Origin("flight", principal.address, tls=principal.tls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.errors import PulsarkError
@@ -25,6 +26,8 @@ class GroupThrottles:
     """One for each group that limits publishes, whether or not a namespace is in it."""
 
     def __init__(self, clock: Clock, metadata: MetadataStore, groups: ResourceGroups) -> None:
+        self.told: Callable[[str, float], None] | None = None
+        """Hears which group has held somebody back for how many seconds, if that lasts."""
         self._clock = clock
         self._metadata = metadata
         self._groups = groups
@@ -67,7 +70,9 @@ class GroupThrottles:
             if not rate.is_limit:
                 del self._throttles[name]
         elif rate.is_limit:
-            self._throttles[name] = Throttle(rate, self._clock)
+            throttle = self._throttles[name] = Throttle(rate, self._clock)
+            if self.told is not None:
+                throttle.told = partial(self.told, name)
 
     def _changed(self, path: str) -> None:
         self._changes += 1

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.limits import AUDIT_STUCK_SECONDS
+from pulsark.security.audit.accesses import Access, Accesses
 from pulsark.security.audit.events import (
     Call,
+    access_event,
     call_event,
     lifecycle_event,
     login_event,
+    throttled_event,
 )
-from pulsark.security.audit.events_waiting import EventsWaiting
+from pulsark.security.audit.events_waiting import (
+    ROOM_OF_ACCESSES,
+    ROOM_OF_CHANGES,
+    ROOM_OF_DENIALS,
+    EventsWaiting,
+)
 from pulsark.security.audit.sums import Sums
 
 if TYPE_CHECKING:
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
 
     from pulsark.runtime import Clock
     from pulsark.security.audit.events import Event, Judged
+    from pulsark.security.decisions import Target
     from pulsark.security.principal import Origin, Principal
 
 DENIED = (401, 403)
@@ -27,7 +37,15 @@ DENIED = (401, 403)
 class Audit:
     """The audit of one broker, until it is written."""
 
-    def __init__(self, clock: Clock, cluster: str, broker: str) -> None:
+    def __init__(
+        self, clock: Clock, cluster: str, broker: str, *, notes_access: bool = False
+    ) -> None:
+        """``notes_access``: also who reads and writes data."""
+        self.notes_access = notes_access
+        self.failing = False
+        """Whether the topic refused the last events that it was given."""
+        self.given_at: float | None = None
+        """Since when the topic has events that are not durable yet."""
         self.waiting = EventsWaiting()
         self.written = 0
         """Events that are durable, since the start."""
@@ -36,16 +54,23 @@ class Audit:
         self._clock = clock
         self._whose = {"cluster": cluster, "broker": broker}
         self._sums = Sums()
+        self._accesses = Accesses()
 
     # -- what happened ---
 
     def call(
-        self, origin: Origin, principal: Principal | None, call: Call, judged: Judged | None = None
+        self,
+        origin: Origin,
+        principal: Principal | None,
+        call: Call,
+        judged: Judged | None = None,
+        *,
+        held_back: bool = False,
     ) -> None:
-        """A change, or the denial of anything."""
+        """A change, or the denial of anything. ``held_back``: refused because of `is_stuck`."""
         event = call_event(origin, principal, call, judged)
         refused = judged is not None and not judged.decision.granted
-        self._note(event, is_denial=refused or call.status in DENIED)
+        self._note(event, is_denial=refused or held_back or call.status in DENIED)
 
     def denied(
         self, origin: Origin, principal: Principal | None, operation: str, detail: str
@@ -69,11 +94,33 @@ class Audit:
         """What else there is to say of a login."""
         self._note(login_event(origin, operation, detail, principal=principal), is_denial=True)
 
+    def accessed(
+        self, origin: Origin, principal: Principal | None, action: str, target: Target
+    ) -> None:
+        """Somebody may read or write data now, and does. The first time of a day is noted."""
+        if not self.notes_access:
+            return
+        access = Access.of(principal, action, target.topic)
+        if self._accesses.is_first(access, self._clock.now_ms()):
+            self._put(access_event(origin, principal, action, target), ROOM_OF_ACCESSES)
+            self.wake()
+
+    def throttled(self, kind: str, name: str, seconds: float) -> None:
+        """A publish rate holds producers back, for so long already."""
+        self._note(throttled_event(kind, name, seconds), is_denial=True)
+
     def broker(self, operation: str, detail: str = "", activity: int = 99) -> None:
         """What the broker itself did."""
         self._note(lifecycle_event(operation, detail, activity))
 
     # -- what is to be written ---
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the topic takes no events: it refuses them, is silent, or too far behind."""
+        given = self.given_at
+        late = given is not None and self._clock.monotonic() - given > AUDIT_STUCK_SECONDS
+        return self.failing or late or self.waiting.is_full
 
     def loss(self, count: int) -> Event:
         """That so many events before this found no room."""
@@ -90,17 +137,17 @@ class Audit:
         due = self._sums.due
         if due is not None and (at_once or self._clock.monotonic() >= due):
             for event in self._sums.end():
-                self._put(event, is_denial=True)
+                self._put(event, ROOM_OF_DENIALS)
 
     def _note(self, event: Event, *, is_denial: bool = False) -> None:
         if is_denial:
             self.end_sums()
         if not is_denial or self._sums.add(event, self._clock.monotonic()):
-            self._put(event, is_denial=is_denial)
+            self._put(event, ROOM_OF_DENIALS if is_denial else ROOM_OF_CHANGES)
         self.wake()
 
-    def _put(self, event: Event, *, is_denial: bool) -> None:
-        self.waiting.put(self._stamped(event), is_denial=is_denial)
+    def _put(self, event: Event, most: int) -> None:
+        self.waiting.put(self._stamped(event), most)
 
     def _stamped(self, event: Event) -> Event:
         return {"time": self._clock.now_ms(), **self._whose, **event}

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsark.limits import AUDIT_TEXT_CHARS_MAX
+from pulsark.security.decisions import Target
 from pulsark.security.operations import Kind, PolicyOperation, TopicOperation
 from pulsark.security.principal import Origin
+from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pulsark.security.decisions import Decision, Target
+    from pulsark.security.decisions import Decision
     from pulsark.security.operations import Operation
     from pulsark.security.peer import TlsPeer
     from pulsark.security.principal import Principal
@@ -30,6 +32,8 @@ START, STOP = 3, 4
 SUCCESS, FAILURE = 1, 2
 INFORMATIONAL, MEDIUM = 1, 3
 """Severities."""
+
+PRODUCE, CONSUME = "produce", "consume"
 
 _OF_METHOD = {"GET": READ, "PUT": CREATE, "POST": UPDATE, "DELETE": DELETE}
 
@@ -76,7 +80,7 @@ def call_event(
         detail=detail or ("denied" if denied else ""),
         actor=_actor(principal),
         request_id=_text(call.request_id),
-        resource=None if judged is None else _resource(judged),
+        resource=None if judged is None else _resource(judged.target),
         authz=None if judged is None else _authz(judged),
         http=_http(call),
         parameters={_cut(k): _cut(v) for k, v in call.parameters.items()} or None,
@@ -102,6 +106,36 @@ def login_event(
     activity = LOGON if operation == "login" else OTHER
     return _event(
         AUTHENTICATION, activity, MEDIUM, FAILURE, origin, operation, detail=detail, actor=actor
+    )
+
+
+def access_event(origin: Origin, principal: Principal | None, access: str, target: Target) -> Event:
+    """The first time today that somebody reads or writes data."""
+    return _event(
+        API,
+        READ if access == CONSUME else CREATE,
+        INFORMATIONAL,
+        SUCCESS,
+        origin,
+        access,
+        actor=_actor(principal),
+        resource=_resource(target),
+    )
+
+
+def throttled_event(kind: str, name: str, seconds: float) -> Event:
+    """A publish rate holds producers back, for so long already."""
+    target = Target.of_topic(TopicName.parse(name)) if kind == "topic" else Target()
+    return _event(
+        LIFECYCLE,
+        OTHER,
+        INFORMATIONAL,
+        SUCCESS,
+        Origin("broker"),
+        "throttled",
+        detail="publish rate",
+        resource=_resource(target) or {"type": kind, "name": _cut(name)},
+        duration_ms=int(seconds * 1000),
     )
 
 
@@ -132,6 +166,12 @@ _DATA = (
     TopicOperation.PEEK_MESSAGES,
     TopicOperation.LOOKUP,
 )
+ACCESSES: Mapping[Operation, str] = {
+    TopicOperation.PRODUCE: PRODUCE,
+    TopicOperation.CONSUME: CONSUME,
+    TopicOperation.PEEK_MESSAGES: CONSUME,
+}
+"""What an operation on messages is to those who ask who had which data."""
 
 
 def _event(
@@ -189,8 +229,7 @@ def _tls(peer: TlsPeer) -> dict[str, Any]:
     return found | ({"certificate": certificate} if certificate else {})
 
 
-def _resource(judged: Judged) -> dict[str, str] | None:
-    target = judged.target
+def _resource(target: Target) -> dict[str, str] | None:
     kind, name = next(
         (
             (kind, name)

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from pulsark.security.audit.events import Event
 
 
+ROOM_OF_CHANGES = AUDIT_EVENTS_MAX
+ROOM_OF_DENIALS = AUDIT_EVENTS_MAX // 2
+ROOM_OF_ACCESSES = AUDIT_EVENTS_MAX // 4
+
+
 class Waiting(NamedTuple):
     """One event. ``lost_before``: how many found no room since the one before it."""
 
@@ -19,7 +24,7 @@ class Waiting(NamedTuple):
 
 
 class EventsWaiting:
-    """In order. Denials take half of the room at most, so changes always find some."""
+    """In order. Other events leave room for changes: denials half of it, accesses most of it."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -30,9 +35,13 @@ class EventsWaiting:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, event: Event, *, is_denial: bool = False) -> None:
-        """Let it wait, or count that it found no room."""
-        most = AUDIT_EVENTS_MAX // 2 if is_denial else AUDIT_EVENTS_MAX
+    @property
+    def is_full(self) -> bool:
+        """Whether not even a change finds room."""
+        return len(self._waiting) >= AUDIT_EVENTS_MAX
+
+    def put(self, event: Event, most: int = ROOM_OF_CHANGES) -> None:
+        """Let it wait if fewer than ``most`` do, or count that it found no room."""
         if len(self._waiting) >= most:
             self.dropped += 1
             self._lost += 1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from passlib.hash import apr_md5_crypt
 
+from pulsark.security.audit.audit import Audit
 from pulsark.security.audit.definition import TOPIC
 from pulsark.security.peer import TlsPeer
 from tests.support.admin_api import NAMESPACE, AdminApi, Answer
@@ -23,6 +24,7 @@ ON: dict[str, Any] = {
     "tokenSecretKey": inline(SECRET),
     "basicAuthConf": inline(b"admin:" + apr_md5_crypt.hash("123456").encode()),
 }
+PLAN = {"topics": {"persistent://public/default/t": []}}
 SHOP = "/admin/v2/namespaces/cafe/shop"
 RETENTION = "/admin/v2/namespaces/public/default/retention"
 
@@ -35,8 +37,12 @@ class Audited(AdminApi):
         return self.call(method, target, body, headers={"authorization": bearer})
 
     def events(self) -> list[dict[str, Any]]:
-        assert self.broker.audit is not None
-        return [each.event for each in self.broker.audit.waiting.take(1000)]
+        return [each.event for each in audit_of(self).waiting.take(1000)]
+
+
+def audit_of(api: AdminApi) -> Audit:
+    assert api.broker.audit is not None
+    return api.broker.audit
 
 
 def serving(**settings: Any) -> Iterator[Audited]:
@@ -304,3 +310,77 @@ def test_the_topic_is_there_with_its_policies() -> None:
         assert got == {"retentionTimeInMinutes": 43200, "retentionSizeInMB": -1}
     finally:
         api.close()
+
+
+# -- who had which data --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watching() -> Iterator[Audited]:
+    yield from serving(auditDataAccess=True)
+
+
+def test_reads_over_http_are_noted_once_a_day(watching: Audited) -> None:
+    watching.publish("persistent://public/default/t", b"x")
+    for _ in range(2):
+        assert watching.as_role("reader", "POST", "/admin/v2/spark-plans", PLAN).status == 200
+    peek = f"{NAMESPACE}/t/examinemessage?initialPosition=earliest&messagePosition=1"
+    assert watching.as_role("other", "GET", peek).status == 200
+    first, second = watching.events()
+    assert [e["actor"]["role"] for e in (first, second)] == ["reader", "other"]
+    assert {e["operation"] for e in (first, second)} == {"consume"}
+
+
+# -- while the topic takes no events -------------------------------------------------------------
+
+
+@pytest.fixture
+def failing() -> Iterator[Audited]:
+    locked = {"authorizationEnabled": True, "superUserRoles": ("root",)}
+    for api in serving(**locked, auditFailClosed=True):
+        audit_of(api).failing = True
+        yield api
+
+
+def test_changes_wait_for_the_audit(failing: Audited) -> None:
+    answer = failing.as_role("root", "POST", RETENTION, {})
+    assert answer.status == 503
+    assert "auditFailClosed" in answer.reason
+    assert failing.as_role("root", "PUT", "/admin/v2/tenants/cafe", {}).status == 503
+    many = "/admin/v2/namespaces/grantPermissionsOnTopics"
+    topics = [{"topic": "persistent://public/default/t", "role": "r", "actions": ["produce"]}]
+    assert failing.as_role("root", "POST", many, topics).status == 503
+    policies = failing.run(failing.broker.resources.namespaces.get("public/default"))
+    assert policies is not None
+    assert "auth_policies" not in policies.policies
+    audit_of(failing).failing = False
+    body = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100}
+    assert failing.as_role("root", "POST", RETENTION, body).status == 204
+
+
+def test_refused_changes_are_noted_and_counted(failing: Audited) -> None:
+    for _ in range(100):
+        failing.as_role("root", "POST", RETENTION, {})
+    [event] = failing.events()
+    assert (event["http"]["status"], event["status_id"]) == (503, 2)
+    audit_of(failing).end_sums(at_once=True)
+    [counted] = failing.events()
+    assert counted["suppressed"] == 99
+
+
+def test_reads_and_data_never_wait_for_the_audit(failing: Audited) -> None:
+    failing.publish("persistent://public/default/t", b"x")
+    assert failing.as_role("root", "GET", RETENTION).status == 200
+    assert failing.as_role("root", "GET", f"{NAMESPACE}/t/stats").status == 200
+    assert failing.as_role("root", "POST", "/admin/v2/spark-plans", PLAN).status == 200
+
+
+def test_denials_stay_denials_and_the_audit_itself_can_be_mended(failing: Audited) -> None:
+    assert failing.as_role("kitchen", "POST", RETENTION, {}).status == 403
+    assert failing.as_role("root", "PUT", "/admin/v2/persistent/pulsar/system/x").status == 204
+
+
+def test_without_the_setting_changes_do_not_wait(locked: Audited) -> None:
+    audit_of(locked).failing = True
+    body = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100}
+    assert locked.as_role("root", "POST", RETENTION, body).status == 204

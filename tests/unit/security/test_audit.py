@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -9,16 +10,22 @@ import pytest
 
 from pulsark.limits import (
     AUDIT_EVENTS_MAX,
+    AUDIT_STUCK_SECONDS,
     AUDIT_SUM_SECONDS,
     AUDIT_SUMMED_HOSTS_MAX,
     AUDIT_SUMMED_MAX,
     AUDIT_SUMMED_OF_HOST_MAX,
     AUDIT_TEXT_CHARS_MAX,
 )
+from pulsark.security.audit.accesses import Access, Accesses
 from pulsark.security.audit.audit import Audit
 from pulsark.security.audit.chain import NOTHING, Checker, Record, checked, record
 from pulsark.security.audit.events import Call, Judged, is_change, shows_body
-from pulsark.security.audit.events_waiting import EventsWaiting
+from pulsark.security.audit.events_waiting import (
+    ROOM_OF_ACCESSES,
+    ROOM_OF_DENIALS,
+    EventsWaiting,
+)
 from pulsark.security.decisions import Decision, Rule, Target
 from pulsark.security.operations import (
     GeneralOperation,
@@ -226,13 +233,78 @@ def test_what_finds_no_room_is_counted_and_said() -> None:
     assert taken[-1] == ({}, 7)
 
 
-def test_denials_leave_room_for_changes() -> None:
+@pytest.mark.parametrize("room", [ROOM_OF_DENIALS, ROOM_OF_ACCESSES])
+def test_other_events_leave_room_for_changes(room: int) -> None:
     waiting = EventsWaiting()
     for _ in range(AUDIT_EVENTS_MAX):
-        waiting.put({}, is_denial=True)
-    assert len(waiting) == AUDIT_EVENTS_MAX // 2
+        waiting.put({}, room)
+    assert len(waiting) == room < AUDIT_EVENTS_MAX
     waiting.put({"change": 1})
-    assert len(waiting) == AUDIT_EVENTS_MAX // 2 + 1
+    assert len(waiting) == room + 1
+
+
+# -- who had which data --------------------------------------------------------------------------
+
+
+def test_the_first_access_of_a_day_is_noted(clock: SetClock) -> None:
+    audit = Audit(clock, "standalone", "localhost", notes_access=True)
+    clock.ms = 20_000 * 86_400_000
+    for origin in (HERE, HERE, Origin("flight", "10.0.0.2:7")):
+        audit.accessed(origin, KITCHEN, "consume", TARGET)
+    audit.accessed(HERE, KITCHEN, "produce", TARGET)
+    audit.accessed(HERE, dataclasses.replace(KITCHEN, original="chef"), "consume", TARGET)
+    first, produced, other = events(audit)
+    assert (first["operation"], first["activity_id"], first["status_id"]) == ("consume", 2, 1)
+    assert (first["via"], first["resource"]["name"]) == ("binary", TARGET.topic)
+    assert (produced["operation"], produced["activity_id"]) == ("produce", 1)
+    assert other["actor"]["original_role"] == "chef"
+    clock.ms += 86_400_000 - 1
+    audit.accessed(HERE, KITCHEN, "produce", TARGET)
+    assert events(audit) == []
+    clock.ms += 1
+    audit.accessed(HERE, KITCHEN, "produce", TARGET)
+    assert len(events(audit)) == 1
+
+
+def test_accesses_are_noted_only_where_that_is_wanted(audit: Audit) -> None:
+    audit.accessed(HERE, KITCHEN, "consume", TARGET)
+    assert events(audit) == []
+
+
+def test_of_too_many_accesses_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsark.security.audit.accesses.AUDIT_ACCESSES_MAX", 2)
+    accesses = Accesses()
+    asked = [Access.of(None, "consume", topic) for topic in ("a", "b", "c", "b", "a")]
+    assert [accesses.is_first(each, 0) for each in asked] == [True, True, True, False, True]
+
+
+# -- whether it can be written -------------------------------------------------------------------
+
+
+def test_when_the_topic_takes_no_events(audit: Audit, clock: SetClock) -> None:
+    assert not audit.is_stuck
+    audit.failing = True
+    assert audit.is_stuck
+    audit.failing, audit.given_at = False, clock.monotonic()
+    clock.ms += int(AUDIT_STUCK_SECONDS * 1000)
+    assert not audit.is_stuck
+    clock.ms += 1
+    assert audit.is_stuck
+    audit.given_at = None
+    assert not audit.is_stuck
+    for _ in range(AUDIT_EVENTS_MAX):
+        audit.broker("e")
+    assert audit.is_stuck
+
+
+def test_what_a_rate_holds_back_names_whose_it_is(audit: Audit) -> None:
+    audit.throttled("topic", "persistent://cafe/shop/orders", 12.5)
+    audit.throttled("resource_group", "tables", 70.0)
+    audit.throttled("topic", "persistent://cafe/shop/orders", 72.5)
+    topic, group = events(audit)
+    assert (topic["operation"], topic["status_detail"]) == ("throttled", "publish rate")
+    assert (topic["resource"]["name"], topic["duration_ms"]) == (TARGET.topic, 12_500)
+    assert group["resource"] == {"type": "resource_group", "name": "tables"}
 
 
 # -- the chain -----------------------------------------------------------------------------------

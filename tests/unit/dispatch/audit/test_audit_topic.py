@@ -15,6 +15,7 @@ from pulsark.wire.position import Position
 from tests.support.broker_clients import TOPIC as ORDERS
 from tests.support.broker_clients import BrokerInMemory, Client, scenario
 from tests.support.logging_in import SECRET, inline, token
+from tests.support.wire_frames import publish
 from tests.unit.dispatch.connection.test_login import connect, response
 
 Command = pb.BaseCommand
@@ -192,3 +193,47 @@ async def test_what_is_written_has_a_schema_and_a_time(broker: BrokerInMemory) -
     assert metadata.event_time == (await records(broker))[0]["time"]
     names = [field["name"] for field in json.loads(schema.schema.data)["fields"]]
     assert set((await records(broker))[0]) <= set(names)
+
+
+@scenario(**ON, auditDataAccess=True)
+async def test_who_has_which_data_is_noted(broker: BrokerInMemory) -> None:
+    kitchen = await client_of(broker, "kitchen")
+    await kitchen.produce(ORDERS, 0)
+    assert await kitchen.subscribe(ORDERS) == 0
+    again = await client_of(broker, "kitchen")
+    await again.produce(ORDERS, 0)
+    _, produced, consumed = await records(broker)
+    assert (produced["operation"], consumed["operation"]) == ("produce", "consume")
+    for event in (produced, consumed):
+        assert event["actor"]["role"] == "kitchen"
+        assert event["resource"]["name"] == ORDERS
+        assert event["src_endpoint"]["ip"] == "10.0.0.1"
+
+
+@scenario(**LOCKED, auditDataAccess=True)
+async def test_who_is_denied_has_no_data(broker: BrokerInMemory) -> None:
+    kitchen = await client_of(broker, "kitchen")
+    assert await kitchen.subscribe(ORDERS) == ServerError.AuthorizationError
+    assert operations(await records(broker)) == ["start", "SUBSCRIBE"]
+
+
+@scenario(auditEnabled=True, maxPublishRatePerTopicInMessages=10)
+async def test_a_rate_that_holds_producers_for_long_is_noted(broker: BrokerInMemory) -> None:
+    client = Client(broker)
+    await client.produce(ORDERS, 0)
+    for number in range(60):
+        client.send_bytes(b"".join(publish(1, 10 * number + i, b"") for i in range(10)))
+        await asyncio.sleep(0.5)
+    _, throttled = await records(broker)
+    assert (throttled["operation"], throttled["via"]) == ("throttled", "broker")
+    assert throttled["resource"]["name"] == ORDERS
+    assert 10_000 <= throttled["duration_ms"] < 20_000
+
+
+@scenario(auditEnabled=True, maxPublishRatePerTopicInMessages=10)
+async def test_a_short_burst_is_not(broker: BrokerInMemory) -> None:
+    client = Client(broker)
+    await client.produce(ORDERS, 0)
+    client.send_bytes(b"".join(publish(1, i, b"") for i in range(50)))
+    await asyncio.sleep(30)
+    assert operations(await records(broker)) == ["start"]

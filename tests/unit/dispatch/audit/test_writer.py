@@ -12,7 +12,12 @@ import pytest
 
 from pulsark.dispatch.audit.writer import AuditWriter
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import AUDIT_CLOSE_SECONDS, AUDIT_EVENTS_AT_ONCE, AUDIT_EVENTS_MAX
+from pulsark.limits import (
+    AUDIT_CLOSE_SECONDS,
+    AUDIT_EVENTS_AT_ONCE,
+    AUDIT_EVENTS_MAX,
+    AUDIT_STUCK_SECONDS,
+)
 from pulsark.security.audit.audit import Audit
 from pulsark.security.audit.chain import NOTHING, Head, Record, checked
 from pulsark.security.principal import Origin
@@ -214,5 +219,25 @@ def test_a_defect_ends_neither_writer_nor_broker() -> None:
         topic.publish = broken  # type: ignore[method-assign]
         await asyncio.sleep(5)
         assert topic.operations == ["start"]
+
+    run(test)
+
+
+def test_the_audit_knows_whether_the_topic_takes_events() -> None:
+    async def test(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
+        await settle()
+        assert not audit.is_stuck
+        topic.failing = 1
+        audit.broker("e")
+        await settle()
+        assert audit.is_stuck
+        await asyncio.sleep(5)
+        assert not audit.is_stuck
+        topic.silent = True
+        audit.broker("e")
+        await asyncio.sleep(AUDIT_STUCK_SECONDS)
+        assert not audit.is_stuck
+        await asyncio.sleep(0.1)
+        assert audit.is_stuck
 
     run(test)
