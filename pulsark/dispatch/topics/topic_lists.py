@@ -196,7 +196,11 @@ class TopicFeed:
         self._kept: dict[Hashable, None] = {}
         """Those that need no watcher to be remembered, those of the longest ago first."""
         self._changing = asyncio.Lock()
-        """Held while something is selected and while changes are taken in."""
+        """Held while changes are taken in. A selection joins in between."""
+        self._selecting = asyncio.Lock()
+        """Held while something is found for the first time, which may take long."""
+        self._missed: set[str] | None = None
+        """What was looked at meanwhile."""
         self._users = 0
         self._linger: asyncio.TimerHandle | None = None
         self._ledgers = topics_path(MANAGED_LEDGERS, namespace)
@@ -217,17 +221,15 @@ class TopicFeed:
         """The topics that a pattern takes, all without one. Raises ``PulsarkError``."""
         async with _Use(self):
             await self._up_to_date()
-            async with self._changing:
-                if pattern is None:
-                    return self._all
-                return (await self._selection(ByPattern(pattern))).found
+            if pattern is None:
+                return self._all
+            return (await self._selection(ByPattern(pattern))).found
 
     async def watch(self, selector: Selector, updated: Update) -> TopicWatcher:
         """Select topics for a watcher, which is told of changes. Raises ``PulsarkError``."""
         async with _Use(self):
             await self._up_to_date()
-            async with self._changing:
-                return TopicWatcher(self, await self._selection(selector), updated)
+            return TopicWatcher(self, await self._selection(selector), updated)
 
     def take(self) -> None:
         """A client begins to use it."""
@@ -282,12 +284,29 @@ class TopicFeed:
             await asyncio.shield(waiting)
 
     async def _selection(self, selector: Selector) -> _Selection:
-        selection = self._selections.get(selector.key)
-        if selection is None:
-            selection = _Selection(selector, await TopicList.of(await selector.find(self._all)))
-            self._selections[selector.key] = selection
-            self._keep(selector.key)
-        return selection
+        async with self._selecting:
+            selection = self._selections.get(selector.key)
+            if selection is None:
+                selection = await self._new_selection(selector)
+            return selection
+
+    async def _new_selection(self, selector: Selector) -> _Selection:
+        missed = self._missed = set()
+        try:
+            before = self._all
+            found = await TopicList.of(await selector.find(before))
+            async with self._changing:
+                if missed:
+                    new = {name for name in missed if name in self._all and name not in before}
+                    deleted = {name for name in missed if name in before and name not in self._all}
+                    change = Change(new, deleted, missed, self._all)
+                    more, less = await selector.changes(found, change)
+                    found = await found.changed(more, set(less))
+                selection = self._selections[selector.key] = _Selection(selector, found)
+                self._keep(selector.key)
+                return selection
+        finally:
+            self._missed = None
 
     async def _list(self) -> None:
         self._all = await TopicList.of(await self._catalog.list_topics(self.namespace))
@@ -350,8 +369,11 @@ class TopicFeed:
             if there != (topic in self._all):
                 (new if there else deleted).add(topic)
         async with self._changing:
-            if new or deleted or any(s.selector.reads_records for s in self._selections.values()):
+            if new or deleted or self._missed is not None or self._reads_records():
                 await self._take_in(new, deleted, looked_at)
+
+    def _reads_records(self) -> bool:
+        return any(each.selector.reads_records for each in self._selections.values())
 
     def _known_partitions(self, base: str) -> list[str]:
         known, prefix = self._all.topics, f"{base}-partition-"
@@ -371,6 +393,8 @@ class TopicFeed:
             if more or less:
                 changed.append((selection, more, less))
         self._all = known  # from here on nothing fails, so nothing is told twice
+        if self._missed is not None:
+            self._missed |= looked_at
         for selection, more, less in changed:
             selection.found = await selection.found.changed(more, set(less))
             await self._tell(selection, more, less)

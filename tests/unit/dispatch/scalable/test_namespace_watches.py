@@ -331,3 +331,30 @@ async def test_topics_that_cannot_be_read_are_told_later_and_once(broker) -> Non
         assert sorted(told) == ["b", "c"]
         await asyncio.sleep(5)
         assert not each.has(UPDATE)
+
+
+@scenario()
+async def test_changes_are_told_while_another_client_waits_for_properties(broker) -> None:
+    client, slow, later = Client(broker), Client(broker), Client(broker)
+    await create(broker, "a", "b", "c", kind="x")
+    assert await snapshot(client) == ["a", "b", "c"]
+    get, waits = broker.metadata.get, asyncio.Event()
+
+    async def waiting(path: str) -> Any:
+        if path == managed_ledger_path(TopicName.parse(f"{PREFIX}b")):
+            await waits.wait()
+        return await get(path)
+
+    broker.metadata.get = waiting
+    slow.send(watch_command(filters={"kind": "x"}))
+    await asyncio.sleep(0.1)
+    await create(broker, "d", kind="x")
+    assert await diff(client) == (["d"], [])
+    await delete(broker, "a")
+    assert await diff(client) == ([], ["a"])
+    later.send(watch_command(filters={"kind": "x"}))
+    await asyncio.sleep(0.1)
+    assert not slow.has(UPDATE)
+    waits.set()
+    for each in (slow, later):
+        assert short((await update(each)).snapshot.topics) == ["b", "c", "d"]
