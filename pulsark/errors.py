@@ -56,6 +56,10 @@ class PulsarkError(Exception):
     """Base of all errors raised on purpose; ``str(e)`` is fit for a user to read."""
 
 
+class CrowdedOutError(PulsarkError):
+    """So many clients of an address failed to log in that no other of it is served now."""
+
+
 class ProtocolError(PulsarkError):
     """The peer's bytes break the protocol; the connection cannot go on."""
 

@@ -212,6 +212,9 @@ FAILED_LOGINS_PER_SECOND_MAX = 10
 FAILED_LOGIN_DELAY_SECONDS = 1.0
 """That delay."""
 
+TRIALS_MAX = 10_000
+"""Addresses that are remembered because a login of theirs has failed a moment ago."""
+
 COMPLAINT_SECONDS = 60.0
 """A cause of failed logins is a warning in the log once in this time."""
 

@@ -13,19 +13,21 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from pulsark.errors import ConfigError
+from pulsark.errors import ConfigError, CrowdedOutError
 from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_HEAD_TIMEOUT_SECONDS
 from pulsark.runtime import run_in_worker
-from pulsark.security.peer import tls_peer, verified_certificate
+from pulsark.security.peer import host_of, tls_peer, verified_certificate
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from pulsark.admin.uvicorn_app import Http
     from pulsark.dispatch.broker import Broker
     from pulsark.security.tls_listener import TlsListener
+    from pulsark.security.trials import Trial
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class AdminServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _FirstRequest(self), hosts, port, backlog=128
+                lambda: _FirstRequest(self, self.begin_trial), hosts, port, backlog=128
             )
         except OSError as error:
             raise ConfigError.cannot_listen("webServicePort", hosts, port, error) from error
@@ -61,7 +63,9 @@ class AdminServer:
         """The same for HTTPS."""
         from pulsark.security.tls_listener import TlsListener  # for those who need it
 
-        self._over_tls = TlsListener(lambda: _FirstRequest(self))
+        self._over_tls = TlsListener(
+            lambda trial: _FirstRequest(self, lambda _: trial), self.begin_trial
+        )
         taken = self._over_tls.listen(hosts, port, "webServicePortTls", context)
         self._over_tls.serve()
         return taken
@@ -91,16 +95,21 @@ class AdminServer:
             self._loading = asyncio.get_running_loop().create_task(self._load())
         return True
 
+    def begin_trial(self, host: str) -> Trial | None:
+        """Whether a client of this address is served: ``CrowdedOutError`` if not."""
+        logins = self._broker.logins
+        return None if logins is None else logins.begin_trial(host)
+
     def forget(self, connection: _FirstRequest) -> None:
         """A connection is closed, or served by uvicorn now."""
         self._waiting.discard(connection)
 
-    def protocol(self, transport: asyncio.BaseTransport) -> H11Protocol | None:
+    def protocol(self, transport: asyncio.BaseTransport, trial: Trial | None) -> H11Protocol | None:
         """A protocol for a connection; ``None`` while the import is under way."""
         if self._http is None:
             return None
         peer = None if self._broker.audit is None else tls_peer(transport)
-        return self._http.new_protocol(verified_certificate(transport), peer)
+        return self._http.new_protocol(verified_certificate(transport), peer, trial)
 
     async def _load(self) -> None:
         from pulsark.admin.uvicorn_app import Http, load
@@ -125,14 +134,21 @@ class AdminServer:
 class _FirstRequest(asyncio.Protocol):
     """A connection whose first request is not complete yet, or came before the import was."""
 
-    def __init__(self, server: AdminServer) -> None:
+    def __init__(self, server: AdminServer, begin_trial: Callable[[str], Trial | None]) -> None:
         self._server = server
+        self._begin_trial = begin_trial
+        self._trial: Trial | None = None
         self._received = bytearray()
         self._transport: asyncio.Transport
         self._timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._trial = self._begin_trial(host_of(transport))
+        except CrowdedOutError:
+            self._transport.abort()
+            return
         if not self._server.admit(self):
             self._transport.write(_BUSY)
             self._transport.close()
@@ -155,7 +171,7 @@ class _FirstRequest(asyncio.Protocol):
         """Let uvicorn go on from here, if a head is there and uvicorn is."""
         if _END_OF_HEAD not in self._received or self._transport.is_closing():
             return
-        protocol = self._server.protocol(self._transport)
+        protocol = self._server.protocol(self._transport, self._trial)
         if protocol is None:
             return
         self._leave()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.stats.stats import Stats
     from pulsark.security.peer import TlsPeer
+    from pulsark.security.trials import Trial
 
 KEEP_ALIVE_SECONDS = 60
 """A connection without requests is closed after this time. Spark and scrapers keep theirs open."""
@@ -58,12 +59,14 @@ class Http:
         """How many connections are open."""
         return len(self._state.connections)
 
-    def new_protocol(self, certificate: bytes | None, peer: TlsPeer | None) -> H11Protocol:
-        """A protocol for one connection; each of its requests has both in its state."""
-        from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER
+    def new_protocol(
+        self, certificate: bytes | None, peer: TlsPeer | None, trial: Trial | None
+    ) -> H11Protocol:
+        """A protocol for one connection; each of its requests has all these in its state."""
+        from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER, TRIAL
 
         new: Any = self._config.http_protocol_class
-        state = {CERTIFICATE: certificate, TLS_PEER: peer}
+        state = {CERTIFICATE: certificate, TLS_PEER: peer, TRIAL: trial}
         return cast("H11Protocol", new(self._config, self._state, state))
 
     async def close(self) -> None:

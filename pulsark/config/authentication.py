@@ -31,6 +31,13 @@ class AuthenticationSettings(TlsSettings):
         ge=1,
         le=86_400,
     )
+    maxFailedLoginsPerSecondPerIp: int = setting(
+        100,
+        "1/s",
+        "Failed logins of one address that the broker looks at in a second. Beyond, it closes new "
+        "connections of this address as they come, for some milliseconds at a time. 0: no limit",
+        ge=0,
+    )
     authenticateOriginalAuthData: bool = setting(
         False, "", "Credentials of the client that a proxy hands on are verified here, too"
     )

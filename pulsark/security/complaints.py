@@ -26,6 +26,8 @@ _ADVICE = {
     "role": "the claim of tokens, or the certificate, names no role; see tokenAuthClaim",
     "password": "users or passwords are not those of basicAuthConf",
     "certificate": "clients have no certificate, or one without exactly one common name",
+    "crowd": "so many of one address fail that the broker closes its new connections for moments "
+    "(maxFailedLoginsPerSecondPerIp); logLevel=INFO names who fails",
     "busy": "too many passwords are being verified; logLevel=INFO names the addresses",
     "provider": "a provider of authentication has a defect, which is in this log",
 }

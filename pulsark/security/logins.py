@@ -15,6 +15,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol
 
+from pulsark.errors import CrowdedOutError
 from pulsark.security.complaints import Complaints
 from pulsark.security.expiries import Expiries
 from pulsark.security.failures import Failures
@@ -22,6 +23,7 @@ from pulsark.security.principal import Origin, Principal
 from pulsark.security.provider import Credentials, LoginError
 from pulsark.security.providers import first_of, providers_of
 from pulsark.security.token_ids import digest_id
+from pulsark.security.trials import Trials
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.runtime import Runtime
     from pulsark.security.provider import Provider
+    from pulsark.security.trials import Trial
 
 
 _NOBODY = Principal("")
@@ -63,6 +66,8 @@ class Logins:
         self._proxies = settings.proxyRoles
         self._clock = runtime.clock
         self._failures = Failures()
+        self.trials = Trials(settings.maxFailedLoginsPerSecondPerIp)
+        """Of addresses that fail to log in."""
         self._complaints = Complaints()
         self.expiries = Expiries()
         """Of tokens that let somebody in."""
@@ -134,9 +139,26 @@ class Logins:
         ends = principal.expires_ms
         return ends is not None and self._clock.now_ms() >= ends
 
-    def delay_s(self, host: str) -> float:
+    def begin_trial(self, host: str) -> Trial | None:
+        """A client connects. ``CrowdedOutError`` if it is not to be served: see ``trials``."""
+        now = self._clock.monotonic()
+        try:
+            return self.trials.begin(host, now)
+        except CrowdedOutError:
+            self._complaints.note("crowd", now)
+            raise
+
+    def pass_trial(self, trial: Trial | None) -> None:
+        """A client has logged in."""
+        if trial is not None:
+            trial.passed(self._clock.monotonic())
+
+    def delay_s(self, host: str, trial: Trial | None = None) -> float:
         """A client of this address has failed; says after how many seconds it is told."""
-        return self._failures.delay_s(host, self._clock.monotonic())
+        now = self._clock.monotonic()
+        if trial is None or trial.is_over:
+            self.trials.failed(host, now)
+        return self._failures.delay_s(host, now)
 
     def _is_of_proxy(self, credentials: Credentials) -> bool:
         """Whether the certificate is a proxy's: then the header is that of the proxy's client."""

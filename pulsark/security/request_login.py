@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pulsark.security.logins import Logins
     from pulsark.security.peer import TlsPeer
     from pulsark.security.principal import Principal
+    from pulsark.security.trials import Trial
 
     Headers = Callable[[str], Sequence[str]]
     """The values of a header, by its name in small letters."""
@@ -37,12 +38,18 @@ async def log_in(
     *,
     via: str = "rest",
     tls: TlsPeer | None = None,
+    trial: Trial | None = None,
 ) -> Principal:
-    """Who sends a request. Raises ``LoginError``, after a while where too many fail."""
+    """Who sends a request. Raises ``LoginError``, after a while where too many fail.
+
+    ``trial`` is that of its connection, which ends with a failure.
+    """
     try:
-        return await _log_in(logins, headers, host, port, certificate)
+        found = await _log_in(logins, headers, host, port, certificate)
+        logins.pass_trial(trial)
+        return found
     except LoginError as error:
-        delay = logins.delay_s(host)
+        delay = logins.delay_s(host, trial)
         address = f"{host}:{port}" if port else host
         logins.refused(Origin(via, address, tls=tls), error)
         level = logging.DEBUG if delay else logging.INFO

@@ -3,6 +3,7 @@
 A protocol's ``connection_made`` comes after the handshake, so what limits connections cannot see
 clients that never finish one. They are limited here: at the limit the oldest handshake ends, if it
 takes suspiciously long. So clients that never finish theirs keep others out for a moment only.
+A handshake costs more than a login, so an address that is on trial has it before (``trials``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.config.addresses import listening
+from pulsark.errors import CrowdedOutError
 from pulsark.limits import (
     TLS_ACCEPTS_PER_TURN_MAX,
     TLS_CLOSE_SECONDS,
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+    from pulsark.security.trials import Trial
+
+    Protocol = asyncio.Protocol | asyncio.BufferedProtocol
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 1.0
@@ -43,8 +48,14 @@ class _Handshake(NamedTuple):
 class TlsListener:
     """One port. Create, listen and close on the event loop."""
 
-    def __init__(self, protocol: Callable[[], asyncio.Protocol | asyncio.BufferedProtocol]) -> None:
+    def __init__(
+        self,
+        protocol: Callable[[Trial | None], Protocol],
+        begin_trial: Callable[[str], Trial | None] | None = None,
+    ) -> None:
+        """A client's protocol knows its trial, if there are any."""
         self._protocol = protocol
+        self._begin_trial = begin_trial
         self._loop = asyncio.get_running_loop()
         self._context: ssl.SSLContext
         self._listeners: list[socket.socket] = []
@@ -102,9 +113,14 @@ class TlsListener:
                 self.refused_handshakes += 1
                 client.close()
                 continue
+            try:
+                trial = None if self._begin_trial is None else self._begin_trial(host)
+            except CrowdedOutError:
+                client.close()
+                continue
             client.setblocking(False)
             self._shaking[host] += 1
-            task = self._loop.create_task(self._shake_hands(client, host))
+            task = self._loop.create_task(self._shake_hands(client, host, trial))
             self._tasks[task] = _Handshake(host, self._loop.time())
             task.add_done_callback(self._ended)
 
@@ -130,10 +146,10 @@ class TlsListener:
             if not self._shaking[ended.host]:
                 del self._shaking[ended.host]
 
-    async def _shake_hands(self, client: socket.socket, host: str) -> None:
+    async def _shake_hands(self, client: socket.socket, host: str, trial: Trial | None) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                self._protocol,
+                lambda: self._protocol(trial),
                 client,
                 ssl=self._context,
                 ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS,

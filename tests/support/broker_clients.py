@@ -125,7 +125,7 @@ class FakeTransport(asyncio.Transport):
 
     def __init__(self, protocol: Connection) -> None:
         super().__init__()
-        self._protocol = protocol
+        self._protocol: asyncio.BaseProtocol = protocol
         self._loop = asyncio.get_running_loop()
         self.written = bytearray()
         self.unread = 0
@@ -137,6 +137,9 @@ class FakeTransport(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("10.0.0.1", 1234) if name == "peername" else default
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = high or 0

@@ -48,6 +48,7 @@ class Secured(Standalone):
             "authorizationEnabled": "true",
             "superUserRoles": SUPER_USER,
             "tokenSecretKey": f"file://{secret}",
+            "maxFailedLoginsPerSecondPerIp": 0,  # all come from one address, some to be refused
             "tlsCertificateFilePath": certificate,
             "tlsKeyFilePath": key,
             "tlsTrustCertsFilePath": self.trust_path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsark.admin.http.errors import refuse
-from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER
+from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER, TRIAL
 from pulsark.config.settings import Settings
 from pulsark.security.logins import Logins
 from pulsark.security.provider import LoginError
@@ -39,6 +39,7 @@ class LoginGate:
                     port,
                     state.get(CERTIFICATE),
                     tls=state.get(TLS_PEER),
+                    trial=state.get(TRIAL),
                 )
             except LoginError:
                 await refuse(send, 401, REFUSED)

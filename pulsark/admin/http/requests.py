@@ -32,6 +32,8 @@ CERTIFICATE = "certificate"
 """Where a request's state has the client certificate of its connection, in DER, if verified."""
 TLS_PEER = "tls"
 """Where it has what an audit notes of a connection over TLS."""
+TRIAL = "trial"
+"""Where it has the trial of its connection, if its address was on trial."""
 
 
 # -- what handlers ask for ---------------------------------------------------------------------

@@ -272,6 +272,7 @@ def _logins(logins: Logins) -> Iterator[Sample]:
         yield "pulsar_authentication_failures_total", why, count
         if reason == "expired":
             yield "pulsar_expired_token_total", (("provider_name", provider),), count
+    yield "pulsark_crowded_out_connections_total", (), logins.trials.refused
 
 
 def _audit(audit: Audit) -> Iterator[Sample]:

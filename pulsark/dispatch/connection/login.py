@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.refresh import Refresh
-from pulsark.errors import ClientError, ServerError
+from pulsark.errors import ClientError, CrowdedOutError, ServerError
 from pulsark.security.credentials import of_connect
 from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.connection.connection import Connection
     from pulsark.security.logins import Logins
     from pulsark.security.principal import Principal
+    from pulsark.security.trials import Trial
     from pulsark.wire import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -41,11 +42,13 @@ _WEBSOCKET_PROXY = "__websocket_dummy_original_principle"
 class Login:
     """Finds out who the client is, when it connects and whenever it has to show that again."""
 
-    def __init__(self, connection: Connection, logins: Logins) -> None:
+    def __init__(self, connection: Connection, logins: Logins, trial: Trial | None) -> None:
         self.principal: Principal | None = None
         """Who it is, once that is known."""
         self._connection = connection
         self._logins = logins
+        self._trial = trial
+        """If its address was on trial when it connected."""
         self._settings = connection.settings
         self._clock = connection.broker.clock
         self._refresh = Refresh(
@@ -65,11 +68,15 @@ class Login:
         shown = of_connect(connect, connection.address.lstrip("/"), connection.certificate)
         self._method = shown.method[:_METHOD_CHARS_MAX]
         try:
+            if self._trial is None:  # others of its address may have failed since it came
+                self._trial = self._logins.begin_trial(connection.host)
             found = self._logins.of_client(shown)
             if self._has_to_ask(connect) or isawaitable(found):
                 self._wait(self._ask_original(found, connect), connect)
             else:
                 self._accept(_for_original(found, connect.original_principal), connect)
+        except CrowdedOutError:
+            connection.abort()
         except LoginError as error:
             self._refuse(error)
 
@@ -155,6 +162,8 @@ class Login:
             self._tell(ClientError(ServerError.AuthorizationError, refusal))
             return
         self.principal = found
+        self._logins.pass_trial(self._trial)
+        self._trial = None
         connection.connected()
         # Whom a proxy asks for shows nothing here that it could show again.
         can_refresh = connect.feature_flags.supports_auth_refresh and found.original is None
@@ -176,7 +185,7 @@ class Login:
 
     def _refuse(self, error: LoginError) -> None:
         connection = self._connection
-        delay = self._logins.delay_s(connection.host)
+        delay = self._logins.delay_s(connection.host, self._trial)
         self._logins.refused(connection.origin, error)
         log.log(
             logging.DEBUG if delay else logging.INFO,

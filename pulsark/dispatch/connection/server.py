@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.revocation import Revocation
     from pulsark.security.tls_listener import TlsListener
+    from pulsark.security.trials import Trial
 
 
 class Server:
@@ -35,6 +36,9 @@ class Server:
     def _connect(self) -> Connection:
         return Connection(self._broker, self._handlers)
 
+    def _connect_over_tls(self, trial: Trial | None) -> Connection:
+        return Connection(self._broker, self._handlers, lambda _: trial)
+
     async def listen(self, hosts: Sequence[str], port: int) -> int:
         """Take the port; returns it (``port`` 0 takes a free one). ``ConfigError`` if in use.
 
@@ -53,7 +57,9 @@ class Server:
         """The same for clients over TLS."""
         from pulsark.security.tls_listener import TlsListener  # for those who need it
 
-        self._over_tls = TlsListener(self._connect)
+        logins = self._broker.logins
+        begin_trial = None if logins is None else logins.begin_trial
+        self._over_tls = TlsListener(self._connect_over_tls, begin_trial)
         return self._over_tls.listen(hosts, port, "brokerServicePortTls", context)
 
     async def serve(self) -> None:

@@ -20,18 +20,23 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.errors import ConfigError
 from pulsark.metadata.memory import MemoryMetadataStore
-from pulsark.runtime import Runtime
+from pulsark.runtime import Clock, Runtime, SystemClock
 from pulsark.storage.ledger.manager import LedgerManager
 from tests.sim.disk import SimDisk
 from tests.support.inline_table import inline_tables
+from tests.support.logging_in import SECRET, SetClock, inline, token
 from tests.support.memory_bookie import MemoryBookie
 
 GET = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def on_port(test: Callable[[int, AdminServer], Awaitable[None]], **changed: Any) -> None:
+def on_port(
+    test: Callable[[int, AdminServer], Awaitable[None]],
+    clock: Clock | None = None,
+    **changed: Any,
+) -> None:
     async def run() -> None:
-        runtime = Runtime(disk=SimDisk())
+        runtime = Runtime(disk=SimDisk(), clock=clock or SystemClock())
         metadata = MemoryMetadataStore()
         tables = inline_tables(["/table"], metadata, runtime)
         ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime, tables)
@@ -312,3 +317,40 @@ def test_nothing_heavy_is_imported_to_listen() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "pyarrow", "rich"}
     assert not heavy & set(done.stdout.split())
+
+
+def test_a_flood_of_failures_leaves_its_address_some_logins_a_second() -> None:
+    def get(credentials: bytes) -> bytes:
+        return GET.replace(b"\r\n\r\n", b"\r\nAuthorization: Bearer " + credentials + b"\r\n\r\n")
+
+    async def check(port: int, server: AdminServer) -> None:
+        async def status(credentials: bytes) -> int:
+            """0 if the connection is closed before anybody looks at the request."""
+            reader, writer = await connect(port)
+            try:
+                writer.write(get(credentials))
+                return (await response(reader))[0]
+            except (OSError, asyncio.IncompleteReadError):
+                return 0
+            finally:
+                writer.close()
+
+        assert [await status(b"forged") for _ in range(3)] == [401, 401, 0]
+        assert await status(token()) == 0
+        clock.ms += 101  # a place comes back
+        assert [await status(token()) for _ in range(5)] == [200] * 5
+        reader, writer = await connect(port)
+        for _ in range(3):  # one connection gives one place back
+            writer.write(get(token()))
+            assert (await response(reader))[0] == 200
+        writer.close()
+        assert [await status(b"forged") for _ in range(2)] == [401, 0]
+
+    clock = SetClock()
+    locked = {
+        "authenticationEnabled": True,
+        "authenticationProviders": ("token",),
+        "tokenSecretKey": inline(SECRET),
+        "maxFailedLoginsPerSecondPerIp": 10,
+    }
+    on_port(check, clock, **locked)

@@ -20,6 +20,7 @@ from pulsark.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
 from pulsark.security import tls_listener
 from pulsark.security.tls import ServerTls, TlsRules
 from pulsark.security.tls_listener import TlsListener
+from pulsark.security.trials import Trial, Trials
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -90,7 +91,7 @@ class Greeter(asyncio.Protocol):
 
 
 def listening(tls: ServerTls) -> tuple[TlsListener, int]:
-    listener = TlsListener(Greeter)
+    listener = TlsListener(lambda _: Greeter())
     port = listener.listen(["127.0.0.1"], 0, "brokerServicePortTls", tls.context())
     listener.serve()
     return listener, port
@@ -203,6 +204,33 @@ def test_another_ca_of_clients_replaces_the_former(files: Files, run: Run) -> No
         assert tls.look_again()
         assert (await greeting(port, files.client("admin")))[0] == b"known"
         assert await refused(port, old)
+        listener.close()
+
+    run(main())
+
+
+def test_an_address_on_trial_is_closed_before_its_handshake(files: Files, run: Run) -> None:
+    trials = Trials(10)
+    served: list[Trial | None] = []
+
+    class Noted(Greeter):
+        def __init__(self, trial: Trial | None) -> None:
+            served.append(trial)
+
+    async def main() -> None:
+        listener = TlsListener(Noted, lambda host: trials.begin(host, 0.0))
+        context = ServerTls(files.rules()).context()
+        port = listener.listen(["127.0.0.1"], 0, "brokerServicePortTls", context)
+        listener.serve()
+        assert (await greeting(port, files.client()))[0] == b"unknown"
+        for _ in range(2):
+            trials.failed("127.0.0.1", 0.0)
+        assert await refused(port, files.client())
+        trials.give_back("127.0.0.1", 0.0)
+        assert (await greeting(port, files.client()))[0] == b"unknown"
+        assert served[0] is None
+        assert isinstance(served[1], Trial)
+        assert (trials.refused, listener.failed_handshakes) == (1, 0)
         listener.close()
 
     run(main())

@@ -255,6 +255,32 @@ async def test_many_failures_of_one_address_are_told_later(broker: BrokerInMemor
     assert not gone.has(Command.ERROR)
 
 
+@scenario(**ON, maxFailedLoginsPerSecondPerIp=10)
+async def test_a_flood_of_failures_leaves_its_address_some_logins_a_second(
+    broker: BrokerInMemory,
+) -> None:
+    logins = broker.broker.logins
+    assert logins is not None
+    early = [new_client(broker) for _ in range(4)]
+    for client in early[:2]:
+        client.send(connect("token", b"forged"))
+        await refused(client)
+    assert sum(logins.failures.values()) == 2
+    for client in early[2:]:  # they came before anybody had failed, and are not looked at
+        client.send(connect("token", b"forged"))
+        assert client.transport.closed
+        assert not client.has(Command.ERROR)
+    crowded_out = new_client(broker)
+    assert crowded_out.transport.closed
+    assert crowded_out.connection.is_closed
+    crowded_out.hang_up()
+    assert sum(logins.failures.values()) == 2
+    await asyncio.sleep(0.11)
+    for _ in range(3):  # each gives its place to the next one
+        await new_client(broker, connect(data=token())).take(Command.CONNECTED)
+    assert logins.trials.refused == 3
+
+
 @scenario(**ON)
 async def test_credentials_are_in_no_log(broker: BrokerInMemory) -> None:
     records: list[logging.LogRecord] = []

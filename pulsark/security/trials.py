@@ -1,0 +1,103 @@
+"""How many clients of an address that fails to log in are still served. Pure.
+
+A login that fails costs the event loop as much as a hundred publishes, and whoever floods the
+broker with them must not take that from others. So an address with a failure is on trial: each of
+its connections needs a place, of which there are some a second, and without one it is closed as
+soon as it is accepted, which costs a tenth. Who logs in gives its place back, so those behind the
+same address that know their password wait only for a place that the others left. Places come back
+by themselves: no address waits longer than for one of them, and none is remembered once it has all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pulsark.errors import CrowdedOutError
+from pulsark.limits import TRIALS_MAX
+from pulsark.security.networks import network_of
+
+
+class Trial:
+    """The place of one connection of an address that is on trial."""
+
+    __slots__ = ("_network", "_trials")
+
+    def __init__(self, trials: Trials, network: str) -> None:
+        self._trials: Trials | None = trials
+        self._network = network
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client has logged in."""
+        return self._trials is None
+
+    def passed(self, now: float) -> None:
+        """The client has logged in: its place is free for the next one, once."""
+        if self._trials is not None:
+            self._trials.give_back(self._network, now)
+            self._trials = None
+
+
+class _Places(NamedTuple):
+    """How many of one address were free at a time."""
+
+    free: float
+    at: float
+
+
+class Trials:
+    """Those of one broker."""
+
+    def __init__(self, per_second: int) -> None:
+        """So many places of an address come back in a second; 0 puts nobody on trial."""
+        self._per_second = per_second
+        self._most = max(1.0, per_second / 5)
+        self._places: dict[str, _Places] = {}
+        """By address, or network of IPv6; whoever has failed last comes last."""
+        self.refused = 0
+        """Connections that found no place."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def begin(self, host: str, now: float) -> Trial | None:
+        """A client connects: its trial, ``None`` if it needs none, or ``CrowdedOutError``."""
+        if not self._places:
+            return None
+        network = network_of(host)
+        free = self._free(network, now)
+        if free is None:
+            return None
+        if free < 1:
+            self.refused += 1
+            raise CrowdedOutError
+        self._places[network] = _Places(free - 1, now)
+        return Trial(self, network)
+
+    def failed(self, host: str, now: float) -> None:
+        """A client without a trial has failed to log in. Those with one have paid for it."""
+        if not self._per_second:
+            return
+        network = network_of(host)
+        free = self._free(network, now)
+        self._places.pop(network, None)
+        if len(self._places) >= TRIALS_MAX:
+            del self._places[next(iter(self._places))]
+        self._places[network] = _Places(max(0.0, (self._most if free is None else free) - 1), now)
+
+    def give_back(self, network: str, now: float) -> None:
+        """A client has logged in that had a place."""
+        free = self._free(network, now)
+        if free is not None:
+            self._places[network] = _Places(min(self._most, free + 1), now)
+
+    def _free(self, network: str, now: float) -> float | None:
+        """How many places an address has; ``None`` once it is not on trial any more."""
+        places = self._places.get(network)
+        if places is None:
+            return None
+        free = places.free + max(0.0, now - places.at) * self._per_second
+        if free >= self._most:
+            del self._places[network]
+            return None
+        return free
