@@ -100,7 +100,15 @@ class CorruptMetadataError(MetadataError):
     """A document of the metadata store is damaged, or none that this release can read."""
 
 
-class BadVersionError(MetadataError):
+class MetadataRefusedError(MetadataError):
+    """The metadata store has done nothing of what it was asked, and will not."""
+
+
+class OutcomeUnknownError(MetadataError):
+    """A write of metadata was made, or not, or comes a little later: the stored value tells."""
+
+
+class BadVersionError(MetadataRefusedError):
     """A compare-and-set lost: the value at ``path`` is not at the expected version."""
 
     def __init__(self, path: str, problem: str) -> None:

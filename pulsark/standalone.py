@@ -86,7 +86,10 @@ class Standalone:
         if not self._adopt:
             check_store_is_there(data_dir.metadata_path, data_dir.homes, runtime.disk)
         metadata = await SqliteMetadataStore.open(
-            data_dir.metadata_path, runtime, accept_loss=self._adopt
+            data_dir.metadata_path,
+            runtime,
+            accept_loss=self._adopt,
+            timeout_seconds=settings.metadataStoreOperationTimeoutSeconds,
         )
         self._cleanup.push_async_callback(metadata.close)
         bookies = await open_fleet(

@@ -296,7 +296,6 @@ metadataStoreBatchingMaxOperations=1000
 metadataStoreBatchingMaxSizeKb=128
 metadataStoreCacheExpirySeconds=300
 metadataStoreConfigPath
-metadataStoreOperationTimeoutSeconds=30
 metadataStoreSessionTimeoutMillis=30000
 metadataStoreUrl
 metadataSyncEventTopic

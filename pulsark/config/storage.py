@@ -36,6 +36,9 @@ class StorageSettings(QuotaSettings):
     managedLedgerCacheSizeMB: int = setting(
         256, "MB", "Memory for the newest entries of all topics", ge=1, le=1_048_576
     )
+    metadataStoreOperationTimeoutSeconds: int = setting(
+        30, "s", "A write of the metadata store that takes longer fails", ge=1, le=3600
+    )
     journalMaxSizeMB: int = setting(
         2048, "MB", "A journal file ends at this size, or at a tenth of its disk", ge=1
     )

@@ -2,7 +2,7 @@
 
 Read ``store`` first: the contract, which every implementation passes (``tests/contracts``).
 ``changes`` are what one commit consists of: it makes all of them, or none. ``pages`` goes through
-the children of a path however many there are.
+the children of a path however many there are. ``settled`` repeats a write of unknown outcome.
 ``sqlite`` is the store of a standalone; ``sqlite_writes`` has what a transaction does to its file,
 and ``sqlite_file`` and ``wal`` check the file when it opens.
 ``memory`` is the store of simulations. ``resources`` has the typed documents: clusters and tenants,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from pulsark.errors import MetadataError
+from pulsark.errors import MetadataRefusedError
 from pulsark.limits import METADATA_COMMIT_BYTES_MAX, METADATA_COMMIT_CHANGES_MAX
 from pulsark.metadata.store import ANY_VERSION, check_value, split_path
 
@@ -43,13 +43,13 @@ Change: TypeAlias = Put | Delete | Check
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """Raise ``MetadataError`` unless every store can make these changes at once.
+    """Raise ``MetadataRefusedError`` unless every store can make these changes at once.
 
     No path is named twice: some stores compare with the state before a commit, others with what
     its earlier changes left.
     """
     if not 0 < len(changes) <= METADATA_COMMIT_CHANGES_MAX:
-        raise MetadataError(
+        raise MetadataRefusedError(
             f"a commit has 1 to {METADATA_COMMIT_CHANGES_MAX} changes, not {len(changes)}"
         )
     size = 0
@@ -59,9 +59,9 @@ def check_changes(changes: Sequence[Change]) -> None:
             check_value(change.path, change.value)
             size += len(change.value)
     if size > METADATA_COMMIT_BYTES_MAX:
-        raise MetadataError(
+        raise MetadataRefusedError(
             f"the values of a commit have {size} bytes; "
             f"at most {METADATA_COMMIT_BYTES_MAX} are allowed"
         )
     if len(changes) > 1 and len({change.path for change in changes}) < len(changes):
-        raise MetadataError("a commit names a path twice")
+        raise MetadataRefusedError("a commit names a path twice")

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pulsark.errors import BadVersionError, MetadataError
+from pulsark.errors import BadVersionError, MetadataRefusedError
 from pulsark.limits import METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS, History
@@ -20,6 +20,7 @@ from pulsark.metadata.store import (
     check_parent,
     check_version,
     split_path,
+    wrong_kind,
 )
 from pulsark.metadata.watches import Watches
 
@@ -88,7 +89,7 @@ class MemoryTree:
         elif isinstance(change, Put) and node.session is not (
             session if change.ephemeral else None
         ):
-            raise MetadataError(f"{path} is {'ephemeral' if node.session else 'not ephemeral'}")
+            raise wrong_kind(path, ephemeral=node.session is not None)
 
     def _make(self, change: Change, session: MemoryMetadataStore | None) -> int:
         path, node = change.path, self._nodes.get(change.path)
@@ -250,4 +251,4 @@ class MemoryMetadataStore:
 
     def _check_session(self) -> None:
         if self._ended:
-            raise MetadataError("the session of the metadata store has ended")
+            raise MetadataRefusedError("the session of the metadata store has ended")

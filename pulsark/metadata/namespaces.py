@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pulsark.errors import BadVersionError
 from pulsark.limits import NAMESPACE_BUNDLES_MAX
 from pulsark.metadata import records
+from pulsark.metadata.changes import Put
 from pulsark.metadata.paths import policies_path
 from pulsark.metadata.records import (
     AlreadyExistsError,
@@ -129,22 +130,26 @@ class Namespaces:
             await self._create(tenant, name, record)
 
     async def _create(self, tenant: str, name: str, record: Json) -> None:
-        await self._require_tenant(tenant)
-        path = policies_path(name)
-        found = await self._store.get(path)
-        if found is not None and not records.decode(found).get("deleted"):
-            raise AlreadyExistsError(f"Namespace {name} already exists")
-        try:
-            version = await self._store.put(
-                path, records.encode(record), ABSENT if found is None else found.version
-            )
-        except BadVersionError as error:
-            raise AlreadyExistsError(f"Namespace {name} already exists") from error
-        try:
-            await self._require_tenant(tenant)  # it may have been deleted at the same time
-        except DoesNotExistError:
-            await self._store.delete(path, version)
-            raise
+        path, above = policies_path(name), policies_path(tenant)
+        while True:
+            found = await self._store.get(path)
+            if found is not None and not records.decode(found).get("deleted"):
+                raise AlreadyExistsError(f"Namespace {name} already exists")
+            parent = await self._store.get(above)
+            if parent is None:
+                raise DoesNotExistError(f"Tenant {tenant} does not exist")
+            version = ABSENT if found is None else found.version
+            try:
+                # The tenant is written, too: who just found it empty cannot delete it any more.
+                await self._store.commit(
+                    (
+                        Put(path, records.encode(record), version),
+                        Put(above, parent.value, parent.version),
+                    )
+                )
+            except BadVersionError:
+                continue  # another writer was first: it may have made the namespace
+            return
 
     async def update(self, name: str, change: Callable[[Namespace], Namespace]) -> None:
         """Apply ``change``, again if another writer was first. ``DoesNotExistError``."""
@@ -176,10 +181,6 @@ class Namespaces:
             lambda old: {**old, "deleted": deleted},
             f"Namespace {name}",
         )
-
-    async def _require_tenant(self, tenant: str) -> None:
-        if await self._store.get(policies_path(tenant)) is None:
-            raise DoesNotExistError(f"Tenant {tenant} does not exist")
 
 
 def _namespace(name: str, record: Json) -> Namespace:

@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataError
+from pulsark.metadata.settled import put_settled
 from pulsark.metadata.store import ABSENT, MetadataStore, Versioned
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def read(store: MetadataStore, path: str) -> Json | None:
 async def create(store: MetadataStore, path: str, record: Json, what: str) -> None:
     """Add a record; ``what`` it is, for ``AlreadyExistsError``."""
     try:
-        await store.put(path, encode(record), ABSENT)
+        await put_settled(store, path, encode(record), ABSENT)
     except BadVersionError as error:
         raise AlreadyExistsError(f"{what} already exists") from error
 

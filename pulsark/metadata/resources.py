@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pulsark.errors import BadVersionError
 from pulsark.metadata import records
 from pulsark.metadata.namespaces import DEFAULT_BUNDLES, Namespaces, even_boundaries
 from pulsark.metadata.paths import CLUSTERS, POLICIES, cluster_path, policies_path
@@ -153,7 +154,10 @@ class Tenants:
             raise DoesNotExistError(f"Tenant {name} does not exist")
         if await self._store.children(path):
             raise InUseError(f"Tenant {name} still has namespaces")
-        await self._store.delete(path, found.version)
+        try:
+            await self._store.delete(path, found.version)
+        except BadVersionError as error:
+            raise InUseError(f"Tenant {name} was changed at the same time; try again") from error
         return _tenant(records.decode(found))
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pulsark.errors import MetadataError
+from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownError
 from pulsark.limits import METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS
@@ -52,11 +52,19 @@ from pulsark.runtime import Runtime, Worker, run_in_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+DEFAULT_TIMEOUT_SECONDS = 30.0
+
 _CHILDREN_AT_ONCE = 4000
 """So many names are read in a row: some milliseconds of the event loop."""
 _CHILDREN = "SELECT name FROM node WHERE parent = ? AND name > ? ORDER BY name LIMIT ?"
 
-_Request = tuple[Operation, "asyncio.Future[Any]"]
+
+@dataclass(slots=True)
+class _Request:
+    operation: Operation
+    future: asyncio.Future[Any]
+    since: float
+    """Time of the event loop."""
 
 
 class SqliteMetadataStore:
@@ -68,6 +76,7 @@ class SqliteMetadataStore:
         writer: sqlite3.Connection,
         worker: Worker,
         runtime: Runtime,
+        timeout_seconds: float,
     ):
         self._reader = reader
         self._writer = writer
@@ -78,16 +87,25 @@ class SqliteMetadataStore:
         self._listeners: list[Callable[[int], None]] = []
         self._waiting: list[_Request] = []
         self._writing: list[_Request] = []
+        self._look: asyncio.TimerHandle | None = None
+        """When the time of the writes that are under way is looked at."""
+        self._timeout_seconds = timeout_seconds
         self._closed = False
 
     @classmethod
     async def open(
-        cls, path: str, runtime: Runtime, *, accept_loss: bool = False
+        cls,
+        path: str,
+        runtime: Runtime,
+        *,
+        accept_loss: bool = False,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> SqliteMetadataStore:
         """Open or create the file, and end what is left of the session before.
 
         Raises ``MetadataError`` if it is not such a file, one of a newer release, or a damaged
-        one. With ``accept_loss`` a write-ahead log that breaks off early is no error.
+        one. With ``accept_loss`` a write-ahead log that breaks off early is no error. A write has
+        an outcome within about ``timeout_seconds``.
         """
         worker = runtime.new_worker("metadata")
         identity = f"{runtime.rng.getrandbits(128):032x}"
@@ -113,7 +131,7 @@ class SqliteMetadataStore:
                 raise MetadataError(f"cannot open the metadata store {path}: {e}") from e
             raise
         try:
-            return cls(connect(path), writer, worker, runtime)
+            return cls(connect(path), writer, worker, runtime, timeout_seconds)
         except BaseException:
             await run_in_worker(worker, writer.close)
             worker.close()
@@ -195,13 +213,15 @@ class SqliteMetadataStore:
         try:
             await closing
         finally:
+            if self._look is not None:
+                self._look.cancel()
             self._reader.close()
             await run_in_worker(self._worker, lambda: _close(self._writer))
             self._worker.close()
 
     def _read(self, statement: str, parameters: tuple[str | int, ...]) -> sqlite3.Cursor:
         if self._closed:
-            raise MetadataError("the metadata store is closed")
+            raise MetadataRefusedError("the metadata store is closed")
         try:
             return self._reader.execute(statement, parameters)
         except sqlite3.Error as e:
@@ -209,9 +229,10 @@ class SqliteMetadataStore:
 
     def _write(self, operation: Operation) -> asyncio.Future[Any]:
         if self._closed:
-            raise MetadataError("the metadata store is closed")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((operation, future))
+            raise MetadataRefusedError("the metadata store is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append(_Request(operation, future, loop.time()))
         self._start_writing()
         return future
 
@@ -219,19 +240,40 @@ class SqliteMetadataStore:
         if self._writing or not self._waiting:
             return
         self._writing, self._waiting = self._waiting, []
-        operations = [operation for operation, _ in self._writing]
+        operations = [request.operation for request in self._writing]
         commit = self._history.last_commit + 1
         self._worker.submit(lambda: transaction(self._writer, operations, commit), self._written)
+        if self._look is None:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(self._timeout_seconds / 4, self._look_at_times)
+
+    def _look_at_times(self) -> None:
+        """Nobody waits for ever for a disk that does not answer."""
+        self._look = None
+        if not self._writing:
+            return
+        loop = asyncio.get_running_loop()
+        late = loop.time() - self._timeout_seconds
+        trouble = f"the metadata store has not answered in {self._timeout_seconds:g} s"
+        for request in self._writing:
+            if request.since <= late and not request.future.done():
+                request.future.set_exception(OutcomeUnknownError(trouble))
+        for request in self._waiting:
+            if request.since <= late and not request.future.done():
+                request.future.set_exception(MetadataRefusedError(f"{trouble}, nor begun to write"))
+        self._waiting = [request for request in self._waiting if request.since > late]
+        self._look = loop.call_later(self._timeout_seconds / 4, self._look_at_times)
 
     def _written(self, results: list[Any] | None, error: BaseException | None) -> None:
         requests, self._writing = self._writing, []
         if results is not None:
             self._committed()
-        for index, (_, future) in enumerate(requests):
-            if future.cancelled():
+        for index, request in enumerate(requests):
+            future = request.future
+            if future.done():  # cancelled, or told that it took too long
                 continue
             if results is None:
-                future.set_exception(_as_metadata_error(error))
+                future.set_exception(error or OutcomeUnknownError("the metadata store failed"))
             elif isinstance(results[index], MetadataError):
                 future.set_exception(results[index])
             else:
@@ -244,14 +286,6 @@ class SqliteMetadataStore:
         self._history = replace(history, last_commit=history.last_commit + 1)
         for listener in self._listeners:
             listener(self._history.mark)
-
-
-def _as_metadata_error(error: BaseException | None) -> BaseException:
-    if isinstance(error, sqlite3.Error):
-        failure = MetadataError(f"the metadata store failed: {error}")
-        failure.__cause__ = error
-        return failure
-    return error if error is not None else MetadataError("the metadata store failed")
 
 
 def _close(writer: sqlite3.Connection) -> None:

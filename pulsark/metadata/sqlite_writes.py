@@ -6,10 +6,16 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataError
+from pulsark.errors import (
+    BadVersionError,
+    CorruptMetadataError,
+    MetadataError,
+    MetadataRefusedError,
+    OutcomeUnknownError,
+)
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.sqlite_file import WHAT_TO_DO, checksum, is_as_written
-from pulsark.metadata.store import ABSENT, check_version, split_path
+from pulsark.metadata.store import ABSENT, check_version, split_path, wrong_kind
 
 GET = (
     "SELECT value, version, ephemeral, crc FROM node"
@@ -34,22 +40,29 @@ def transaction(
 ) -> list[Any]:
     """Run all in one transaction of this number. An operation's ``MetadataError`` is its result.
 
-    Operations check before they change anything, so one that fails leaves no trace.
+    Operations check before they change anything, so one that fails leaves no trace. An error that
+    is raised concerns them all.
     """
     results: list[Any] = []
-    connection.execute("BEGIN IMMEDIATE")
+    committing = False
     try:
+        connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE store SET last_commit = ?", (commit,))
         for operation in operations:
             try:
                 results.append(operation(connection))
             except MetadataError as e:
                 results.append(e)
+        committing = True
         connection.execute("COMMIT")
-    except BaseException:
+    except BaseException as e:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        raise
+        if not isinstance(e, sqlite3.Error):
+            raise
+        if committing:  # what was written may come to light when the file is opened again
+            raise OutcomeUnknownError(f"the metadata store failed: {e}") from e
+        raise MetadataRefusedError(f"the metadata store failed, and wrote nothing: {e}") from e
     return results
 
 
@@ -131,7 +144,7 @@ def _current(connection: sqlite3.Connection, change: Change) -> tuple[int, int] 
     if row is None and isinstance(change, Delete):
         raise BadVersionError(path, "does not exist")
     if row is not None and isinstance(change, Put) and bool(row[1]) != change.ephemeral:
-        raise MetadataError(f"{path} is {'ephemeral' if row[1] else 'not ephemeral'}")
+        raise wrong_kind(path, ephemeral=bool(row[1]))
     return row
 
 

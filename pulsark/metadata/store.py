@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.errors import BadVersionError, MetadataError
+from pulsark.errors import BadVersionError, MetadataRefusedError
 from pulsark.limits import METADATA_PAGE_MAX
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ MAX_VALUE_BYTES = 1 << 20
 class Versioned:
     """A value and its version.
 
-    Versions of a path rise with each write and never repeat, not even after a deletion: who knows a
-    version knows the value. In a store in which nothing was ever deleted they start at 0.
+    Versions of a path rise by one with each write and never repeat, not even after a deletion: who
+    knows a version knows the value. In a store in which nothing was ever deleted they start at 0.
     """
 
     value: bytes
@@ -77,10 +77,12 @@ class MetadataStore(Protocol):
     ) -> int:
         """Store a value durably and return its new version.
 
-        Raises ``BadVersionError`` when the path is not at ``expected_version`` (``ABSENT``:
-        must not exist). That alone is a refusal: after any other error, and for a caller that was
-        cancelled, the value may be stored or not. So what it names is undone only after a
-        refusal; else the stored value says what holds.
+        A write has one of three outcomes, within a bounded time. It returned: it is done.
+        ``MetadataRefusedError``: nothing was changed, and will not be; so ``BadVersionError`` when
+        the path is not at ``expected_version`` (``ABSENT``: must not exist).
+        ``OutcomeUnknownError``: nobody knows, and it may still be done a little later. So it is,
+        too, for a caller that was cancelled. What a write names is undone only after a refusal;
+        else the stored value says what holds (``settled.put_settled``).
 
         An ephemeral value goes away with the session that created it; that it is one is decided
         at its creation, so a put of the other kind over an existing value is a
@@ -135,14 +137,14 @@ def split_path(path: str) -> tuple[str, str]:
     """
     parts = path.split("/")
     if len(parts) < 2 or parts[0] or "\0" in path:
-        raise MetadataError(f"not a path: {path!r}")
+        raise MetadataRefusedError(f"not a path: {path!r}")
     for part in parts[1:]:
         if part in ("", ".", ".."):
-            raise MetadataError(f"not a path: {path!r}")
+            raise MetadataRefusedError(f"not a path: {path!r}")
     try:
         path.encode()
     except UnicodeEncodeError as e:
-        raise MetadataError(f"not a path: {path!r}") from e
+        raise MetadataRefusedError(f"not a path: {path!r}") from e
     name = parts[-1]
     return path[: -len(name) - 1] or "/", name
 
@@ -157,7 +159,7 @@ def check_page(path: str, limit: int) -> None:
     """Raise ``MetadataError`` for a page that no store gives."""
     check_parent(path)
     if not 0 < limit <= METADATA_PAGE_MAX:
-        raise MetadataError(f"a page has 1 to {METADATA_PAGE_MAX} names, not {limit}")
+        raise MetadataRefusedError(f"a page has 1 to {METADATA_PAGE_MAX} names, not {limit}")
 
 
 def check_version(path: str, version: int, expected: int) -> None:
@@ -166,9 +168,14 @@ def check_version(path: str, version: int, expected: int) -> None:
         raise BadVersionError(path, f"is at version {version}, not {expected}")
 
 
+def wrong_kind(path: str, *, ephemeral: bool) -> MetadataRefusedError:
+    """The error for a put of the other kind over an existing value."""
+    return MetadataRefusedError(f"{path} is {'ephemeral' if ephemeral else 'not ephemeral'}")
+
+
 def check_value(path: str, value: bytes) -> None:
     """Raise ``MetadataError`` for a value that is too long."""
     if len(value) > MAX_VALUE_BYTES:
-        raise MetadataError(
+        raise MetadataRefusedError(
             f"the value of {path} has {len(value)} bytes; at most {MAX_VALUE_BYTES} are allowed"
         )

@@ -23,6 +23,7 @@ from pulsark.metadata.pages import names_below
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.metadata.store import ABSENT, MAX_VALUE_BYTES, MetadataStore, Versioned
 from pulsark.runtime import Runtime
+from tests.support.faulty_metadata import FaultyStore
 
 
 class Backend(Protocol):
@@ -48,6 +49,13 @@ class MemoryBackend:
         store.expire()
 
 
+class FaultyBackend(MemoryBackend):
+    """Without a fault it is a store as any other; ``test_metadata_outcomes`` has the faults."""
+
+    async def open(self) -> MetadataStore:
+        return FaultyStore(self._tree)
+
+
 class SqliteBackend:
     shares = False
 
@@ -63,7 +71,11 @@ class SqliteBackend:
         self._dead.append(store)
 
 
-BACKENDS: dict[str, Callable[[Path], Backend]] = {"memory": MemoryBackend, "sqlite": SqliteBackend}
+BACKENDS: dict[str, Callable[[Path], Backend]] = {
+    "memory": MemoryBackend,
+    "faulty": FaultyBackend,
+    "sqlite": SqliteBackend,
+}
 Scenario = Callable[[Backend], Awaitable[None]]
 Run = Callable[[Scenario], None]
 

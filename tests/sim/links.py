@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pulsark.errors import MetadataError, StorageError
+from pulsark.errors import OutcomeUnknownError, StorageError
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Done
@@ -179,7 +179,7 @@ class LinkedStore(MemoryMetadataStore):
         await asyncio.sleep(self._weather.delay())
         unknown = self._weather.rng.random() < self._weather.unknown
         if unknown and self._weather.rng.random() < 0.5:
-            raise MetadataError(f"{path}: no answer")
+            raise OutcomeUnknownError(f"{path}: no answer")
         versions = await super().commit(changes)
         await self._answer(path, unknown)
         return versions
@@ -189,7 +189,7 @@ class LinkedStore(MemoryMetadataStore):
         if self.dead:
             await _never(self._unheard)
         if unknown:
-            raise MetadataError(f"{path}: no answer")
+            raise OutcomeUnknownError(f"{path}: no answer")
 
 
 async def _never(kept: list[object]) -> None:

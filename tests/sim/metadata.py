@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from pulsark.errors import MetadataError
+from pulsark.errors import MetadataError, OutcomeUnknownError
 from pulsark.metadata.changes import Change, Check
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import Versioned
@@ -105,7 +105,7 @@ class UnsureStore(MemoryMetadataStore):
             task = asyncio.ensure_future(self._do_late(write))
             self._late.add(task)
             task.add_done_callback(self._late.discard)
-        raise MetadataError("the store did not answer")
+        raise OutcomeUnknownError("the store did not answer")
 
     async def _do_late(self, write: Callable[[], Awaitable[object]]) -> None:
         for _ in range(self._rng.randint(1, 30)):
@@ -159,4 +159,4 @@ class AwayStore(MemoryMetadataStore):
 
     def _check_there(self) -> None:
         if asyncio.get_running_loop().time() < self._back_at:
-            raise MetadataError("the store does not answer")
+            raise OutcomeUnknownError("the store does not answer")

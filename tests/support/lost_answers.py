@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pulsark.errors import MetadataError
+from pulsark.errors import MetadataError, OutcomeUnknownError
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import Versioned
@@ -29,7 +29,7 @@ class ForgetfulStore(MemoryMetadataStore):
             return await super().commit(changes)
         if self.done:
             await super().commit(changes)
-        raise MetadataError("the store did not answer")
+        raise OutcomeUnknownError("the store did not answer")
 
 
 class MortalStore(MemoryMetadataStore):

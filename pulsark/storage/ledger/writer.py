@@ -25,6 +25,7 @@ from pulsark.errors import (
     StorageError,
 )
 from pulsark.metadata.paths import ledger_path
+from pulsark.metadata.settled import put_settled
 from pulsark.storage.bookie.bookie import Bookie, EntryRun
 from pulsark.storage.ledger.metadata import Ensemble, LedgerMetadata
 
@@ -359,7 +360,7 @@ class LedgerWriter:
             return
         path = ledger_path(self.ledger_id)
         try:
-            self._version = await self._store.put(path, metadata.encode(), self._version)
+            self._version = await put_settled(self._store, path, metadata.encode(), self._version)
         except BadVersionError as e:
             raise LedgerFencedError(f"ledger {self.ledger_id} has another owner") from e
         self.metadata = metadata

@@ -15,9 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import BadVersionError, MetadataError, StorageError
+from pulsark.metadata.changes import Check, Delete
 from pulsark.metadata.documents import check_version
+from pulsark.metadata.pages import names_below
 from pulsark.metadata.paths import DOOMED_TABLES, doomed_table_path, table_path
-from pulsark.metadata.store import ANY_VERSION, MetadataStore
 from pulsark.runtime import Disk, Worker, run_in_worker
 from pulsark.storage.table.files.record import TableRecord
 from pulsark.storage.table.files.root_files import remove_tree
@@ -26,6 +27,7 @@ from pulsark.wire.topic_name import TopicName
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pulsark.metadata.store import MetadataStore
     from pulsark.storage.table.roots import TableRoots
 
 log = logging.getLogger(__name__)
@@ -130,13 +132,17 @@ class TablesToDelete:
         found = await self._metadata.get(path)
         if found is None or TableRecord.decode(path, found.value).table_id != table.table_id:
             return
-        for child in await self._metadata.children(path):
-            await self._forget(f"{path}/{child}")
-        await self._forget(path, found.version)
-
-    async def _forget(self, path: str, version: int = ANY_VERSION) -> None:
+        # With the record as it is: a new table of that name keeps what it has.
+        record = Check(path, found.version)
         with contextlib.suppress(BadVersionError):  # gone already
-            await self._metadata.delete(path, version)
+            async for child in names_below(self._metadata, path):
+                with contextlib.suppress(BadVersionError):
+                    await self._metadata.commit((record, Delete(f"{path}/{child}")))
+            await self._metadata.delete(path, found.version)
+
+    async def _forget(self, path: str) -> None:
+        with contextlib.suppress(BadVersionError):  # gone already
+            await self._metadata.delete(path)
 
     def _remove(self, directory: str) -> None:
         where = self._roots.where(directory)

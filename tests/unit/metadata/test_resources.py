@@ -154,23 +154,40 @@ def test_a_namespace_that_is_being_deleted_is_not_there() -> None:
     on_store(check)
 
 
-def test_a_namespace_is_not_left_in_a_tenant_that_went_away_meanwhile() -> None:
+def test_a_namespace_is_never_without_its_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one is created while the other is deleted, in all orders of their steps."""
+
     async def check(resources: Resources, store: MemoryMetadataStore) -> None:
-        await resources.tenants.create("t", Tenant((), ("standalone",)))
-        put = store.put
+        for pause in range(12):
+            await resources.tenants.create(f"t{pause}", Tenant((), ("standalone",)))
 
-        async def put_and_lose_the_tenant(path: str, *args: Any, **kwargs: Any) -> int:
-            version = await put(path, *args, **kwargs)
-            if path == "/admin/policies/t/n":
-                await store.delete("/admin/policies/t")
-            return version
+            async def delete(tenant: str, turns: int) -> None:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await resources.tenants.delete(tenant)
 
-        store.put = put_and_lose_the_tenant  # type: ignore[method-assign]
-        with pytest.raises(DoesNotExistError):
-            await resources.namespaces.create("t/n")
-        assert await store.get("/admin/policies/t/n") is None
+            created, deleted = await asyncio.gather(
+                resources.namespaces.create(f"t{pause}/n"),
+                delete(f"t{pause}", pause),
+                return_exceptions=True,
+            )
+            assert isinstance(created, DoesNotExistError) or isinstance(deleted, InUseError)
+            there = await resources.tenants.get(f"t{pause}") is not None
+            assert there is (deleted is not None)
+            assert (await store.get(f"/admin/policies/t{pause}/n") is not None) is there
 
-    on_store(check)
+    for waits in range(
+        4
+    ):  # before the deletion's write, which comes after its look at the children
+
+        async def slow(store: MemoryMetadataStore, path: str, waits: int = waits) -> list[str]:
+            found = store.tree.children(path)
+            for _ in range(waits):
+                await asyncio.sleep(0)
+            return found
+
+        monkeypatch.setattr(MemoryMetadataStore, "children", slow)
+        on_store(check)
 
 
 def test_changes_of_two_writers_both_count() -> None:

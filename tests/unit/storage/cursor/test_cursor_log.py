@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyroaring import BitMap
 
-from pulsark.errors import LedgerFencedError, MetadataError, StorageError
+from pulsark.errors import LedgerFencedError, OutcomeUnknownError, StorageError
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import ledger_path
@@ -56,11 +56,11 @@ class FlakyStore(MemoryMetadataStore):
             await self.before_record()
         if self.fail_before:
             self.fail_before -= 1
-            raise MetadataError("connection lost")
+            raise OutcomeUnknownError("connection lost")
         versions = await super().commit(changes)
         if self.fail_after:
             self.fail_after -= 1
-            raise MetadataError("connection lost")
+            raise OutcomeUnknownError("connection lost")
         return versions
 
 
