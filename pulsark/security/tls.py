@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
 from pulsark.security.keys import Stamp, is_open_to_all, stamp_of
+from pulsark.security.server_names import tell_nobody_of_wrong_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -117,6 +118,7 @@ class ServerTls:
                 self.look_again()
             connection.context = self._newest[alpn]
 
+        tell_nobody_of_wrong_names()
         listening.sni_callback = hand_over
         return listening
 
