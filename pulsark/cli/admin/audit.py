@@ -147,9 +147,11 @@ def seconds_of(text: str) -> float | None:
 
 
 def _reader(pulsar: Any, client: Any, seconds: float | None) -> Any:
-    reader = client.create_reader(AUDIT_TOPIC, pulsar.MessageId.earliest)
-    if seconds is not None:
-        reader.seek(max(SystemClock().now_ms() - int(seconds * 1000), 1))
+    if seconds is None:
+        return client.create_reader(AUDIT_TOPIC, pulsar.MessageId.earliest)
+    # From the end, so that nothing is read before the broker has found the time.
+    reader = client.create_reader(AUDIT_TOPIC, pulsar.MessageId.latest)
+    reader.seek(max(SystemClock().now_ms() - int(seconds * 1000), 1))
     return reader
 
 

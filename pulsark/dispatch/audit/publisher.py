@@ -19,7 +19,7 @@ from pulsark.security.audit.chain import NOTHING, Head, head_of, is_record
 from pulsark.security.audit.definition import POLICIES, SCHEMA, TOPIC
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import read_messages
-from pulsark.wire.entry import build_entry
+from pulsark.wire.entry import build_entry, parse_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pulsark.metadata.resources import Resources
     from pulsark.runtime import Clock
     from pulsark.security.audit.chain import Record
+    from pulsark.wire.position import Position
 
 
 class AuditPublisher:
@@ -64,6 +65,9 @@ class AuditPublisher:
         self._schemas = schemas
         self._broker = broker
         self._producer: Producer | None = None
+        self._published_ms = 0
+        """The newest publish time in the topic: it never goes back, even if the clock does. So what
+        happened since a time is found by a search."""
         self._opened = 0
         self._unanswered = 0
         self._answer: asyncio.Future[None] | None = None
@@ -109,6 +113,7 @@ class AuditPublisher:
     async def _last(self, topic: Topic) -> Head:
         """The last record of this broker. What clients may have put there before is none."""
         position = topic.ledger.last_confirmed
+        self._published_ms = await _published_ms(topic, position)
         for _ in range(AUDIT_HEAD_SEARCH_MAX):
             entries = await topic.entries.read(position, 1, 1) if position.entry_id >= 0 else []
             if not entries or entries[0].position != position:
@@ -135,10 +140,11 @@ class AuditPublisher:
             self._answer = None
 
     def _entry(self, producer: Producer, record: Record, time_ms: int) -> Entry:
+        self._published_ms = max(self._published_ms, self._clock.now_ms())
         head = pb.MessageMetadata(
             producer_name=producer.name,
             sequence_id=record.head.seq,
-            publish_time=self._clock.now_ms(),
+            publish_time=self._published_ms,
             event_time=time_ms,
             schema_version=producer.schema_version,
         )
@@ -210,6 +216,14 @@ class AuditPublisher:
 
     def close_consumer(self, consumer: Consumer) -> None:
         """Has no consumer."""
+
+
+async def _published_ms(topic: Topic, position: Position) -> int:
+    """When an entry was published; 0 if it is not there, or is no message."""
+    entries = await topic.entries.read(position, 1, 1) if position.entry_id >= 0 else []
+    with contextlib.suppress(ProtocolError):
+        return parse_entry(entries[0].data).publish_time if entries else 0
+    return 0
 
 
 def _record_in(entry: Entry) -> dict[str, Any] | None:
