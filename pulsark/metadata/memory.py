@@ -231,9 +231,11 @@ class MemoryMetadataStore:
         self.tree.put(path, b"%d" % (number + 1), ANY_VERSION, None)
         return number
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
+    def watch(
+        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
         check_parent(prefix)
-        end = self.tree.watches.add(prefix, changed)
+        end = self.tree.watches.add(prefix, changed, missed)
         self._watches.append(end)
         return end
 

@@ -201,9 +201,11 @@ class SqliteMetadataStore:
         number: int = await self._write(lambda connection: next_id(connection, path))
         return number
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
+    def watch(
+        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
         check_parent(prefix)
-        return self._watches.add(prefix, changed)
+        return self._watches.add(prefix, changed, missed)
 
     async def close(self) -> None:
         if self._closed:

@@ -119,10 +119,14 @@ class MetadataStore(Protocol):
         That holds over all sessions and restarts; numbers may be left out.
         """
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
+    def watch(
+        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
         """Call ``changed(path)`` on the event loop after a change at or below ``prefix``.
 
-        Returns the function that ends the watch. A change may be told more than once.
+        ``missed()`` is called instead where changes may not have been told: anything at or below
+        ``prefix`` may be another by now. Returns the function that ends the watch. A change may be
+        told late, and more than once.
         """
 
     async def close(self) -> None:

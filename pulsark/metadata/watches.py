@@ -6,49 +6,65 @@ import asyncio
 from collections.abc import Callable
 
 Changed = Callable[[str], None]
+Missed = Callable[[], None]
+
+
+class _Watch:
+    """The callbacks run in turns of their own of the loop that is running at its beginning."""
+
+    def __init__(self, changed: Changed, missed: Missed) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed = changed
+        self._missed = missed
+        self.active = True
+
+    def tell(self, path: str | None) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon(self._run, path)
+
+    def _run(self, path: str | None) -> None:
+        if not self.active:
+            return
+        if path is None:
+            self._missed()
+        else:
+            self._changed(path)
 
 
 class Watches:
     """Callbacks by path prefix. Telling of a change costs its path's depth, not their number."""
 
     def __init__(self) -> None:
-        self._by_prefix: dict[str, list[Changed]] = {}
+        self._by_prefix: dict[str, list[_Watch]] = {}
 
-    def add(self, prefix: str, changed: Changed) -> Callable[[], None]:
-        """Begin a watch of ``prefix`` and everything below; returns what ends it.
-
-        The callback runs in a turn of its own of the loop that is running now.
-        """
-        loop = asyncio.get_running_loop()
-        active = True
-
-        def run(path: str) -> None:
-            if active:
-                changed(path)
-
-        def call(path: str) -> None:
-            if not loop.is_closed():
-                loop.call_soon(run, path)
+    def add(self, prefix: str, changed: Changed, missed: Missed) -> Callable[[], None]:
+        """Begin a watch of ``prefix`` and everything below; returns what ends it."""
+        watch = _Watch(changed, missed)
 
         def end() -> None:
-            nonlocal active
-            if active:
-                active = False
-                self._by_prefix[prefix].remove(call)
+            if watch.active:
+                watch.active = False
+                self._by_prefix[prefix].remove(watch)
                 if not self._by_prefix[prefix]:
                     del self._by_prefix[prefix]
 
-        self._by_prefix.setdefault(prefix, []).append(call)
+        self._by_prefix.setdefault(prefix, []).append(watch)
         return end
 
     def tell(self, path: str) -> None:
-        """Schedule every callback whose prefix is ``path`` or above it."""
+        """Tell everybody whose prefix is ``path`` or above it."""
         if not self._by_prefix:
             return
         prefix = path
         while True:
-            for call in tuple(self._by_prefix.get(prefix, ())):
-                call(path)
+            for watch in tuple(self._by_prefix.get(prefix, ())):
+                watch.tell(path)
             if prefix == "/":
                 return
             prefix = prefix.rpartition("/")[0] or "/"
+
+    def tell_missed(self) -> None:
+        """Tell everybody that changes were not told."""
+        for watches in tuple(self._by_prefix.values()):
+            for watch in tuple(watches):
+                watch.tell(None)

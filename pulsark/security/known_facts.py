@@ -49,7 +49,7 @@ class KnownFacts:
 
     def start(self) -> None:
         """Notice changes; nothing is kept before."""
-        self._end_watch = self._metadata.watch(POLICIES, self._changed)
+        self._end_watch = self._metadata.watch(POLICIES, self._changed, self._missed)
 
     def close(self) -> None:
         """Notice nothing any more, and keep nothing."""
@@ -122,6 +122,11 @@ class KnownFacts:
         name = policies_at(path)
         self._reading.pop(name, None)
         self._drop(name)
+
+    def _missed(self) -> None:
+        for name in [*self._kept, *self._reading]:
+            self._reading.pop(name, None)
+            self._drop(name)
 
     def _drop(self, name: str) -> None:
         if name in self._kept:

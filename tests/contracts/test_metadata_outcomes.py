@@ -126,6 +126,31 @@ def test_a_write_that_stays_unheard_ends_as_unknown(monkeypatch: pytest.MonkeyPa
     asyncio.run(scenario())
 
 
+def test_who_missed_changes_is_told_so_and_hears_the_next_ones() -> None:
+    async def scenario() -> None:
+        store = FaultyStore(MemoryTree())
+        heard: list[str] = []
+        end = store.watch("/w", heard.append, lambda: heard.append("missed"))
+        await store.put("/w/1", b"")
+        await long_enough()
+        store.lose_watches()
+        await store.put("/w/2", b"")
+        await long_enough()
+        assert heard == ["/w/1"]
+        store.watch_again()
+        await long_enough()
+        assert heard == ["/w/1", "missed"]
+        await store.put("/w/3", b"")
+        await long_enough()
+        assert heard == ["/w/1", "missed", "/w/3"]
+        end()
+        store.watch_again()
+        await long_enough()
+        assert heard == ["/w/1", "missed", "/w/3"]
+
+    asyncio.run(scenario())
+
+
 class Gated:
     """A worker that does nothing while its gate is closed."""
 

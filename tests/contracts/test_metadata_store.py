@@ -94,6 +94,10 @@ async def _awaited(scenario: Awaitable[None]) -> None:
     await scenario
 
 
+def none_missed() -> None:
+    raise AssertionError("nothing was missed")
+
+
 async def turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
@@ -180,7 +184,7 @@ def test_a_commit_makes_all_changes_or_none(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         store = await backend.open()
         heard: list[str] = []
-        store.watch("/", heard.append)
+        store.watch("/", heard.append, none_missed)
         guard = await store.put("/guard", b"1")
         await store.put("/old", b"old")
         versions = await store.commit(
@@ -441,9 +445,9 @@ def test_a_watch_hears_changes_at_and_below_its_prefix_until_it_ends(run: Run) -
     async def scenario(backend: Backend) -> None:
         store = await backend.open()
         heard: list[str] = []
-        end = store.watch("/w", heard.append)
+        end = store.watch("/w", heard.append, none_missed)
         everything: list[str] = []
-        store.watch("/", everything.append)
+        store.watch("/", everything.append, none_missed)
         await store.put("/w/a/b", b"")
         await store.put("/w", b"")
         await store.put("/ww", b"")
@@ -474,8 +478,8 @@ def test_a_change_made_in_a_watch_is_heard_too(run: Run) -> None:
                 tasks.append(asyncio.ensure_future(store.put("/w/2", b"")))
 
         heard: list[str] = []
-        store.watch("/w", changed)
-        store.watch("/w", heard.append)
+        store.watch("/w", changed, none_missed)
+        store.watch("/w", heard.append, none_missed)
         await store.put("/w/1", b"")
         await turns()
         await asyncio.gather(*tasks)
@@ -658,7 +662,7 @@ def test_sessions_of_one_tree_see_and_watch_each_other() -> None:
         tree = MemoryTree()
         one, two = MemoryMetadataStore(tree), MemoryMetadataStore(tree)
         heard: list[str] = []
-        two.watch("/o", heard.append)
+        two.watch("/o", heard.append, none_missed)
         await one.put("/o/x", b"one", ABSENT, ephemeral=True)
         with pytest.raises(BadVersionError):
             await two.put("/o/x", b"two", ABSENT, ephemeral=True)

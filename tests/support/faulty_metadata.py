@@ -12,6 +12,7 @@ from typing import TypeVar
 from pulsark.errors import MetadataError, OutcomeUnknownError
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.watches import Watches
 
 T = TypeVar("T")
 
@@ -34,10 +35,31 @@ class FaultyStore(MemoryMetadataStore):
         super().__init__(tree)
         self.fates: deque[Fate] = deque()
         self._late: set[asyncio.Task[object]] = set()
+        self._own = Watches()
+        self._away = False
+        super().watch("/", self._heard, self._own.tell_missed)
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         commit = super().commit
         return await self._fated(lambda: commit(changes))
+
+    def watch(
+        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        return self._own.add(prefix, changed, missed)
+
+    def lose_watches(self) -> None:
+        """Nobody hears of changes from now on."""
+        self._away = True
+
+    def watch_again(self) -> None:
+        """From now on changes are told; what was changed before is not."""
+        self._away = False
+        self._own.tell_missed()
+
+    def _heard(self, path: str) -> None:
+        if not self._away:
+            self._own.tell(path)
 
     async def next_id(self, path: str) -> int:
         next_id = super().next_id

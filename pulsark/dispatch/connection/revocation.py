@@ -39,6 +39,10 @@ class _Held(NamedTuple):
     take: Callable[[], None]
 
 
+EVERYTHING = ""
+"""Among names of tenants and namespaces: all of them."""
+
+
 class Revocation:
     """Follows the metadata store, for the clients of one broker."""
 
@@ -54,7 +58,9 @@ class Revocation:
 
     def start(self) -> None:
         """Follow it, after the provider does: that decides by what is new."""
-        self._end_watch = self._broker.metadata.watch(POLICIES, self._on_change)
+        self._end_watch = self._broker.metadata.watch(
+            POLICIES, self._on_change, lambda: self._look_at(EVERYTHING)
+        )
 
     def close(self) -> None:
         """Follow it no longer."""
@@ -97,7 +103,9 @@ class Revocation:
         for connection in connections:
             for held in _held_by(connection):
                 namespace = held.target.namespace
-                is_meant = namespace in changed or held.target.tenant in changed
+                is_meant = (
+                    EVERYTHING in changed or namespace in changed or held.target.tenant in changed
+                )
                 yield connection, held if is_meant else None
 
     async def _ask(self, connection: Connection, held: _Held) -> None:

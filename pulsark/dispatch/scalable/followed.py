@@ -141,7 +141,9 @@ class FollowedTopics:
         topic = self._topics.get(str(name))
         if topic is None:
             if self._end_watch is None:
-                self._end_watch = self._metadata.watch(PARTITIONED_TOPICS, self._on_change)
+                self._end_watch = self._metadata.watch(
+                    PARTITIONED_TOPICS, self._on_change, self._on_missed
+                )
             topic = self._topics[str(name)] = FollowedTopic(name, self)
         topic.users[user] = None
         try:
@@ -177,4 +179,8 @@ class FollowedTopics:
         except ValueError:
             return
         if topic is not None:
+            topic.look_later()
+
+    def _on_missed(self) -> None:
+        for topic in self._topics.values():
             topic.look_later()

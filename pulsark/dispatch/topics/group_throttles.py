@@ -13,7 +13,7 @@ from pulsark.rates.publish_limit import NO_LIMIT, PublishRate
 from pulsark.rates.throttle import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from pulsark.metadata.resource_groups import ResourceGroups
     from pulsark.metadata.store import MetadataStore
@@ -42,7 +42,7 @@ class GroupThrottles:
 
     async def start(self) -> None:
         """Read all groups, and follow the metadata store."""
-        self._end_watch = self._metadata.watch(RESOURCE_GROUPS, self._changed)
+        self._end_watch = self._metadata.watch(RESOURCE_GROUPS, self._changed, self._missed)
         for name in await self._groups.list():
             await self.refresh(name)
 
@@ -76,9 +76,25 @@ class GroupThrottles:
 
     def _changed(self, path: str) -> None:
         self._changes += 1
-        task = asyncio.create_task(self._refresh_logged(resource_group_at(path)))
+        self._spawn(self._refresh_logged(resource_group_at(path)))
+
+    def _missed(self) -> None:
+        self._changes += 1
+        self._spawn(self._refresh_all())
+
+    def _spawn(self, refresh: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(refresh)
         self._refreshing.add(task)
         task.add_done_callback(self._refreshing.discard)
+
+    async def _refresh_all(self) -> None:
+        try:
+            names = {*self._throttles, *await self._groups.list()}
+        except PulsarkError as error:
+            log.warning("resource groups cannot be listed, and stay as they were: %s", error)
+            return
+        for name in sorted(names):
+            await self._refresh_logged(name)
 
     async def _refresh_logged(self, name: str) -> None:
         try:

@@ -50,7 +50,9 @@ class PolicySource:
     def start(self) -> None:
         """Notice changes from now on."""
         paths = POLICIES, TOPIC_POLICIES
-        self._end_watches = [self._metadata.watch(path, self._changed) for path in paths]
+        self._end_watches = [
+            self._metadata.watch(path, self._changed, self._missed) for path in paths
+        ]
 
     def close(self) -> None:
         """Notice nothing any more."""
@@ -58,6 +60,9 @@ class PolicySource:
             end()
 
     def _changed(self, path: str) -> None:
+        self.changes += 1
+
+    def _missed(self) -> None:
         self.changes += 1
 
     async def current(self, name: TopicName) -> TopicPolicies:

@@ -51,8 +51,8 @@ class PolicyUpdates:
         """Follow the metadata store."""
         watch = self._metadata.watch
         self._end_watches = [
-            watch(POLICIES, self._namespace_changed),
-            watch(TOPIC_POLICIES, self._topic_changed),
+            watch(POLICIES, self._namespace_changed, self._missed),
+            watch(TOPIC_POLICIES, self._topic_changed, lambda: None),
         ]
 
     def close(self) -> None:
@@ -98,6 +98,15 @@ class PolicyUpdates:
     def _topic_changed(self, path: str) -> None:
         base = TopicName.parse(topic_at(TOPIC_POLICIES, path))
         self._spawn(partial(self.refresh_topic, base))
+
+    def _missed(self) -> None:
+        """Of namespaces or of topics: both are watched by one store, which tells both."""
+        self._spawn(self._refresh_all)
+
+    async def _refresh_all(self) -> None:
+        names = {topic.name.namespace_name for topic in self._topics.served()}
+        for name in sorted(names):
+            await self.refresh_namespace(name)
 
     def _spawn(self, refresh: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(self._logged(refresh))

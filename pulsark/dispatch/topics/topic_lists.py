@@ -206,13 +206,17 @@ class TopicFeed:
         self._ledgers = topics_path(MANAGED_LEDGERS, namespace)
         self._partitioned = topics_path(PARTITIONED_TOPICS, namespace)
         self._changed: dict[str, set[str]] = {self._ledgers: set(), self._partitioned: set()}
+        self._unheard = False
+        """Whether something changed that nobody has told."""
         self._checking: asyncio.Task[None] | None = None
         self._round: asyncio.Future[None] | None = None
         """Done once what is being looked at is known,"""
         self._next_round: asyncio.Future[None] | None = None
         """and once what has changed since is."""
         # Follow first and list then: what changes in between is looked at once more.
-        self._ends = [metadata.watch(path, self._on_change) for path in self._changed]
+        self._ends = [
+            metadata.watch(path, self._on_change, self._on_unheard) for path in self._changed
+        ]
         self._listing = asyncio.get_running_loop().create_task(self._list())
 
     # -- users ---
@@ -319,6 +323,13 @@ class TopicFeed:
         if changed is None:
             return
         changed.add(topic_below(self.namespace, local))
+        self._look_soon()
+
+    def _on_unheard(self) -> None:
+        self._unheard = True
+        self._look_soon()
+
+    def _look_soon(self) -> None:
         if self._next_round is None:
             self._next_round = asyncio.get_running_loop().create_future()
         if self._checking is None:
@@ -327,11 +338,14 @@ class TopicFeed:
     async def _check(self) -> None:
         """Look at what changed until nothing did, and tell the watchers."""
         await asyncio.wait([self._listing])
-        while any(self._changed.values()):
+        while self._unheard or any(self._changed.values()):
             names, bases = self._take_changed()
+            unheard, self._unheard = self._unheard, False
             looked, self._round, self._next_round = self._next_round, self._next_round, None
             assert looked is not None
             try:
+                if unheard:
+                    names |= await self._possibly_changed()
                 await self._look_at(names, bases)
             except Exception as error:
                 log.warning(
@@ -342,6 +356,7 @@ class TopicFeed:
                 )
                 looked.set_exception(error)
                 looked.exception()  # perhaps no request waits for it
+                self._unheard |= unheard
                 self._changed[self._ledgers] |= names
                 self._changed[self._partitioned] |= bases
                 self._next_round = self._next_round or asyncio.get_running_loop().create_future()
@@ -355,6 +370,12 @@ class TopicFeed:
         taken = self._changed[self._ledgers], self._changed[self._partitioned]
         self._changed = {self._ledgers: set(), self._partitioned: set()}
         return taken
+
+    async def _possibly_changed(self) -> set[str]:
+        """Topics that were not there when it was looked at last, or are not now."""
+        there = set(await self._catalog.list_topics(self.namespace))
+        known = set(self._all.topics)
+        return there | known if self._reads_records() else there ^ known
 
     async def _look_at(self, names: set[str], bases: set[str]) -> None:
         """Which of these topics, and of the partitions of those, are there now."""

@@ -195,6 +195,19 @@ async def test_a_store_that_cannot_be_read_is_an_error_and_is_asked_again() -> N
 
 
 @loop
+async def test_where_changes_were_missed_everything_is_read_again() -> None:
+    bench = Bench()
+    await bench.make()
+    bench.facts.start()
+    await bench.facts.read(WEB)
+    await turns()
+    assert bench.facts.of(WEB) is not None
+    bench.store.tree.watches.tell_missed()
+    await turns()
+    assert bench.facts.of(WEB) is None
+
+
+@loop
 async def test_no_more_is_kept_than_the_limit_and_what_is_used_stays() -> None:
     bench = Bench(most=20)
     await bench.make()
