@@ -83,7 +83,10 @@ async def main():
     pages = int(open("/proc/self/statm").read().split()[1])
     modules = sorted({name.split(".")[0] for name in sys.modules})
     security = sorted(name for name in sys.modules if name.startswith("pulsark.security"))
-    print(json.dumps({"modules": modules, "security": security, "rss_mb": pages * 4096 / 1e6}))
+    words = ("scalable", "namespace_watches", "layout_fields")
+    v5 = [name for name in sys.modules if any(word in name for word in words)]
+    found = {"modules": modules, "security": security, "v5": v5, "rss_mb": pages * 4096 / 1e6}
+    print(json.dumps(found))
     await standalone.stop()
 
 uvloop.run(main())
@@ -103,4 +106,5 @@ def test_an_idle_broker_is_small(tmp_path: Path) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert HEAVY & set(found["modules"]) == set()
     assert set(found["security"]) == OF_SECURITY
+    assert found["v5"] == []
     assert found["rss_mb"] < 65

@@ -256,6 +256,9 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
         for name, use in uses.items():
             yield f"pulsark_{kind}_storage_bytes", ((kind, name),), use.bytes
             yield f"pulsark_{kind}_storage_quota_bytes", ((kind, name),), use.limit
+    if broker.scalable is not None:
+        for name, number in broker.scalable.sums()._asdict().items():
+            yield f"pulsark_scalable_{name}", (), number
     if broker.logins is not None:
         yield from _logins(broker.logins)
     if broker.audit is not None:

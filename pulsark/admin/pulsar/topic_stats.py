@@ -27,9 +27,13 @@ _EARLIEST = "getEarliestTimeInBacklog"
 async def topic_stats(
     topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
-    """Statistics of a topic. ``sparkQueries``, Pulsark's own, is there if any reads it."""
+    """Statistics of a topic.
+
+    ``sparkQueries``, Pulsark's own, is there if any reads it; so is ``scalable`` if clients of
+    Pulsar 5 do.
+    """
     found = await _stats_of(await broker.topics.open(topic), request, stats)
-    return value(found | await _queries_of(topic, request, broker))
+    return value(found | _scalable(topic, broker) | await _queries_of(topic, request, broker))
 
 
 @router.get("/{topic}/partitioned-stats", needs=topic(T.GET_STATS))
@@ -44,7 +48,7 @@ async def partitioned_stats(
     }
     per_partition = flag(request, "perPartition", default=True)
     merged = stats.partitioned(parts, found.partitions, per_partition=per_partition)
-    return value(merged | await _queries_of(topic, request, broker))
+    return value(merged | _scalable(topic, broker) | await _queries_of(topic, request, broker))
 
 
 async def _stats_of(topic: AnyTopic, request: Request, stats: Stats) -> dict[str, Any]:
@@ -58,6 +62,11 @@ async def _stats_of(topic: AnyTopic, request: Request, stats: Stats) -> dict[str
     if flag(request, _EARLIEST):
         await stats.add_earliest(topic, found)
     return found
+
+
+def _scalable(topic: TopicName, broker: Broker) -> dict[str, Any]:
+    found = None if broker.scalable is None else broker.scalable.stats(topic)
+    return {} if found is None else {"scalable": found}
 
 
 async def _queries_of(topic: TopicName, request: Request, broker: Broker) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pulsark.admin.http.guard import (
     WRITE,
     Guarded,
     login,
+    namespace,
     namespace_policy,
     superuser,
     topic,
@@ -38,6 +39,7 @@ from pulsark.admin.pulsar.bundles import checked_bundle
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.pulsar.policies import existing_namespace, remove_namespace_policy
 from pulsark.dispatch.broker import Broker
+from pulsark.security.operations import NamespaceOperation
 from pulsark.security.operations import TopicOperation as T
 
 router = Guarded(tags=["absent"])
@@ -210,6 +212,34 @@ async def set_bundle_quota(name: NamespaceOf, bundle: str, broker: BrokerOf) -> 
 async def resource_availability(name: NamespaceOf) -> Response:
     """As in Pulsar with its default load manager."""
     raise fail(409, "The load manager does not know the availability of resources")
+
+
+# -- scalable topics ---------------------------------------------------------------------------
+
+_SCALABLE = _V2 + "/scalable/{tenant}/{namespace}"
+
+
+@router.get(_SCALABLE, needs=namespace(NamespaceOperation.GET_TOPICS))
+async def scalable_topics(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """No topic was made of segments; clients of those use the others."""
+    await existing_namespace(broker, name)
+    return value([])
+
+
+@router.get(_SCALABLE + "/{rest:path}", needs=namespace(NamespaceOperation.GET_TOPICS))
+async def scalable_topic(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """There is none."""
+    await existing_namespace(broker, name)
+    raise fail(404, "Scalable topic not found: topics here are persistent, also as topic://")
+
+
+@router.put(_SCALABLE + "/{rest:path}", needs=namespace(NamespaceOperation.CREATE_TOPIC))
+@router.post(_SCALABLE + "/{rest:path}", needs=namespace(NamespaceOperation.CREATE_TOPIC))
+@router.delete(_SCALABLE + "/{rest:path}", needs=namespace(NamespaceOperation.DELETE_TOPIC))
+async def refuse_scalable_topic(name: NamespaceOf, broker: BrokerOf) -> Response:
+    """Segments are not split and not merged: a topic gets more partitions instead."""
+    await existing_namespace(broker, name)
+    raise fail(501, "Topics are not made of segments here: create partitions, and add more later")
 
 
 # -- topics ------------------------------------------------------------------------------------

@@ -158,6 +158,9 @@ def _print_topic(name: str, partitions: int, stats: dict[str, Any]) -> None:
         ("Stored", human_size(stats["storageSize"])),
         ("Producers", len(stats["publishers"])),
     ]
+    scalable = stats.get("scalable")
+    if scalable:
+        facts.append(("V5 lookups", scalable["sessions"]))
     for label, value in facts:
         print(f"  {label:11} {value}")
     if stats["subscriptions"]:
@@ -166,6 +169,8 @@ def _print_topic(name: str, partitions: int, stats: dict[str, Any]) -> None:
         print("No subscriptions")
     if stats.get("sparkQueries"):
         _print_queries(stats["sparkQueries"])
+    if scalable and scalable["groups"]:
+        _print_groups(scalable["groups"])
 
 
 def _print_subscriptions(stats: dict[str, Any]) -> None:
@@ -214,6 +219,23 @@ def _print_queries(queries: list[dict[str, Any]]) -> None:
         ("SINCE", False),
     ]
     print_table(columns, rows)
+
+
+def _print_groups(groups: list[dict[str, Any]]) -> None:
+    """Who shares the segments, which are the partitions, with whom."""
+    rows = [
+        (
+            group["subscription"],
+            group["type"],
+            consumer["consumerName"],
+            "yes" if consumer["connected"] else "no",
+            " ".join(map(str, consumer["segments"])) or "-",
+        )
+        for group in groups
+        for consumer in group["consumers"]
+    ]
+    columns = ["SUBSCRIPTION", "GROUP OF", "CONSUMER", "CONNECTED", "SEGMENTS"]
+    print_table([(name, False) for name in columns], rows)
 
 
 def _waiting(published_ms: int) -> str:

@@ -13,7 +13,7 @@ from pulsark.limits import LAYOUT_RETRY_SECONDS
 from pulsark.metadata.paths import PARTITIONED_TOPICS, topic_at
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from pulsark.dispatch.topics.creation import TopicCreation
     from pulsark.metadata.store import MetadataStore
@@ -127,6 +127,10 @@ class FollowedTopics:
 
     def __len__(self) -> int:
         return len(self._topics)
+
+    def all(self) -> Iterable[FollowedTopic]:
+        """In no order."""
+        return self._topics.values()
 
     def get(self, name: str) -> FollowedTopic | None:
         """A topic that somebody uses."""

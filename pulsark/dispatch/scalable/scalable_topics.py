@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.scalable.followed import FollowedTopics
 from pulsark.dispatch.scalable.groups import Groups
+from pulsark.dispatch.scalable.scalable_stats import Json, Sums, of_topic, sums
 
 if TYPE_CHECKING:
     from pulsark.dispatch.scalable.layouts import Layout
@@ -33,6 +34,18 @@ class ScalableTopics:
 
     async def _prepare(self, name: TopicName, layout: Layout) -> None:
         await self.groups.prepare(name, layout)
+
+    def sums(self) -> Sums:
+        """What there is on the whole."""
+        return sums(self.followed.all(), self.groups.all())
+
+    def stats(self, name: TopicName) -> Json | None:
+        """What there is of a topic; ``None`` if nobody follows it."""
+        topic = self.followed.get(str(name))
+        if topic is None:
+            return None
+        groups = [group for group in self.groups.all() if group.key.topic == str(name)]
+        return of_topic(topic, groups)
 
     def close(self) -> None:
         """The broker stops."""

@@ -62,6 +62,11 @@ class Shares:
         """Whether a segment is on its way from one to another."""
         return bool(self._going)
 
+    @property
+    def handed_over(self) -> int:
+        """How many are."""
+        return len(self._going)
+
     def owner(self, segment: int) -> str | None:
         """Who may attach to a segment; nobody if there is no such segment."""
         return self._owners[segment] if segment < len(self._owners) else None
@@ -75,6 +80,14 @@ class Shares:
         found: dict[str, list[int]] = {}
         for segment, owner in enumerate(self._owners):
             if owner is not None and segment not in self._going:
+                found.setdefault(owner, []).append(segment)
+        return found
+
+    def owned(self) -> dict[str, list[int]]:
+        """Who may attach to what, also where it is about to change."""
+        found: dict[str, list[int]] = {}
+        for segment, owner in enumerate(self._owners):
+            if owner is not None:
                 found.setdefault(owner, []).append(segment)
         return found
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from pulsark.cli.admin.topics import _print_groups
+from pulsark.dispatch.scalable.groups import GroupKey, Member
 from pulsark.dispatch.stats.stats import merge
 from pulsark.wire.position import EARLIEST
+from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 DOUBLE, LONG, BOOL, TEXT, LIST, MAP = float, int, bool, str, list, dict
@@ -461,4 +464,76 @@ def test_metrics_without_topics() -> None:
     assert f"pulsar_in_messages_total{{{where}}} 2" in lines
     assert f'pulsar_msg_backlog{{{where},remote_cluster="local"}} 0' in lines
     assert not any("topic=" in line for line in lines)
+    api.close()
+
+
+class V5:
+    """A client of scalable topics that does what it is told."""
+
+    async def probe(self) -> bool:
+        return True
+
+    def tell(self, member: Any) -> None:
+        due = member.to_tell()
+        if due is not None:
+            member.told, member.request_id = (due[0].epoch, due[1]), None
+
+    def layout_changed(self) -> None: ...
+
+
+def test_clients_of_scalable_topics_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    api = AdminApi()
+    for partitions, path in ((2, f"{NAMESPACE}/p/partitions"), (None, f"{NAMESPACE}/t")):
+        api.put(path, partitions)
+    assert "scalable" not in api.get(f"{NAMESPACE}/p/partitioned-stats").json
+    assert "pulsark_scalable_sessions" not in api.get("/metrics").body.decode()
+    p, t = (TopicName.parse(f"persistent://public/default/{name}") for name in "pt")
+    scalable = api.broker.scalable_topics()
+    for name in (p, t):
+        api.run(scalable.followed.follow(name, V5(), create=False))
+
+    async def join(name: str, *, exclusive: bool = True) -> Member:
+        key = GroupKey(str(p), "s", exclusive)
+        return await scalable.groups.join(key, p, name, V5(), 1, 2)
+
+    async def begin() -> None:
+        await join("one")
+        (await join("two")).lose()
+        await join("three", exclusive=False)
+
+    api.run(begin())
+    shown = api.get(f"{NAMESPACE}/p/partitioned-stats").json["scalable"]
+    consumer = {"connected": True, "segments": [0, 1]}
+    assert shown == {
+        "sessions": 1,
+        "layoutEpoch": 2,
+        "segments": 2,
+        "groups": [
+            {
+                "subscription": "s",
+                "type": "STREAM",
+                "segmentsHandedOver": 1,
+                "consumers": [
+                    {"consumerName": "one", **consumer},
+                    {"consumerName": "two", "connected": False, "segments": []},
+                ],
+            },
+            {
+                "subscription": "s",
+                "type": "CHECKPOINT",
+                "segmentsHandedOver": 0,
+                "consumers": [{"consumerName": "three", **consumer}],
+            },
+        ],
+    }
+    assert api.get(f"{NAMESPACE}/t/stats").json["scalable"]["groups"] == []
+    assert "scalable" not in api.get(f"{NAMESPACE}/p-partition-0/stats").json
+    metrics = api.get("/metrics").body.decode()
+    numbers = {"topics": 2, "sessions": 2, "groups": 2, "consumers": 3, "segments_handed_over": 1}
+    for name, number in numbers.items():
+        assert f'pulsark_scalable_{name}{{cluster="standalone"}} {number}\n' in metrics
+    _print_groups(shown["groups"])
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["s", "STREAM", "one", "yes", "0", "1"] in words
+    assert ["s", "STREAM", "two", "no", "-"] in words
     api.close()
