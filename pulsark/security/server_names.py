@@ -8,26 +8,23 @@ have it do so as often as they like.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class _Hook:
-    """Of all that cannot be raised, leaves out such names."""
-
-    def __init__(self, others: Callable[[sys.UnraisableHookArgs], object]) -> None:
-        self._others = others
-
-    def __call__(self, unraisable: sys.UnraisableHookArgs, /) -> None:
-        """Python has caught something that it cannot raise."""
-        error = unraisable.exc_value
-        if not (isinstance(error, UnicodeDecodeError) and error.object == unraisable.object):
-            self._others(unraisable)
-
-
 def tell_nobody_of_wrong_names() -> None:
     """Do so from now on, in the whole process."""
-    if not isinstance(sys.unraisablehook, _Hook):
-        sys.unraisablehook = _Hook(sys.unraisablehook)
+    before = sys.unraisablehook
+    if not (isinstance(before, partial) and before.func is _tell_of_others):
+        sys.unraisablehook = partial(_tell_of_others, before)
+
+
+def _tell_of_others(
+    before: Callable[[sys.UnraisableHookArgs], object], unraisable: sys.UnraisableHookArgs, /
+) -> None:
+    error = unraisable.exc_value
+    if not (isinstance(error, UnicodeDecodeError) and error.object == unraisable.object):
+        before(unraisable)

@@ -20,6 +20,7 @@ from pulsark.security.logins import Logins
 from pulsark.security.operations import Operation, TopicOperation
 from pulsark.security.principal import Principal
 from pulsark.security.tls import ServerTls, TlsRules
+from pulsark.security.trials import Trial
 from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 from tests.support.logging_in import NOW_MS, SECRET, SetClock, inline, runtime_of, token
@@ -46,9 +47,9 @@ class Ports:
         found = Logins(Settings(**{**given, **settings}), runtime_of(self.clock))
         counted = found.delay_s
 
-        def delay_s(host: str) -> float:
+        def delay_s(host: str, trial: Trial | None = None) -> float:
             self.failed.append(host)
-            return counted(host)
+            return counted(host, trial)
 
         found.delay_s = delay_s  # type: ignore[method-assign]
         return found
