@@ -132,6 +132,7 @@ class Standalone:
                 TopicEntries(broker.topics),
                 most=settings.flightMaxConnections,
                 most_of_host=settings.flightMaxConnectionsPerIp,
+                most_calls=settings.flightMaxCalls,
                 clock=broker.clock,
                 logins=broker.logins,
                 authorization=broker.authorization,

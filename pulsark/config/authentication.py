@@ -37,6 +37,7 @@ class AuthenticationSettings(TlsSettings):
         "Failed logins of one address that the broker looks at in a second. Beyond, it closes new "
         "connections of this address as they come, for some milliseconds at a time. 0: no limit",
         ge=0,
+        own=True,
     )
     authenticateOriginalAuthData: bool = setting(
         False, "", "Credentials of the client that a proxy hands on are verified here, too"

@@ -65,6 +65,15 @@ class Settings(PolicySettings):
     flightMaxConnectionsPerIp: int = setting(
         0, "count", "Flight connections from one address; 0: no limit", ge=0, own=True
     )
+    flightMaxCalls: int = setting(
+        1024,
+        "count",
+        "Flight calls under way on all connections together, each of which has a thread; beyond, "
+        "the connection with most of them is cut",
+        ge=1,
+        le=100_000,
+        own=True,
+    )
     maxHttpServerConnections: int = setting(
         2048, "count", "HTTP connections served at the same time", ge=1, le=100_000
     )

@@ -84,12 +84,15 @@ class FlightListener:
         *,
         most: int = 256,
         most_of_host: int = 0,
+        most_calls: int = 1024,
         clock: Clock | None = None,
         logins: Logins | None = None,
         authorization: AuthorizationProvider | None = None,
         audit: Audit | None = None,
     ) -> None:
         """``most`` connections at a time, ``most_of_host`` (0: as many) of one address.
+
+        ``most_calls`` are under way on all of them.
 
         With ``logins`` each call has to bring credentials, and ``authorization`` decides what
         may be read with them.
@@ -106,7 +109,9 @@ class FlightListener:
         self._closing = threading.Event()
         self._asleep, self._wake = socket.socketpair()
         """What sleeps over the first of them wakes when the second is closed."""
-        self._relays = Relays(most, most_of_host, self._now, logins=logins is not None)
+        self._relays = Relays(
+            most, most_of_host, self._now, most_calls=most_calls, logins=logins is not None
+        )
         self._numbers = count(1)
 
     async def listen(self, hosts: Sequence[str], port: int) -> int:

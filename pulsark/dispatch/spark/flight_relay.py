@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from pulsark.dispatch.spark.flight_calls import Calls
 from pulsark.dispatch.spark.flight_requests import PREFACE, RequestError, Requests
 from pulsark.dispatch.spark.flight_tls import copy, shake_hands
 from pulsark.limits import (
@@ -122,6 +123,11 @@ class Relay:
         """How the server knows this connection."""
         self._requests = Requests()
 
+    @property
+    def calls(self) -> int:
+        """How many are under way."""
+        return self._requests.calls
+
     def take(self, data: memoryview) -> None:
         """What the client sends. Raises ``RequestError``."""
         try:
@@ -156,9 +162,16 @@ class Relays:
     """All of them. Called from any thread."""
 
     def __init__(
-        self, most: int, most_of_host: int, now: Callable[[], float], *, logins: bool = False
+        self,
+        most: int,
+        most_of_host: int,
+        now: Callable[[], float],
+        *,
+        most_calls: int = 1024,
+        logins: bool = False,
     ) -> None:
         """``most_of_host`` is for one address; 0: no limit. With ``logins`` clients log in."""
+        self._calls: Calls[Relay] = Calls(most_calls)
         self._most = most
         self._logins = logins
         self._most_of_host = most_of_host
@@ -236,7 +249,12 @@ class Relays:
         relay = self._enter(client, connect, host, certificate_of(client), peer_of(client))
         if relay is None:
             return
-        copy(client, relay.backend, lambda data: self._heard(relay, data), relay.answered)
+        copy(
+            client,
+            relay.backend,
+            lambda data: self._heard(relay, data),
+            lambda data: self._answered(relay, data),
+        )
         self._leave(relay)
 
     def _shaken(self, client: socket.socket) -> None:
@@ -247,6 +265,18 @@ class Relays:
         """The client has sent this, which is on its way. Raises ``RequestError``."""
         relay.heard_at = self._now()
         relay.take(data)
+        self._count_calls(relay)
+
+    def _answered(self, relay: Relay, data: memoryview) -> None:
+        """The server has sent this, which is on its way."""
+        relay.answered(data)
+        self._count_calls(relay)
+
+    def _count_calls(self, relay: Relay) -> None:
+        cut = self._calls.count(relay)
+        if cut is not None:
+            log.info("flight: %s is cut: too many calls are under way", cut.host)
+            cut.cut()
 
     def join(self, client: socket.socket, connect: Callable[[], socket.socket], host: str) -> None:
         """Connect a client with the server, or close it."""
@@ -361,7 +391,7 @@ class Relays:
                 if source is relay.client:
                     self._heard(relay, buffer[:size])
                 else:
-                    relay.answered(buffer[:size])
+                    self._answered(relay, buffer[:size])
                 target.sendall(buffer[:size])
             with contextlib.suppress(OSError):  # the peer may have gone completely
                 target.shutdown(socket.SHUT_WR)
@@ -385,6 +415,7 @@ class Relays:
                 self._of_host[relay.host] -= 1
                 self._of_host += Counter()  # without those that have none
             del self._by_name[relay.name]
+        self._calls.forget(relay)
         relay.client.close()
         relay.backend.close()
 

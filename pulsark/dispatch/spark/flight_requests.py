@@ -40,6 +40,11 @@ class Requests:
         self._answer_skip = 0
         self._answer_head = b""
 
+    @property
+    def calls(self) -> int:
+        """How many are under way."""
+        return len(self._calls)
+
     def take(self, data: memoryview) -> None:
         """The client's next bytes. Raises ``RequestError``."""
         at, end = 0, len(data)

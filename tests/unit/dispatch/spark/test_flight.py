@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -468,3 +470,53 @@ def test_listening_does_not_import_pyarrow() -> None:
         "sys.exit('pyarrow' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Stuck(FakeSource):
+    """What is read from its beginning on does not come."""
+
+    def __init__(self) -> None:
+        super().__init__(small().entries)
+        self.stuck = 0
+
+    async def read_entries(
+        self, topic: str, first: Position, last: Position, max_bytes: int
+    ) -> list[tuple[Position, bytes]]:
+        if first == Position(5, 0):
+            self.stuck += 1
+            await asyncio.Event().wait()
+        return await super().read_entries(topic, first, last, max_bytes)
+
+
+def test_of_too_many_calls_those_of_the_greediest_client_end() -> None:
+    source = Stuck()
+    alone = [("grpc.use_local_subchannel_pool", 1)]  # else clients share a connection
+
+    def greedy(client: fl.FlightClient) -> None:
+        with pytest.raises(fl.FlightUnavailableError):
+            client.do_get(ticket((5, 0), (7, 0))).read_all()
+
+    def use(port: int) -> int:
+        where = f"grpc://127.0.0.1:{port}"
+        with (
+            fl.connect(where, generic_options=alone) as one,
+            fl.connect(where, generic_options=alone) as other,
+            ThreadPoolExecutor(4) as pool,
+        ):
+            asked = [pool.submit(greedy, one) for _ in range(4)]
+            while source.stuck < 4:
+                time.sleep(0.001)
+            found: int = other.do_get(ticket((7, 0), (7, 0))).read_all().num_rows
+            for each in asked:
+                each.result(30)
+        return found
+
+    async def run() -> int:
+        listener = FlightListener(source, most_calls=4)
+        port = await listener.listen(["127.0.0.1"], 0)
+        try:
+            return await asyncio.to_thread(use, port)
+        finally:
+            await listener.close()
+
+    assert asyncio.run(run()) == 1
