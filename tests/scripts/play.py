@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable
 
 from pulsark.errors import PulsarkError
 from pulsark.wire.error_codes import error_code
-from tests.scripts.commands import administration, connections, consumers, producers, questions
+from tests.scripts.commands import (
+    administration,
+    connections,
+    consumers,
+    producers,
+    questions,
+    shares,
+)
 from tests.scripts.options import Options
 from tests.scripts.script import Line, Script, ScriptError
 from tests.scripts.stage import Stage
@@ -25,6 +32,7 @@ COMMANDS: dict[str, Callable[[Stage, Line, Options], Awaitable[None]]] = {
     **connections.COMMANDS,
     **questions.COMMANDS,
     **administration.COMMANDS,
+    **shares.COMMANDS,
 }
 
 _Lines = deque[tuple[int, Line]]

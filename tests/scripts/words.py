@@ -72,6 +72,20 @@ def _update(part: pb.CommandWatchTopicUpdate, _: Messages) -> str:
     return " ".join(new + [f"-{name}" for name in part.deleted_topics])
 
 
+def _layout(part: pb.CommandScalableTopicUpdate, _: Messages) -> str:
+    if part.HasField("error"):
+        return refused(part.error)
+    topics = " ".join(segment.legacy_topic_name for segment in part.dag.segments)
+    return f"{part.resolved_topic_name} is {topics}"
+
+
+def _share(part: Any, _: Messages) -> str:
+    if part.DESCRIPTOR.fields_by_name.get("error") and part.HasField("error"):
+        return refused(part.error)
+    numbers = [str(segment.segment_id) for segment in part.assignment.segments]
+    return f"segments {' '.join(numbers) or 'none'}"
+
+
 SAID: dict[int, Callable[[Any, Messages], str]] = {
     Command.SUCCESS: lambda _part, _messages: "ok",
     Command.ERROR: lambda part, _: refused(part.error),
@@ -86,5 +100,8 @@ SAID: dict[int, Callable[[Any, Messages], str]] = {
     Command.GET_TOPICS_OF_NAMESPACE_RESPONSE: _topics,
     Command.WATCH_TOPIC_LIST_SUCCESS: _topics,
     Command.WATCH_TOPIC_UPDATE: _update,
+    Command.SCALABLE_TOPIC_UPDATE: _layout,
+    Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: _share,
+    Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE: _share,
 }
 """By the type of command; the part of it that is set, and the names of what it tells of."""
