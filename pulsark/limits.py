@@ -502,6 +502,13 @@ LAYOUT_RETRY_SECONDS = 1.0
 COMPACTION_KEYS_MAX = 1_000_000
 """Most keys of a topic that a broker compacts without Spark; they are held in memory."""
 
+COMPACTION_BATCH_BYTES_MAX = 16 << 20
+"""Largest decompressed batch that is compacted; a larger one stays whole. It is there three times.
+Clients put 128 KiB into a batch by default."""
+
+COMPACTION_BATCH_MESSAGES_MAX = 100_000
+"""Most messages of such a batch. Clients put 1000 into one by default."""
+
 COMPACTED_HOLD_SECONDS = 600.0
 """Time that a replaced compacted ledger stays after the last read of a Spark query that was
 planned with it."""

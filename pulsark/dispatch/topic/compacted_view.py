@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.entry import Entry, stored_entry
 from pulsark.errors import ProtocolError
-from pulsark.limits import DECOMPRESSED_BYTES_MAX
-from pulsark.wire.batch import read_messages
+from pulsark.limits import IDS_PER_STEP_MAX
+from pulsark.storage.managed_ledger.compaction import batch_members
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.position import EARLIEST, Position
 
@@ -78,14 +79,17 @@ class CompactedView:
             return MessageId(*EARLIEST)
         position, data = found
         entry = stored_entry(position, data)
-        index = _last_index(data, entry.messages) if entry.batched else -1
+        index = await _last_index(data, entry.messages) if entry.batched else -1
         return MessageId(*position, batch_index=index)
 
 
-def _last_index(batch: bytes, messages: int) -> int:
+async def _last_index(batch: bytes, messages: int) -> int:
     """Index of the last message of a batch that compaction did not remove."""
+    last = -1
     try:
-        members = enumerate(read_messages(batch, DECOMPRESSED_BYTES_MAX))
-        return max(i for i, (single, _) in members if single and not single.compacted_out)
-    except (ProtocolError, ValueError):
-        return messages - 1
+        async for index, (single, _) in in_turns(enumerate(batch_members(batch)), IDS_PER_STEP_MAX):
+            if not single.compacted_out:
+                last = index
+    except ProtocolError:
+        last = -1
+    return messages - 1 if last < 0 else last

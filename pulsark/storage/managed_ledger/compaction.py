@@ -13,7 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ProtocolError, PulsarkError
-from pulsark.limits import COMPACTION_KEYS_MAX, DECOMPRESSED_BYTES_MAX
+from pulsark.limits import (
+    COMPACTION_BATCH_BYTES_MAX,
+    COMPACTION_BATCH_MESSAGES_MAX,
+    COMPACTION_KEYS_MAX,
+)
 from pulsark.storage.position_set import PositionSet
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, read_messages
@@ -141,6 +145,19 @@ class Compaction:
         return not gone and identity in self._done
 
 
+def batch_members(entry: bytes) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
+    """The messages of a batch. ``ProtocolError`` if it stays whole, because of its size or damage.
+
+    The compacted ledger is read by the same rule: what is larger has no message marked as gone.
+    """
+    if parse_entry(entry).messages > COMPACTION_BATCH_MESSAGES_MAX:
+        raise ProtocolError(f"A batch has more than {COMPACTION_BATCH_MESSAGES_MAX} messages")
+    for single, payload in read_messages(entry, COMPACTION_BATCH_BYTES_MAX):
+        if single is None:
+            raise ProtocolError("An entry is no batch")
+        yield single, payload
+
+
 def _messages(position: Position, entry: bytes) -> Iterator[tuple[bytes | None, _Identity, bool]]:
     """Key, identity, and whether it deletes its key, of each message that is still there.
 
@@ -158,9 +175,7 @@ def _messages(position: Position, entry: bytes) -> Iterator[tuple[bytes | None, 
             empty = metadata.uncompressed_size == 0
         yield key_bytes(metadata), (*position, -1), empty
     else:
-        members = read_messages(entry, DECOMPRESSED_BYTES_MAX)
-        for index, (single, payload) in enumerate(members):
-            assert single is not None
+        for index, (single, payload) in enumerate(batch_members(entry)):
             if single.compacted_out:
                 yield None, (*position, index), True
             else:
@@ -172,10 +187,6 @@ def _with_holes(entry: bytes, kept: list[bool]) -> bytes:
     metadata = entry_metadata(entry)
     members = [
         (single, payload) if stays else (pb.SingleMessageMetadata(compacted_out=True), b"")
-        for stays, (single, payload) in zip(
-            kept, read_messages(entry, DECOMPRESSED_BYTES_MAX), strict=True
-        )
+        for stays, (single, payload) in zip(kept, batch_members(entry), strict=True)
     ]
-    return build_batch(
-        metadata, [(s, p) for s, p in members if s is not None], metadata.compression
-    )
+    return build_batch(metadata, members, metadata.compression)

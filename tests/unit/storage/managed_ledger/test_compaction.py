@@ -189,3 +189,19 @@ def test_what_stays_is_what_a_table_of_the_topic_shows(
             assert key not in left
             left[key] = payload
     assert left == table
+
+
+@pytest.mark.parametrize(
+    "limit", [{"COMPACTION_BATCH_BYTES_MAX": 39}, {"COMPACTION_BATCH_MESSAGES_MAX": 1}]
+)
+def test_a_batch_that_becomes_very_large_stays_whole(
+    monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
+) -> None:
+    entries = [batch(("a", b"1"), ("a", b"2" * 30), kind=pb.LZ4), batch(("b", b"1"), ("b", b"2"))]
+    small = entries[1]
+    assert compact(entries)[0] != entries[0]
+    for name, value in limit.items():
+        monkeypatch.setattr(compaction, name, value)
+    assert compact(entries)[0] == entries[0]
+    if "COMPACTION_BATCH_BYTES_MAX" in limit:
+        assert compact([small])[0] != small
