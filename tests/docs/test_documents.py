@@ -63,6 +63,8 @@ EXPECTED = {
         "it was granted on the namespace",
         "Nothing is wide open.",
         " 0 problems",
+        "denied: kitchen topic ",
+        "granted: admin cafe/shop {} ",
     ),
     "spark.md": (
         "key='table-7'",
