@@ -242,16 +242,22 @@ AUDIT_EVENTS_AT_ONCE = 100
 """So many are on their way to storage at the same time."""
 
 AUDIT_SUM_SECONDS = 10.0
-"""Equal denials within this time are one event and a number."""
+"""Equal denials within this time at least are one event and a number."""
+
+AUDIT_SUM_SECONDS_OF_KIND = 5.0
+"""The time for each kind of denials in it, so that a flood of kinds makes it longer."""
+
+AUDIT_SUM_SECONDS_MAX = 600.0
+"""Within this time at most."""
 
 AUDIT_SUMMED_MAX = 1000
 """Kinds of denials that are told apart in that time."""
 
 AUDIT_SUMMED_OF_HOST_MAX = 100
-"""Kinds of denials of one address that are told apart; its others are counted together."""
+"""Kinds of denials of one role or address that are told apart; others are counted together."""
 
 AUDIT_SUMMED_HOSTS_MAX = 1000
-"""Addresses whose denials are counted; those of all others are counted together."""
+"""Roles and addresses whose denials are counted; those of all others are counted together."""
 
 AUDIT_TEXT_CHARS_MAX = 512
 """Longest text of a client in an event of the audit."""

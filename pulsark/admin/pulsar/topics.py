@@ -36,6 +36,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.topic.topic import Topic
+from pulsark.dispatch.topics.topic_names import check_clients_may_publish
 from pulsark.limits import LEDGERS_PER_TURN_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.records import InUseError
 from pulsark.security.operations import NamespaceOperation as N
@@ -238,6 +239,7 @@ def _message_id(found: MessageId, topic: TopicName) -> dict[str, int]:
 def _refuse_to_terminate(topic: TopicName) -> None:
     if not topic.is_persistent:
         raise fail(406, "A non-persistent topic cannot be terminated")
+    check_clients_may_publish(topic)  # nor end what only the broker writes
 
 
 async def _change_properties(

@@ -103,16 +103,24 @@ def show(
 
 
 @audit.command("verify")
-def verify(service_url: ServiceUrl = DEFAULT_SERVICE_URL, as_json: Json = False) -> None:
+def verify(
+    digest: Annotated[
+        str,
+        typer.Option(metavar="HEX", help="A digest from the broker's log, which must be there."),
+    ] = "",
+    service_url: ServiceUrl = DEFAULT_SERVICE_URL,
+    as_json: Json = False,
+) -> None:
     """Say whether events were changed or removed. Exit code 1: they were."""
     from pulsark.security.audit.chain import Checker, Finding
 
-    checker, findings = Checker(), list[Finding]()
+    checker, findings = Checker(digest.strip().lower()), list[Finding]()
     with connected_client(service_url, ClientLog()) as (pulsar, client):
         reader = _reader(pulsar, client, None)
         for event in _stored(reader):
             findings += checker.add(event)
         reader.close()
+    findings += checker.end()
     heads = {broker: head._asdict() for broker, head in checker.heads.items()}
     if as_json:
         problems = [finding._asdict() for finding in findings]
@@ -120,17 +128,24 @@ def verify(service_url: ServiceUrl = DEFAULT_SERVICE_URL, as_json: Json = False)
             {
                 "records": checker.records,
                 "lost": checker.lost,
+                "startsWithoutStop": checker.starts_without_stop,
                 "heads": heads,
                 "problems": problems,
             }
         )
     else:
         for finding in findings[:20]:
-            print(f"record {finding.seq} of {printable(finding.broker)}: {finding.problem}")
+            whose = f"record {finding.seq} of {printable(finding.broker)}: "
+            print(f"{whose if finding.broker else ''}{finding.problem}")
         if len(findings) > 20:
             print(f"and {len(findings) - 20} more")
         for broker, head in checker.heads.items():
             print(f"{printable(broker)}: record {head.seq} has the digest\n  {head.digest}")
+        if checker.starts_without_stop:
+            print(
+                f"{checker.starts_without_stop} starts without a stop before: a broker was killed, "
+                "and the events of its last moment may be missing"
+            )
         print(f"{checker.records} events, {checker.lost} lost, {len(findings)} problems")
     if findings:
         raise typer.Exit(1)

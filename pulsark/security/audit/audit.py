@@ -12,6 +12,7 @@ from pulsark.security.audit.events import (
     call_event,
     lifecycle_event,
     login_event,
+    may_be_many,
     throttled_event,
 )
 from pulsark.security.audit.events_waiting import (
@@ -20,7 +21,7 @@ from pulsark.security.audit.events_waiting import (
     ROOM_OF_DENIALS,
     EventsWaiting,
 )
-from pulsark.security.audit.sums import Sums
+from pulsark.security.audit.sums import Sums, by_network, by_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,11 @@ class Audit:
         """Called when there is something to write, or to wait for."""
         self._clock = clock
         self._whose = {"cluster": cluster, "broker": broker}
-        self._sums = Sums()
+        self._sums_of_roles = Sums(by_role)
+        self._sums_of_strangers = Sums(by_network)
+        self._sums_of_broker = Sums(by_network)
+        # None of them can use up what there is for the others.
+        self._sums = (self._sums_of_roles, self._sums_of_strangers, self._sums_of_broker)
         self._accesses = Accesses()
 
     # -- what happened ---
@@ -70,7 +75,10 @@ class Audit:
         """A change, or the denial of anything. ``held_back``: refused because of `is_stuck`."""
         event = call_event(origin, principal, call, judged)
         refused = judged is not None and not judged.decision.granted
-        self._note(event, is_denial=refused or held_back or call.status in DENIED)
+        # What fails changes nothing, and who may only consume shall not fill the disk.
+        summed = refused or held_back or call.status >= 400
+        summed = summed or (judged is not None and may_be_many(judged.operation))
+        self._note(event, is_denial=summed)
 
     def denied(
         self, origin: Origin, principal: Principal | None, operation: str, detail: str
@@ -129,22 +137,29 @@ class Audit:
     @property
     def due_in_s(self) -> float | None:
         """After how long what is counted becomes events; ``None``: nothing is counted."""
-        due = self._sums.due
+        due = min((each.due for each in self._sums if each.due is not None), default=None)
         return None if due is None else max(due - self._clock.monotonic(), 0.0)
 
     def end_sums(self, *, at_once: bool = False) -> None:
         """What was counted becomes events, if it is time."""
-        due = self._sums.due
-        if due is not None and (at_once or self._clock.monotonic() >= due):
-            for event in self._sums.end():
-                self._put(event, ROOM_OF_DENIALS)
+        for sums in self._sums:
+            if sums.due is not None and (at_once or self._clock.monotonic() >= sums.due):
+                for event in sums.end():
+                    self._put(event, ROOM_OF_DENIALS)
 
     def _note(self, event: Event, *, is_denial: bool = False) -> None:
         if is_denial:
             self.end_sums()
-        if not is_denial or self._sums.add(event, self._clock.monotonic()):
+        if not is_denial or self._sums_for(event).add(event, self._clock.monotonic()):
             self._put(event, ROOM_OF_DENIALS if is_denial else ROOM_OF_CHANGES)
         self.wake()
+
+    def _sums_for(self, event: Event) -> Sums:
+        if event["via"] == "broker":
+            return self._sums_of_broker
+        actor = event.get("actor", {})
+        is_known = "role" in actor and actor.get("method") != "none"
+        return self._sums_of_roles if is_known else self._sums_of_strangers
 
     def _put(self, event: Event, most: int) -> None:
         self.waiting.put(self._stamped(event), most)

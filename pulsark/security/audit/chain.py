@@ -63,12 +63,19 @@ class Finding(NamedTuple):
 class Checker:
     """Walks the records of all brokers in the order of the topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, digest: str = "") -> None:
+        """``digest``: one that was noted elsewhere, and that some record should have."""
         self.records = 0
         self.lost = 0
         """Events that brokers could not write."""
         self.heads: dict[str, Head] = {}
         """By broker."""
+        self.starts_without_stop = 0
+        """So often a broker was killed; what it had in memory then is not here."""
+        self.found_digest = False
+        """Whether a record has the digest that was looked for."""
+        self._digest = digest
+        self._stopped: dict[str, bool] = {}
         self._recent: dict[str, deque[Head]] = {}
 
     def add(self, found: object) -> Iterator[Finding]:
@@ -82,6 +89,8 @@ class Checker:
         if head in recent:
             return  # written twice, because it was not known whether it was stored
         recent.append(head)
+        self.found_digest = self.found_digest or head.digest == self._digest
+        self._note_start(broker, found.get("operation"))
         before = self.heads.get(broker)
         self.heads[broker] = head
         if before is None:
@@ -89,8 +98,20 @@ class Checker:
                 yield Finding(broker, head.seq, "what was before it is not there any more")
         elif found["prev_hash"] != before.digest:
             yield Finding(broker, head.seq, f"does not follow record {before.seq}")
+        elif head.seq <= before.seq:
+            yield Finding(broker, head.seq, f"comes after record {before.seq}")
         else:
             self.lost += head.seq - before.seq - 1
+
+    def end(self) -> Iterator[Finding]:
+        """What is wrong with all of them together."""
+        if self._digest and not self.found_digest:
+            yield Finding("", -1, f"no record has the digest {self._digest}")
+
+    def _note_start(self, broker: str, operation: object) -> None:
+        if operation == "start" and not self._stopped.get(broker, True):
+            self.starts_without_stop += 1
+        self._stopped[broker] = operation == "stop"
 
 
 def checked(records: Iterable[object]) -> list[Finding]:

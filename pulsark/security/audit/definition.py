@@ -19,8 +19,14 @@ POLICIES: dict[str, Any] = {
         for kind in ("destination_storage", "message_age")
     },
     "deduplicationEnabled": False,
+    "inactive_topic_policies": {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 60,
+        "deleteWhileInactive": False,
+    },
 }
-"""Those with which the topic is made; they can be changed as any. No reader holds the writer up."""
+"""Those with which the topic is made; they can be changed as any. No reader holds the writer up,
+and while no broker writes to it, it stays."""
 
 
 def _optional(name: str, of: Any) -> dict[str, Any]:

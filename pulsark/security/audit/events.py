@@ -153,6 +153,11 @@ def is_change(operation: Operation) -> bool:
     return operation not in _DATA and operation.right.name not in ("NOTHING", "LOGIN")
 
 
+def may_be_many(operation: Operation) -> bool:
+    """Whether a change is such as every consumer may make: to move its subscriptions."""
+    return bool(operation.right.actions)
+
+
 def shows_body(operation: Operation) -> bool:
     """Whether the body of a request is shown: where it is a policy or a permission, no secret."""
     return operation.kind in (Kind.NAMESPACE_POLICY, Kind.TOPIC_POLICY, Kind.TENANT) or (

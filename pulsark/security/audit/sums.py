@@ -1,9 +1,9 @@
 """Equal denials, counted in place of noted one by one. Pure.
 
-The first of each kind is noted at once; of those that follow within some seconds only how many
-there were. Who varies what it is denied, so that no two are equal, has them counted together, by
-its address, and of too many addresses all together: what a stranger can make the broker write is
-bounded.
+The first of each kind is noted at once; of those that follow within a span of time only how many
+there were. Who varies what it is denied, so that no two are equal, has them counted together, and
+of too many such all together. The more kinds there are, the longer the span: what anybody can make
+the broker write is bounded, in a moment and in a year.
 """
 
 from __future__ import annotations
@@ -12,20 +12,44 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.limits import (
     AUDIT_SUM_SECONDS,
+    AUDIT_SUM_SECONDS_MAX,
+    AUDIT_SUM_SECONDS_OF_KIND,
     AUDIT_SUMMED_HOSTS_MAX,
     AUDIT_SUMMED_MAX,
     AUDIT_SUMMED_OF_HOST_MAX,
 )
+from pulsark.security.networks import network_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pulsark.security.audit.events import Event
 
-_SAME = ("class_uid", "via", "operation", "status_detail", "actor", "resource", "authz")
+_SAME = (
+    "class_uid",
+    "via",
+    "operation",
+    "status_detail",
+    "actor",
+    "resource",
+    "authz",
+    "http",
+    "parameters",
+)
 _COMMON = ("class_uid", "activity_id", "type_uid", "severity_id", "status_id", "via")
 VARIOUS = "various"
 """The operation of events that are counted together although they differ."""
+
+
+def by_role(event: Event) -> Event:
+    """Whose events of those that are known are counted together: a role's, from wherever."""
+    return {"actor": {"role": event["actor"]["role"]}}
+
+
+def by_network(event: Event) -> Event:
+    """Of those that are not known: an address's, or in IPv6 a network's."""
+    ip = event.get("src_endpoint", {}).get("ip", "")
+    return {"src_endpoint": {"ip": network_of(ip)}} if ip else {}
 
 
 class _Sum:
@@ -39,19 +63,29 @@ class _Sum:
 class Sums:
     """Those of one span of time, which begins with the first denial."""
 
-    def __init__(self) -> None:
-        self.due: float | None = None
-        """When the span is over; ``None`` while nothing is counted."""
+    def __init__(self, whose: Callable[[Event], Event]) -> None:
+        """``whose``: the part of an event that says with which others it is counted."""
+        self._whose = whose
+        self._begun: float | None = None
         self._of: dict[Any, _Sum] = {}
         self._of_host: dict[str, int] = {}
-        """Kinds of denials by address."""
+        """Kinds of denials by whose they are."""
         self._kinds = 0
+
+    @property
+    def due(self) -> float | None:
+        """When the span is over; ``None`` while nothing is counted."""
+        if self._begun is None:
+            return None
+        seconds = max(self._kinds * AUDIT_SUM_SECONDS_OF_KIND, AUDIT_SUM_SECONDS)
+        return self._begun + min(seconds, AUDIT_SUM_SECONDS_MAX)
 
     def add(self, event: Event, now: float) -> bool:
         """Count it; says whether it is the first of its kind, which is to be noted itself."""
-        if self.due is None:
-            self.due = now + AUDIT_SUM_SECONDS
-        host = event.get("src_endpoint", {}).get("ip", "")
+        if self._begun is None:
+            self._begun = now
+        whose = self._whose(event)
+        host = str(whose)
         key = (host, *(str(event.get(field)) for field in _SAME))
         known = self._of.get(key)
         if known is not None:
@@ -63,25 +97,23 @@ class Sums:
             self._of_host[host] = of_host + 1
             self._of[key] = _Sum(event)
             return True
-        return self._together(event, host)
+        self._together(event, host, whose)
+        return False
 
-    def _together(self, event: Event, host: str) -> bool:
+    def _together(self, event: Event, host: str, whose: Event) -> None:
         if host not in self._of_host and len(self._of_host) >= AUDIT_SUMMED_HOSTS_MAX:
-            host = ""
+            host, whose = "", {}
         self._of_host.setdefault(host, 0)
         known = self._of.get((host,))
         if known is None:
             common = {field: event[field] for field in _COMMON} | {"operation": VARIOUS}
-            known = self._of[host,] = _Sum(
-                common | ({"src_endpoint": {"ip": host}} if host else {})
-            )
+            known = self._of[host,] = _Sum(common | whose)
         known.count += 1
-        return False
 
     def end(self) -> Iterator[Event]:
         """The span is over: what was counted, as events."""
         found = list(self._of.values())
-        self.due = None
+        self._begun = None
         self._of = {}
         self._of_host = {}
         self._kinds = 0

@@ -302,6 +302,14 @@ def test_only_super_users_have_to_do_with_the_topic(locked: Audited) -> None:
     assert locked.as_role("root", "POST", f"{audit}/terminate").status == 401
 
 
+def test_nobody_ends_the_topic_without_authorization_either(unauthorized: Audited) -> None:
+    unauthorized.topic(str(TOPIC))
+    audit = "/admin/v2/persistent/pulsar/system/audit"
+    for path in (f"{audit}/terminate", f"{audit}/terminate/partitions"):
+        assert unauthorized.as_role("anybody", "POST", path).status == 403
+    unauthorized.topic(str(TOPIC)).check_writable()
+
+
 def test_the_topic_is_there_with_its_policies() -> None:
     api = AdminApi(auditEnabled=True)
     try:

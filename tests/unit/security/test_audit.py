@@ -12,6 +12,8 @@ from pulsark.limits import (
     AUDIT_EVENTS_MAX,
     AUDIT_STUCK_SECONDS,
     AUDIT_SUM_SECONDS,
+    AUDIT_SUM_SECONDS_MAX,
+    AUDIT_SUM_SECONDS_OF_KIND,
     AUDIT_SUMMED_HOSTS_MAX,
     AUDIT_SUMMED_MAX,
     AUDIT_SUMMED_OF_HOST_MAX,
@@ -175,22 +177,38 @@ def test_a_denial_after_the_span_does_not_wait_for_anybody_to_end_it(
     assert [event.get("suppressed") for event in events(audit)] == [None, 1, None]
 
 
+def stranger(audit: Audit, number: int = 0, host: str = "10.0.0.1") -> None:
+    """A login that fails, each by another token."""
+    audit.login_failed(Origin("binary", f"{host}:9"), "signature", "token", f"{number:016x}")
+
+
 def test_who_varies_its_denials_has_them_counted_together(audit: Audit) -> None:
+    """By its role, from wherever; a stranger by its address."""
     for number in range(AUDIT_SUMMED_OF_HOST_MAX + 50):
-        deny(audit, number)
-    deny(audit, host="10.0.0.2")
-    assert len(events(audit)) == AUDIT_SUMMED_OF_HOST_MAX + 1
+        deny(audit, number, host=f"10.0.0.{number % 7}")
+        stranger(audit, number)
+    stranger(audit, host="10.0.0.2")
+    assert len(events(audit)) == 2 * AUDIT_SUMMED_OF_HOST_MAX + 1
     audit.end_sums(at_once=True)
-    [rest] = events(audit)
-    assert (rest["operation"], rest["suppressed"]) == ("various", 50)
-    assert rest["src_endpoint"] == {"ip": "10.0.0.1"}
-    assert "actor" not in rest
+    role, address = events(audit)
+    assert role["operation"] == address["operation"] == "various"
+    assert role["suppressed"] == address["suppressed"] == 50
+    assert role["actor"] == {"role": "kitchen"}
+    assert "src_endpoint" not in role
+    assert address["src_endpoint"] == {"ip": "10.0.0.1"}
+    assert "actor" not in address
+
+
+def test_a_network_of_ipv6_is_one_stranger(audit: Audit) -> None:
+    for number in range(3 * AUDIT_SUMMED_OF_HOST_MAX):
+        stranger(audit, number, host=f"2001:db8::{number:x}")
+    assert len(events(audit)) == AUDIT_SUMMED_OF_HOST_MAX
 
 
 def test_what_strangers_make_the_broker_write_is_bounded(audit: Audit) -> None:
     count = AUDIT_SUMMED_HOSTS_MAX + AUDIT_SUMMED_MAX + 500
     for number in range(count):
-        deny(audit, number, host=f"10.1.{number // 256}.{number % 256}")
+        stranger(audit, number, host=f"10.1.{number // 256}.{number % 256}")
     noted = events(audit)
     audit.end_sums(at_once=True)
     sums = events(audit)
@@ -199,11 +217,68 @@ def test_what_strangers_make_the_broker_write_is_bounded(audit: Audit) -> None:
     assert len(noted) + sum(event["suppressed"] for event in sums) == count
 
 
+def test_strangers_do_not_blur_what_those_who_are_known_are_denied(audit: Audit) -> None:
+    anonymous = Principal("nobody", method="none")
+    for number in range(2 * AUDIT_SUMMED_MAX):
+        origin = Origin("binary", f"10.1.{number // 256}.{number % 256}:9")
+        audit.login_failed(origin, "signature", "token", f"{number:016x}")
+        audit.call(origin, anonymous, Call("SUBSCRIBE", "1"), DENIED)
+    events(audit)
+    deny(audit)
+    [event] = events(audit)
+    assert event["actor"]["role"] == "kitchen"
+
+
+def test_a_flood_that_lasts_is_written_ever_less(audit: Audit, clock: SetClock) -> None:
+    """In a day some megabytes, whatever a stranger does."""
+    written, seconds = 0, 7200
+    for second in range(0, seconds, 2):
+        for number in range(10):
+            stranger(audit, 10 * second + number)
+        audit.end_sums()
+        written += len(events(audit))
+        clock.ms += 2000
+    assert written < seconds / 2
+
+
+def test_a_few_denials_are_counted_for_a_short_time(audit: Audit) -> None:
+    deny(audit)
+    deny(audit, 1)
+    assert audit.due_in_s == AUDIT_SUM_SECONDS
+    for number in range(AUDIT_SUMMED_OF_HOST_MAX):
+        deny(audit, number)
+    assert audit.due_in_s == AUDIT_SUMMED_OF_HOST_MAX * AUDIT_SUM_SECONDS_OF_KIND
+    for number in range(3 * AUDIT_SUMMED_OF_HOST_MAX):
+        stranger(audit, number, host=f"10.0.0.{number % 100}")
+    audit.end_sums(at_once=True)
+    for number in range(3 * AUDIT_SUMMED_OF_HOST_MAX):
+        stranger(audit, number, host=f"10.0.0.{number % 100}")
+    assert audit.due_in_s == AUDIT_SUM_SECONDS_MAX
+
+
 def test_changes_are_never_summed(audit: Audit) -> None:
     for _ in range(3):
         audit.call(HERE, KITCHEN, Call("PUT /x", method="PUT", status=204), GRANTED)
     assert len(events(audit)) == 3
     assert audit.due_in_s is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "status"), [(TopicOperation.SKIP, 204), (TopicOperation.TERMINATE, 412)], ids=str
+)
+def test_changes_without_effect_and_those_of_every_consumer_are(
+    audit: Audit, operation: TopicOperation, status: int
+) -> None:
+    """A role that may consume could fill the disk with them."""
+    judged = Judged(operation, TARGET, Decision(True, Rule.TOPIC_GRANT))
+    for number in range(1000):
+        call = Call("POST /x", str(number), "POST", "/x", status, parameters={"n": "1"})
+        audit.call(HERE, KITCHEN, call, judged)
+    audit.call(HERE, KITCHEN, call._replace(parameters={"n": "2"}), judged)
+    assert [each["parameters"]["n"] for each in events(audit)] == ["1", "2"]
+    audit.end_sums(at_once=True)
+    [counted] = events(audit)
+    assert counted["suppressed"] == 999
 
 
 def test_failed_logins_are_summed_by_address_and_reason(audit: Audit) -> None:
@@ -362,6 +437,33 @@ def test_a_gap_in_a_chain_that_holds_is_what_was_lost() -> None:
     checker = Checker()
     assert [f for each in read([first, second]) for f in checker.add(each)] == []
     assert (second.head.seq, checker.lost) == (5, 4)
+
+
+def test_a_number_that_does_not_grow_is_found() -> None:
+    """Else a chain made anew could take back what it says was lost."""
+    first, second = chain(2)
+    forged = json.dumps({"broker": "b", "seq": 0, "prev_hash": second.head.digest})
+    found = [*read([first, second]), json.loads(forged)]
+    assert [f.problem for f in checked(found)] == ["comes after record 1"]
+
+
+def test_a_chain_made_anew_lacks_the_digest_of_the_log() -> None:
+    """Whoever can write everything can make a whole chain, but not the one that was logged."""
+    noted = chain(5)[3].head.digest
+    for records, problems in ((chain(5), []), (chain(3), [noted])):
+        checker = Checker(noted)
+        assert [f for each in read(records) for f in checker.add(each)] == []
+        assert [f.problem[-64:] for f in checker.end()] == problems
+    assert list(Checker().end()) == []
+
+
+def test_starts_without_stops_are_counted() -> None:
+    checker, head = Checker(), NOTHING
+    for operation in ("start", "e", "stop", "start", "stop", "start", "e", "start", "start"):
+        made = record({"broker": "b", "operation": operation}, head)
+        head = made.head
+        assert list(checker.add(json.loads(made.payload))) == []
+    assert checker.starts_without_stop == 2
 
 
 def test_brokers_have_chains_of_their_own() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from pulsark.dispatch.topics.inactivity import is_due
 from pulsark.errors import ServerError
 from pulsark.security.audit.chain import checked
 from pulsark.security.audit.definition import TOPIC
@@ -178,6 +179,8 @@ async def test_rules_for_producers_do_not_concern_it(broker: BrokerInMemory) -> 
     assert policies.retention_minutes == 30 * 24 * 60
     assert policies.table_retention_minutes == -1
     assert policies.backlog_by_size.limit == -1
+    assert not policies.inactive.delete
+    assert not is_due(policies, 365 * 86_400_000)
 
 
 @scenario(auditEnabled=True)
