@@ -179,11 +179,17 @@ FLIGHT_IDLE_SECONDS = 60.0
 
 # -- logging in ------------------------------------------------------------------------------
 
+CRL_FILE_BYTES_MAX = 16 << 20
+"""Largest file of lists of revoked certificates."""
+
 KEY_FILE_BYTES_MAX = 1 << 20
 """Largest file of a key, of users or of an issuer's keys."""
 
 TOKEN_BYTES_MAX = 64 * 1024
 """Longest token: it is verified on the event loop, and a connected client's frames are large."""
+
+TOKEN_KEYS_MAX = 8
+"""Keys that may verify tokens at the same time: a forged token costs as many verifications."""
 
 TOKEN_HEADER_CHARS_MAX = 8 * 1024
 """Longest header of a token, as it is sent."""

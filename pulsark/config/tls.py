@@ -18,6 +18,13 @@ class TlsSettings:
     tlsTrustCertsFilePath: str = setting(
         "", "path", "PEM file with the CAs of clients' certificates; empty: none is asked for"
     )
+    tlsCrlFilePath: str = setting(
+        "",
+        "path",
+        "PEM file with a list of revoked certificates (CRL) of each CA of tlsTrustCertsFilePath; "
+        "empty: nothing is revoked",
+        own=True,
+    )
     tlsRequireTrustedClientCertOnConnect: bool = setting(
         False, "", "Refuse clients over TLS that have no certificate of tlsTrustCertsFilePath"
     )

@@ -38,6 +38,8 @@ class Kept(Generic[T]):
         self._setting = setting
         self._parse = parse
         self._path = path_of(location)
+        self.name = "" if self._path is None else os.path.splitext(os.path.basename(self._path))[0]
+        """That of its file, without what is behind the last dot."""
         self._stamp = self._look()
         self._told: Callable[[str], None] = lambda setting: None
         data = _inline(setting, location) if self._path is None else self._read(self._path)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
 from pulsark.security.keys import Stamp, is_open_to_all, stamp_of
+from pulsark.security.revoked_certificates import refuse_revoked
 from pulsark.security.server_names import tell_nobody_of_wrong_names
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class TlsRules:
     require_client_certificate: bool = False
     protocols: tuple[str, ...] = ()
     ciphers: tuple[str, ...] = ()
+    crl_path: str = ""
+    """Lists of certificates that are revoked; empty: none is asked for."""
 
     @classmethod
     def of(cls, settings: Settings) -> TlsRules:
@@ -63,6 +66,10 @@ class TlsRules:
             raise ConfigError(
                 "tlsTrustCertsFilePath: tlsRequireTrustedClientCertOnConnect=true needs a PEM "
                 "file with the CAs of clients"
+            )
+        if settings.tlsCrlFilePath and not settings.tlsTrustCertsFilePath:
+            raise ConfigError(
+                "tlsTrustCertsFilePath: tlsCrlFilePath is set, which says what these CAs revoked"
             )
         unknown = [name for name in settings.tlsCiphers if not _is_cipher(name)]
         if unknown:
@@ -77,6 +84,7 @@ class TlsRules:
             settings.tlsRequireTrustedClientCertOnConnect,
             settings.tlsProtocols,
             settings.tlsCiphers,
+            settings.tlsCrlFilePath,
         )
 
     @property
@@ -86,6 +94,7 @@ class TlsRules:
             ("tlsCertificateFilePath", self.certificate_path),
             ("tlsKeyFilePath", self.key_path),
             ("tlsTrustCertsFilePath", self.trust_path),
+            ("tlsCrlFilePath", self.crl_path),
         ]
         return [(key, path) for key, path in named if path]
 
@@ -180,6 +189,8 @@ def _new_context(rules: TlsRules, alpn: Iterable[str]) -> ssl.SSLContext:
             ) from error
         required = rules.require_client_certificate
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        if rules.crl_path:
+            refuse_revoked(context, rules.crl_path)
     return context
 
 

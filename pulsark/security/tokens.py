@@ -19,7 +19,7 @@ from jwt.api_jws import PyJWS
 from jwt.exceptions import PyJWTError
 
 from pulsark.errors import ConfigError
-from pulsark.limits import TOKEN_BYTES_MAX, TOKEN_HEADER_CHARS_MAX
+from pulsark.limits import TOKEN_BYTES_MAX, TOKEN_HEADER_CHARS_MAX, TOKEN_KEYS_MAX
 from pulsark.security.keys import Kept
 from pulsark.security.principal import Principal
 from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
@@ -121,12 +121,30 @@ class TokenProvider:
 
     def log_in(self, credentials: Credentials) -> Principal:
         """Who the token is for."""
-        keys = [kept.value for kept in self.kept]
+        kept = self._kept_for(credentials.data)
+        keys = [each.value for each in kept]
         return principal_of(credentials, keys, self._rules, self._clock.now_ms())
+
+    def _kept_for(self, token: bytes) -> list[Kept[VerificationKey]]:
+        """The key that the token names by its ``kid``; all of them if that is no key here."""
+        if len(self.kept) == 1:
+            return self.kept
+        kid = header_of(token).get("kid")
+        return [kept for kept in self.kept if kept.name and kept.name == kid] or self.kept
 
 
 def keys_of(settings: Settings) -> list[Kept[VerificationKey]]:
     """Those that are set, several with commas between them; a secret wins over a public key."""
+    found = _keys_of(settings)
+    if len(found) > TOKEN_KEYS_MAX:  # a forged token is tried with each of them
+        raise ConfigError(
+            f"tokenSecretKey, tokenPublicKey: {len(found)} keys are set; "
+            f"{TOKEN_KEYS_MAX} are the most"
+        )
+    return found
+
+
+def _keys_of(settings: Settings) -> list[Kept[VerificationKey]]:
     algorithm = settings.tokenPublicAlg
     if settings.tokenSecretKey:
         return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import os
 import ssl
 from collections.abc import Callable, Coroutine
@@ -13,6 +14,10 @@ from typing import Any, cast
 import pytest
 import trustme
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
@@ -34,6 +39,8 @@ class Files:
         self.certificate = folder / "broker.pem"
         self.key = folder / "broker.key"
         self.trust = folder / "clients.pem"
+        self.revoked = folder / "revoked.pem"
+        self.issued: dict[str, trustme.LeafCert] = {}
         self.issue()
         self.clients.cert_pem.write_to_path(str(self.trust))
 
@@ -60,8 +67,32 @@ class Files:
         context = ssl.create_default_context()
         self.authority.configure_trust(context)
         if name:
-            self.clients.issue_cert(f"{name}@example.org", common_name=name).configure_cert(context)
+            issued = self.clients.issue_cert(f"{name}@example.org", common_name=name)
+            issued.configure_cert(context)
+            self.issued[name] = issued
         return context
+
+    def revoke(
+        self, issued: trustme.LeafCert, *, days: int = 1, authority: trustme.CA | None = None
+    ) -> None:
+        """Write a list with this certificate alone, which is valid for so many days."""
+        by = authority or self.clients
+        key = load_pem_private_key(by.private_key_pem.bytes(), None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        certificate = x509.load_pem_x509_certificate(issued.cert_chain_pems[0].bytes())
+        now = datetime.datetime.now(datetime.UTC)
+        until = now + datetime.timedelta(days=days)
+        begun = until - datetime.timedelta(days=10)
+        revoked = x509.RevokedCertificateBuilder(certificate.serial_number, begun).build()
+        made = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(x509.load_pem_x509_certificate(by.cert_pem.bytes()).subject)
+            .last_update(begun)
+            .next_update(until)
+            .add_revoked_certificate(revoked)
+            .sign(key, SHA256())
+        )
+        self.revoked.write_bytes(made.public_bytes(Encoding.PEM))
 
 
 @pytest.fixture
@@ -145,6 +176,70 @@ def test_a_client_of_another_ca_is_refused(files: Files, run: Run, tmp_path: Pat
         listener.close()
 
     run(main())
+
+
+def test_a_revoked_certificate_is_refused(files: Files, run: Run) -> None:
+    """From the next look at the files on; who has none comes in as before."""
+    cook, chef = files.client("cook"), files.client("chef")
+    issued = files.issued
+    files.revoke(issued["chef"])
+
+    async def main() -> None:
+        rules = files.rules(trust_path=str(files.trust), crl_path=str(files.revoked))
+        tls = ServerTls(rules)
+        listener, port = listening(tls)
+        assert (await greeting(port, files.client()))[0] == b"unknown"
+        assert (await greeting(port, cook))[0] == b"known"
+        assert await refused(port, chef)
+        files.revoke(issued["cook"])
+        assert tls.look_again()
+        assert (await greeting(port, chef))[0] == b"known"
+        assert await refused(port, cook)
+        files.revoked.write_bytes(files.trust.read_bytes())
+        assert not tls.look_again()
+        assert await refused(port, cook)
+        listener.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("days", [-1, None])
+def test_without_a_list_that_is_valid_certificates_are_refused(
+    files: Files, run: Run, days: int | None
+) -> None:
+    if days is None:  # it is another CA's
+        other = trustme.CA()
+        files.revoke(other.issue_cert("x@example.org"), authority=other)
+    else:
+        files.revoke(files.clients.issue_cert("x@example.org"), days=days)
+
+    async def main() -> None:
+        rules = files.rules(trust_path=str(files.trust), crl_path=str(files.revoked))
+        listener, port = listening(ServerTls(rules))
+        assert await refused(port, files.client("cook"))
+        assert (await greeting(port, files.client()))[0] == b"unknown"
+        listener.close()
+
+    run(main())
+
+
+def test_other_files_than_lists_of_revoked_certificates(files: Files) -> None:
+    """A certificate among them would be a CA that is trusted."""
+    rules = files.rules(trust_path=str(files.trust), crl_path=str(files.revoked))
+    files.revoke(files.clients.issue_cert("x@example.org"))
+    good = files.revoked.read_bytes()
+    for wrong in (b"", b"junk", files.trust.read_bytes(), good + files.trust.read_bytes()):
+        files.revoked.write_bytes(wrong)
+        with pytest.raises(ConfigError, match="must have lists of revoked"):
+            ServerTls(rules)
+    files.revoked.write_bytes(good.replace(b"M", b"N", 3))
+    with pytest.raises(ConfigError, match="cannot be used"):
+        ServerTls(rules)
+    files.revoked.unlink()
+    with pytest.raises(ConfigError, match="tlsCrlFilePath"):
+        ServerTls(rules)
+    with pytest.raises(ConfigError, match="tlsTrustCertsFilePath: tlsCrlFilePath is set"):
+        TlsRules.of(files.settings(tlsCrlFilePath="x"))
 
 
 def test_a_new_certificate_holds_from_the_next_handshake_on(files: Files, run: Run) -> None:

@@ -18,7 +18,7 @@ from jwt.exceptions import InvalidSignatureError
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
-from pulsark.limits import TOKEN_BYTES_MAX
+from pulsark.limits import TOKEN_BYTES_MAX, TOKEN_KEYS_MAX
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError
 from pulsark.security.tokens import TokenProvider
@@ -312,6 +312,51 @@ def test_several_keys_are_good_at_a_time(tmp_path: Path) -> None:
     for key in (SECRET, SECRET[::-1]):
         assert log_in(token(key=key), tokenSecretKey=both).role == "orders"
     assert reason(token(key=os.urandom(32)), tokenSecretKey=both) == "signature"
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The keys by which signatures are verified."""
+    found: list[Any] = []
+    verify = PyJWS.decode_complete
+
+    def noting(self: PyJWS, token: bytes, key: Any = "", *more: Any, **options: Any) -> Any:
+        found.append(key)
+        return verify(self, token, key, *more, **options)
+
+    monkeypatch.setattr(PyJWS, "decode_complete", noting)
+    return found
+
+
+def test_a_token_may_name_its_key(tmp_path: Path, tried: list[Any]) -> None:
+    """By the name of the key's file: then no other is tried."""
+    keys = {name: os.urandom(32) for name in ("2026", "2027", "2028")}
+    for name, key in keys.items():
+        (tmp_path / f"{name}.key").write_bytes(key)
+    several = ",".join(str(tmp_path / f"{name}.key") for name in keys)
+
+    def named(kid: str, key: bytes) -> bytes:
+        return PyJWS().encode(b'{"sub": "orders"}', key, "HS256", {"kid": kid}).encode()
+
+    assert log_in(named("2028", keys["2028"]), tokenSecretKey=several).role == "orders"
+    assert tried == [keys["2028"]]
+    tried.clear()
+    assert reason(named("2026", keys["2028"]), tokenSecretKey=several) == "signature"
+    assert tried == [keys["2026"]]
+    tried.clear()
+    # Other issuers have names of their own for keys.
+    assert log_in(named("key-of-theirs", keys["2027"]), tokenSecretKey=several).role == "orders"
+    assert tried == [keys["2026"], keys["2027"]]
+    for forged in ("", "2026.key", "../2026", "x" * 500):
+        tried.clear()
+        assert reason(named(forged, os.urandom(32)), tokenSecretKey=several) == "signature"
+        assert len(tried) == len(keys)
+
+
+def test_what_a_forged_token_costs_is_bounded() -> None:
+    several = ",".join(inline(os.urandom(32)) for _ in range(TOKEN_KEYS_MAX + 1))
+    with pytest.raises(ConfigError, match="9 keys are set; 8 are the most"):
+        provider(tokenSecretKey=several)
 
 
 def test_a_very_long_token_is_not_even_looked_at() -> None:

@@ -1,0 +1,40 @@
+"""Lists of certificates that their CAs have revoked (CRLs), for clients of the ports over TLS."""
+
+from __future__ import annotations
+
+import re
+import ssl
+
+from pulsark.errors import ConfigError
+from pulsark.limits import CRL_FILE_BYTES_MAX
+
+_BLOCK = re.compile(rb"-----BEGIN ([^-\n]{1,64})-----")
+
+
+def refuse_revoked(context: ssl.SSLContext, path: str) -> None:
+    """Refuse clients whose certificates are in the lists of a file. ``ConfigError`` if it has none.
+
+    OpenSSL also refuses clients of a CA of which it has no list, or none that is still valid.
+    """
+    _check(path)
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise ConfigError(f"tlsCrlFilePath: {path} cannot be used: {error}") from error
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _check(path: str) -> None:
+    """A certificate in the file would be trusted as a CA, so there must be none."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(CRL_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"tlsCrlFilePath: {path}: {error.strerror}") from error
+    if len(data) > CRL_FILE_BYTES_MAX:
+        raise ConfigError(f"tlsCrlFilePath: {path} is larger than {CRL_FILE_BYTES_MAX} bytes")
+    if set(_BLOCK.findall(data)) != {b"X509 CRL"}:
+        raise ConfigError(
+            f"tlsCrlFilePath: {path} must have lists of revoked certificates in PEM, "
+            "-----BEGIN X509 CRL-----, and nothing else"
+        )
