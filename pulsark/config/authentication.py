@@ -45,6 +45,13 @@ class AuthenticationSettings(TlsSettings):
     anonymousUserRole: str = setting(
         "", "", "Role of clients that show no credentials; empty: they are refused"
     )
+    authenticationRoleLoggingAnonymizer: str = setting(
+        "NONE",
+        "",
+        "How the log shows roles: as they are, not at all, or by a digest; the audit has them as "
+        "they are",
+        choices=("NONE", "REDACTED", "SHA256", "MD5", "hash:SHA256", "hash:MD5"),
+    )
     strictAuthMethod: bool = setting(
         False, "", "A request over HTTP is refused if it does not say how it logs in"
     )

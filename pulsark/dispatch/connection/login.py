@@ -17,6 +17,7 @@ from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.refresh import Refresh
 from pulsark.errors import ClientError, CrowdedOutError, ServerError
 from pulsark.security.credentials import of_connect
+from pulsark.security.logged_roles import logged_role
 from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Login:
         connection = self._connection
         refusal = self._roles_refusal(found, connect)
         if refusal:
-            log.info("%s: %s", connection.address, refusal)
+            log.info("%s: role %s: %s", connection.address, self._shown(found), refusal)
             self._logins.noted(connection.origin, "login", "roles", found)
             self._tell(ClientError(ServerError.AuthorizationError, refusal))
             return
@@ -182,6 +183,9 @@ class Login:
         if connect.HasField("proxy_version") and found.role not in proxies:
             return "Must not set proxyVersion without connecting as a ProxyRole."
         return ""
+
+    def _shown(self, principal: Principal | None) -> str:
+        return logged_role(principal, self._settings.authenticationRoleLoggingAnonymizer)
 
     def _refuse(self, error: LoginError) -> None:
         connection = self._connection
@@ -214,7 +218,11 @@ class Login:
 
     def _expired(self) -> None:
         connection = self._connection
-        log.info("%s: its credentials have expired, closing", connection.address)
+        log.info(
+            "%s: the credentials of role %s have expired, closing",
+            connection.address,
+            self._shown(self.principal),
+        )
         if self.principal is not None:
             self._logins.noted(connection.origin, "expiry", "expired", self.principal)
         connection.close()
@@ -235,7 +243,12 @@ class Login:
         before = self.principal
         if before is None or found.role != before.role:
             connection = self._connection
-            log.info("%s: credentials for another role, closing", connection.address)
+            log.info(
+                "%s: role %s shows credentials for role %s, closing",
+                connection.address,
+                self._shown(before),
+                self._shown(found),
+            )
             self._logins.noted(connection.origin, "refresh", "role", found)
             connection.close()
             return

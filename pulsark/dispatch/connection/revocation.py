@@ -16,6 +16,7 @@ from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.paths import POLICIES, policies_at
 from pulsark.security.decisions import Target
+from pulsark.security.logged_roles import logged_role
 from pulsark.security.operations import NamespaceOperation, TopicOperation
 from pulsark.wire.topic_name import TopicName
 
@@ -114,7 +115,15 @@ class Revocation:
         if decision is None:
             decision = await self._provider.decision(connection.principal, operation, target)
         if not decision.granted and not connection.is_closed:
-            log.info("%s: %s is granted no more: %s", connection.address, operation, target)
+            how = self._broker.settings.authenticationRoleLoggingAnonymizer
+            role = logged_role(connection.principal, how)
+            log.info(
+                "%s: role %s is granted no more: %s: %s",
+                connection.address,
+                role,
+                operation,
+                target,
+            )
             audit = self._broker.audit
             if audit is not None:
                 from pulsark.security.audit.events import Call, Judged  # where there is an audit

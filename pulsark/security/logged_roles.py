@@ -1,0 +1,37 @@
+"""Roles in lines of the log, where they may be names of people. Pure.
+
+The audit and the statistics have them as they are: there it is known who reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pulsark.security.principal import Principal
+
+REDACTED = "[REDACTED]"
+_DIGITS = 32
+"""So much of a digest tells roles apart."""
+
+
+def logged_role(principal: Principal | None, how: str) -> str:
+    """Who somebody is, by the setting ``authenticationRoleLoggingAnonymizer``."""
+    if principal is None:
+        return "nobody"
+    role = _anonymous(principal.role, how)
+    if principal.original is None:
+        return role
+    return f"{role} for {_anonymous(principal.original, how)}"
+
+
+def _anonymous(role: str, how: str) -> str:
+    if how == "NONE":
+        return role
+    if how == "REDACTED":
+        return REDACTED
+    name = how.removeprefix("hash:").lower()
+    # No protection of secrets: whoever knows a role can find it.
+    digest = hashlib.new(name, role.encode("utf-8", "replace"), usedforsecurity=False)
+    return f"{name}:{digest.hexdigest()[:_DIGITS]}"
