@@ -566,6 +566,9 @@ METADATA_SESSIONS_KEPT = 1000
 METADATA_CHECK_SECONDS = 10.0
 """Longest check of the metadata store's file at a start."""
 
+METADATA_CHANGES_KEPT = 5000
+"""So many changes a process may be behind others on one file; then it looks at everything again."""
+
 METADATA_WAL_CHECK_BYTES_MAX = 64 << 20
 """Largest write-ahead log that is checked frame by frame at a start."""
 

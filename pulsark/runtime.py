@@ -467,9 +467,21 @@ def lock_directory(path: str) -> int | None:
 
     The lock ends with the process or when the returned descriptor is closed.
     """
-    fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return lock_file(os.path.join(path, LOCK_NAME), create=True)
+
+
+def lock_file(path: str, *, create: bool = False, wait: bool = False) -> int | None:
+    """Take the exclusive lock of a file; ``None`` if another process holds it, or it is not there.
+
+    The lock ends with the process or when the returned descriptor is closed. ``wait`` blocks.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fd = os.open(path, flags, 0o644)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(fd)
         return None

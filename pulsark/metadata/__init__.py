@@ -5,6 +5,8 @@ Read ``store`` first: the contract, which every implementation passes (``tests/c
 the children of a path however many there are. ``settled`` repeats a write of unknown outcome.
 ``sqlite`` is the store of a standalone; ``sqlite_writes`` has what a transaction does to its file,
 and ``sqlite_file`` and ``wal`` check the file when it opens.
+``sqlite_shared`` is the one of several processes on one file, and ``sqlite_sessions`` what they do
+to it. ``session``: how long what a process has for its session is certainly its own.
 ``memory`` is the store of simulations. ``resources`` has the typed documents: clusters and tenants,
 ``namespaces``, and in ``topic_resources`` partitioned topics. ``history`` detects a store that went
 back to an earlier state.

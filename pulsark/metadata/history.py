@@ -14,7 +14,7 @@ Pure: no I/O, and the nonce is given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pulsark.limits import METADATA_SESSIONS_KEPT
@@ -48,6 +48,10 @@ class History:
     def mark(self) -> int:
         """The mark of the last commit."""
         return mark_of(self.last_commit, self.sessions[-1].nonce if self.sessions else 0)
+
+    def at(self, commit: int) -> History:
+        """After a commit of that number."""
+        return replace(self, last_commit=commit)
 
     def knows(self, mark: int) -> bool:
         """Whether a mark was given by this store, in a past that is also its own.

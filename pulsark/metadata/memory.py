@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from pulsark.errors import BadVersionError, MetadataRefusedError
 from pulsark.limits import METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS, History
+from pulsark.metadata.session import SIGNS_A_DEADLINE, Session
 from pulsark.metadata.store import (
     ABSENT,
     ANY_VERSION,
@@ -23,9 +25,12 @@ from pulsark.metadata.store import (
     wrong_kind,
 )
 from pulsark.metadata.watches import Watches
+from pulsark.runtime import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from pulsark.runtime import Clock
 
 
 @dataclass(slots=True)
@@ -50,6 +55,8 @@ class MemoryTree:
         """Of a path that comes into being: above that of each one that was deleted."""
         self._nodes: dict[str, _Node] = {}
         self._children: dict[str, set[str]] = {}
+        self._heard: dict[MemoryMetadataStore, float] = {}
+        """When those with a deadline gave their last sign of life."""
 
     def get(self, path: str) -> Versioned | None:
         """The value at a path, or ``None``."""
@@ -125,8 +132,16 @@ class MemoryTree:
         check_parent(path)
         return sorted(self._children.get(path, ()))
 
+    def hear(self, session: MemoryMetadataStore, now: float) -> None:
+        """A session lives at this time; others that were silent for too long are over."""
+        self._heard[session] = now
+        for other, heard in list(self._heard.items()):
+            if heard + other.session.timeout_seconds < now:
+                other.expire()
+
     def end_session(self, session: MemoryMetadataStore) -> None:
         """Remove the session's ephemeral values."""
+        self._heard.pop(session, None)
         mine = [path for path, node in self._nodes.items() if node.session is session]
         for path in mine:
             self.delete(path, ANY_VERSION)
@@ -160,10 +175,21 @@ class MemoryTree:
 class MemoryMetadataStore:
     """One session. A write takes effect one turn of the loop after the call, then returns."""
 
-    def __init__(self, tree: MemoryTree | None = None) -> None:
+    def __init__(
+        self,
+        tree: MemoryTree | None = None,
+        clock: Clock | None = None,
+        session_seconds: float = math.inf,
+    ) -> None:
+        """With ``session_seconds`` the session ends if it is silent for so long by the clock."""
         self.tree = tree if tree is not None else MemoryTree()
-        self._ended = False
+        self._clock = clock if clock is not None else SystemClock()
+        self.session = Session(self._clock, session_seconds)
+        self.is_silent = False
+        """It gives no sign of life: for tests, as if its process was stopped."""
         self._watches: list[Callable[[], None]] = []
+        if session_seconds < math.inf:
+            self._give_sign()
 
     @property
     def identity(self) -> str:
@@ -178,7 +204,7 @@ class MemoryMetadataStore:
 
     def on_commit(self, listener: Callable[[int], None]) -> None:
         def told(mark: int) -> None:
-            if not self._ended:
+            if not self.session.has_ended:
                 listener(mark)
 
         self.tree.listeners.append(told)
@@ -244,13 +270,23 @@ class MemoryMetadataStore:
 
     def expire(self) -> None:
         """End the session now, as its death or a lost connection does."""
-        if self._ended:
+        if self.session.has_ended:
             return
-        self._ended = True
+        self.session.end()
         for end in self._watches:
             end()
         self.tree.end_session(self)
 
+    def _give_sign(self) -> None:
+        if self.session.has_ended:
+            return
+        now = self._clock.monotonic()
+        if not self.is_silent:
+            self.tree.hear(self, now)
+            self.session.heard(now)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.session.timeout_seconds / SIGNS_A_DEADLINE, self._give_sign)
+
     def _check_session(self) -> None:
-        if self._ended:
+        if self.session.has_ended:
             raise MetadataRefusedError("the session of the metadata store has ended")

@@ -5,6 +5,8 @@ writes requested during the last transaction's sync share the next transaction, 
 waits for the disk and many writers share a sync. The journal is a write-ahead log
 with ``synchronous=FULL``: a write that returned survives a power cut.
 
+``sqlite_shared`` is the store of several processes on one file.
+
 A node is a row ``(parent, name)``; parents have rows without a value, so the children of a
 path are one range of the primary key however many nodes there are. A value has a checksum that
 also covers its path and its version. The caller holds the lock of the data directory: a second
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownEr
 from pulsark.limits import METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS
+from pulsark.metadata.session import Session
 from pulsark.metadata.sqlite_file import (
     connect,
     empty_log,
@@ -30,12 +33,13 @@ from pulsark.metadata.sqlite_file import (
     read_history,
     write_history,
 )
+from pulsark.metadata.sqlite_sessions import check_alone
 from pulsark.metadata.sqlite_writes import (
     GET,
     Operation,
     checked,
     commit,
-    end_session,
+    end_sessions,
     next_id,
     transaction,
 )
@@ -83,6 +87,9 @@ class SqliteMetadataStore:
         self._worker = worker
         self._runtime = runtime
         self.identity, self._history = read_history(reader)
+        self._session = self._history.sessions[-1].first_commit
+        """Its number is in its ephemeral values."""
+        self.session = Session(runtime.clock)
         self._watches = Watches()
         self._listeners: list[Callable[[int], None]] = []
         self._waiting: list[_Request] = []
@@ -112,12 +119,13 @@ class SqliteMetadataStore:
         nonce = runtime.rng.getrandbits(NONCE_BITS)
 
         def open_writer() -> sqlite3.Connection:
+            check_alone(path)
             writer = open_file(path, identity, runtime.clock, accept_loss=accept_loss)
             try:
                 _, history = read_history(writer)
                 history = history.with_session(nonce)
                 begin = partial(write_history, history=history)
-                transaction(writer, [begin, end_session], history.last_commit)
+                transaction(writer, [begin, end_sessions])
             except BaseException:
                 writer.close()
                 raise
@@ -174,11 +182,14 @@ class SqliteMetadataStore:
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         check_changes(changes)
-        versions: list[int] = await self._write(lambda connection: commit(connection, changes))
+        versions: list[int] = await self._write(self._commit(changes))
         for change in changes:
             if not isinstance(change, Check):
                 self._watches.tell(change.path)
         return versions
+
+    def _commit(self, changes: Sequence[Change]) -> Operation:
+        return lambda connection: commit(connection, changes, self._session)
 
     async def children(self, path: str) -> list[str]:
         check_parent(path)
@@ -198,7 +209,7 @@ class SqliteMetadataStore:
 
     async def next_id(self, path: str) -> int:
         split_path(path)
-        number: int = await self._write(lambda connection: next_id(connection, path))
+        number: int = await self._write(lambda connection: next_id(connection, path, self._session))
         return number
 
     def watch(
@@ -210,15 +221,16 @@ class SqliteMetadataStore:
     async def close(self) -> None:
         if self._closed:
             return
-        closing = self._write(end_session)
+        closing = self._write(self._end)
         self._closed = True
         try:
             await closing
         finally:
             if self._look is not None:
                 self._look.cancel()
+            self.session.end()
             self._reader.close()
-            await run_in_worker(self._worker, lambda: _close(self._writer))
+            await run_in_worker(self._worker, self._close_writer)
             self._worker.close()
 
     def _read(self, statement: str, parameters: tuple[str | int, ...]) -> sqlite3.Cursor:
@@ -243,8 +255,7 @@ class SqliteMetadataStore:
             return
         self._writing, self._waiting = self._waiting, []
         operations = [request.operation for request in self._writing]
-        commit = self._history.last_commit + 1
-        self._worker.submit(lambda: transaction(self._writer, operations, commit), self._written)
+        self._worker.submit(partial(self._transact, operations), self._written)
         if self._look is None:
             loop = asyncio.get_running_loop()
             self._look = loop.call_later(self._timeout_seconds / 4, self._look_at_times)
@@ -269,7 +280,7 @@ class SqliteMetadataStore:
     def _written(self, results: list[Any] | None, error: BaseException | None) -> None:
         requests, self._writing = self._writing, []
         if results is not None:
-            self._committed()
+            self._committed(results)
         for index, request in enumerate(requests):
             future = request.future
             if future.done():  # cancelled, or told that it took too long
@@ -282,16 +293,24 @@ class SqliteMetadataStore:
                 future.set_result(results[index])
         self._start_writing()
 
-    def _committed(self) -> None:
+    def _transact(self, operations: list[Operation]) -> list[Any]:
+        return transaction(self._writer, operations)
+
+    def _end(self, connection: sqlite3.Connection) -> None:
+        end_sessions(connection)
+
+    def _committed(self, results: list[Any]) -> None:
         """Count the transaction before its changes become visible."""
         history = self._history
-        self._history = replace(history, last_commit=history.last_commit + 1)
+        self._history = history.at(history.last_commit + 1)
+        self._tell_mark()
+
+    def _close_writer(self) -> None:
+        try:
+            empty_log(self._writer)
+        finally:
+            self._writer.close()
+
+    def _tell_mark(self) -> None:
         for listener in self._listeners:
             listener(self._history.mark)
-
-
-def _close(writer: sqlite3.Connection) -> None:
-    try:
-        empty_log(writer)
-    finally:
-        writer.close()

@@ -43,6 +43,9 @@ CREATE TABLE store (identity TEXT NOT NULL, last_commit INTEGER NOT NULL);
 CREATE TABLE session (first_commit INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
 """
 _SINCE_3 = "ALTER TABLE store ADD COLUMN first_version INTEGER NOT NULL DEFAULT 0;"
+BUSY_MILLISECONDS = 5000
+"""So long a transaction waits for that of another process."""
+
 _NAMES_SHOWN = 5
 _PROGRESS_STEPS = 100_000
 """Steps of SQLite's virtual machine between two looks at the clock: some milliseconds."""
@@ -65,7 +68,7 @@ def checksum(parent: str, name: str, value: bytes, version: int, ephemeral: int)
 def connect(path: str) -> sqlite3.Connection:
     """A connection whose transactions are begun and ended by the caller, not by the module."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA busy_timeout = 5000")
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
     return connection
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pulsark.errors import (
@@ -36,9 +36,13 @@ def checked(path: str, row: _Row) -> _Row:
 
 
 def transaction(
-    connection: sqlite3.Connection, operations: Sequence[Operation], commit: int
+    connection: sqlite3.Connection,
+    operations: Sequence[Operation],
+    before: Operation = lambda connection: None,
 ) -> list[Any]:
-    """Run all in one transaction of this number. An operation's ``MetadataError`` is its result.
+    """Run all in the next transaction. An operation's ``MetadataError`` is its result.
+
+    That of ``before`` refuses them all.
 
     Operations check before they change anything, so one that fails leaves no trace. An error that
     is raised concerns them all.
@@ -47,7 +51,8 @@ def transaction(
     committing = False
     try:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE store SET last_commit = ?", (commit,))
+        before(connection)
+        connection.execute("UPDATE store SET last_commit = last_commit + 1")
         for operation in operations:
             try:
                 results.append(operation(connection))
@@ -66,25 +71,33 @@ def transaction(
     return results
 
 
-def commit(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[int]:
-    """Make changes that ``check_changes`` has passed; returns the versions afterwards."""
-    rows = [_current(connection, change) for change in changes]
-    return [_make(connection, change, row) for change, row in zip(changes, rows, strict=True)]
+def commit(connection: sqlite3.Connection, changes: Sequence[Change], session: int) -> list[int]:
+    """Make changes that ``check_changes`` has passed; returns the versions afterwards.
+
+    What is ephemeral of them is the session's.
+    """
+    rows = [_current(connection, change, session) for change in changes]
+    return [
+        _make(connection, change, row, session) for change, row in zip(changes, rows, strict=True)
+    ]
 
 
-def _make(connection: sqlite3.Connection, change: Change, row: tuple[int, int] | None) -> int:
+def _make(
+    connection: sqlite3.Connection, change: Change, row: tuple[int, int] | None, session: int
+) -> int:
     if isinstance(change, Check):
         return change.expected_version
     if isinstance(change, Put):
-        return _put(connection, change, row)
+        return _put(connection, change, row, session if change.ephemeral else 0)
     assert row is not None
     _delete(connection, change.path, row[0])
     return ABSENT
 
 
-def _put(connection: sqlite3.Connection, change: Put, row: tuple[int, int] | None) -> int:
+def _put(
+    connection: sqlite3.Connection, change: Put, row: tuple[int, int] | None, ephemeral: int
+) -> int:
     parent, name = split_path(change.path)
-    ephemeral = int(change.ephemeral)
     if row is None:
         _link(connection, parent)
         (version,) = connection.execute("SELECT first_version FROM store").fetchone()
@@ -117,23 +130,29 @@ def _delete(connection: sqlite3.Connection, path: str, version: int) -> None:
     _unlink(connection, path)
 
 
-def next_id(connection: sqlite3.Connection, path: str) -> int:
+def next_id(connection: sqlite3.Connection, path: str, session: int) -> int:
     """Raise the counter at a path, and return what it was."""
     parent, name = split_path(path)
     row = connection.execute(GET, (parent, name)).fetchone()
     number = 0 if row is None else int(checked(path, row)[0])
-    commit(connection, (Put(path, b"%d" % (number + 1)),))
+    commit(connection, (Put(path, b"%d" % (number + 1)),), session)
     return number
 
 
-def end_session(connection: sqlite3.Connection) -> None:
-    """Remove ephemeral values."""
-    rows = connection.execute("SELECT parent, name, version FROM node WHERE ephemeral").fetchall()
-    for parent, name, version in rows:
-        _delete(connection, f"{parent.rstrip('/')}/{name}", version)
+def end_sessions(connection: sqlite3.Connection, going_on: Collection[int] = ()) -> list[str]:
+    """Remove the ephemeral values of all sessions but those; returns their paths."""
+    rows = connection.execute(
+        "SELECT parent, name, version, ephemeral FROM node WHERE ephemeral"
+    ).fetchall()
+    ended = [(f"{row[0].rstrip('/')}/{row[1]}", row[2]) for row in rows if row[3] not in going_on]
+    for path, version in ended:
+        _delete(connection, path, version)
+    return [path for path, _ in ended]
 
 
-def _current(connection: sqlite3.Connection, change: Change) -> tuple[int, int] | None:
+def _current(
+    connection: sqlite3.Connection, change: Change, session: int
+) -> tuple[int, int] | None:
     """``(version, ephemeral)`` of a value that is there, if the change can be made."""
     path, expected = change.path, change.expected_version
     row: tuple[int, int] | None = connection.execute(
@@ -143,7 +162,8 @@ def _current(connection: sqlite3.Connection, change: Change) -> tuple[int, int] 
     check_version(path, ABSENT if row is None else row[0], expected)
     if row is None and isinstance(change, Delete):
         raise BadVersionError(path, "does not exist")
-    if row is not None and isinstance(change, Put) and bool(row[1]) != change.ephemeral:
+    mine = session if isinstance(change, Put) and change.ephemeral else 0
+    if row is not None and isinstance(change, Put) and row[1] != mine:
         raise wrong_kind(path, ephemeral=bool(row[1]))
     return row
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pulsark.metadata.changes import Change
+    from pulsark.metadata.session import Session
 
 ANY_VERSION = -2
 """Expected version that matches any."""
@@ -54,6 +55,10 @@ class MetadataStore(Protocol):
     @property
     def mark(self) -> int:
         """The mark of the last durable change (``metadata.history``). It rises."""
+
+    @property
+    def session(self) -> Session:
+        """How long ephemeral values of this store certainly stay, and whether they are gone."""
 
     def knows(self, mark: int) -> bool:
         """Whether a mark was given by this store, and not by a later state that it lost."""

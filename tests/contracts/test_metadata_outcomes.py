@@ -220,7 +220,7 @@ def test_only_a_commit_that_fails_leaves_the_outcome_open(
     connection = open_file(path, "0" * 32, SystemClock(), accept_loss=False)
     insert = lambda c: c.execute("INSERT INTO session VALUES (1, 1)")  # noqa: E731
     with pytest.raises(error, match="disk I/O error"):
-        transaction(Failing(connection, statement), [insert], 1)  # type: ignore[arg-type]
+        transaction(Failing(connection, statement), [insert])  # type: ignore[arg-type]
     assert not connection.in_transaction
     assert connect(path).execute("SELECT count(*) FROM session").fetchone() == (0,)
     connection.close()

@@ -7,6 +7,7 @@ after the other or, if ``shares`` says so, several at a time.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from pulsark.metadata.history import NO_MARK, NONCE_BITS, mark_of
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.pages import names_below
 from pulsark.metadata.sqlite import SqliteMetadataStore
+from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
 from pulsark.metadata.store import ABSENT, MAX_VALUE_BYTES, MetadataStore, Versioned
 from pulsark.runtime import Runtime
 from tests.support.faulty_metadata import FaultyStore
@@ -71,10 +73,29 @@ class SqliteBackend:
         self._dead.append(store)
 
 
+class SharedBackend:
+    """SQLite for several processes; each session of it could be another one's."""
+
+    shares = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path / "metadata.db")
+
+    async def open(self) -> MetadataStore:
+        return await SharedSqliteMetadataStore.join(self._path, Runtime())
+
+    async def kill(self, store: MetadataStore) -> None:
+        assert isinstance(store, SharedSqliteMetadataStore)
+        for timer in store._timers:
+            timer.cancel()
+        os.close(store._lock)  # as the kernel does
+
+
 BACKENDS: dict[str, Callable[[Path], Backend]] = {
     "memory": MemoryBackend,
     "faulty": FaultyBackend,
     "sqlite": SqliteBackend,
+    "shared": SharedBackend,
 }
 Scenario = Callable[[Backend], Awaitable[None]]
 Run = Callable[[Scenario], None]
@@ -518,6 +539,7 @@ def test_a_value_has_at_most_a_mebibyte(run: Run) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("run", ["memory", "sqlite"], indirect=True)
 def test_a_hundred_thousand_values(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         store = await backend.open()
@@ -655,25 +677,6 @@ def test_random_operations_agree_with_a_dictionary(run: Run, seed: int) -> None:
         await store.close()
 
     run(scenario)
-
-
-def test_sessions_of_one_tree_see_and_watch_each_other() -> None:
-    async def scenario() -> None:
-        tree = MemoryTree()
-        one, two = MemoryMetadataStore(tree), MemoryMetadataStore(tree)
-        heard: list[str] = []
-        two.watch("/o", heard.append, none_missed)
-        await one.put("/o/x", b"one", ABSENT, ephemeral=True)
-        with pytest.raises(BadVersionError):
-            await two.put("/o/x", b"two", ABSENT, ephemeral=True)
-        with pytest.raises(MetadataError):
-            await two.put("/o/x", b"two", ephemeral=True)
-        one.expire()
-        await turns()
-        assert heard == ["/o/x", "/o/x"]
-        assert await two.put("/o/x", b"two", ABSENT, ephemeral=True) > 0
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.feature("F68")
