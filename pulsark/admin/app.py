@@ -163,6 +163,12 @@ class RawPaths:
         if len(raw) + len(scope["query_string"]) > HTTP_TARGET_BYTES_MAX:
             await refuse(send_dated, 414, "The request target is too long")
             return
+        names = {name for name, _ in scope["headers"]}
+        if b"content-length" in names and b"transfer-encoding" in names:
+            # A proxy may take the other one, and what is a body here for the next request.
+            reason = "A request has either Content-Length or Transfer-Encoding, not both"
+            await refuse(send_dated, 400, reason)
+            return
         refusal = self._gate.refusal(scope["headers"])
         if refusal is not None:
             await refuse(send_dated, 403, refusal)

@@ -354,3 +354,17 @@ def test_a_flood_of_failures_leaves_its_address_some_logins_a_second() -> None:
         "maxFailedLoginsPerSecondPerIp": 10,
     }
     on_port(check, clock, **locked)
+
+
+@pytest.mark.parametrize("length", [b"5", b"100"])
+def test_a_request_with_two_lengths_is_refused_and_the_next_one_not_read(length: bytes) -> None:
+    lengths = b"Content-Length: " + length + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        writer.write(GET.removesuffix(b"\r\n") + lengths + b"0\r\n\r\n" + GET)
+        assert (await response(reader))[0] == 400
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+
+    on_port(check)
