@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 import ssl
+from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
 from pulsark.limits import CRL_FILE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cryptography.x509 import CertificateRevocationList
 
 _BLOCK = re.compile(rb"-----BEGIN ([^-\n]{1,64})-----")
 
@@ -22,6 +28,15 @@ def refuse_revoked(context: ssl.SSLContext, path: str) -> None:
     except OSError as error:
         raise ConfigError(f"tlsCrlFilePath: {path} cannot be used: {error}") from error
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def lists_in(data: bytes) -> Iterator[CertificateRevocationList]:
+    """The lists in a file. ``ValueError`` for what is none."""
+    from cryptography import x509  # a broker leaves them to OpenSSL
+
+    begin = b"-----BEGIN X509 CRL-----"
+    for block in data.split(begin)[1:]:
+        yield x509.load_pem_x509_crl(begin + block)
 
 
 def _check(path: str) -> None:

@@ -22,7 +22,14 @@ from pulsark.metadata.resources import SYSTEM_TENANT
 from pulsark.runtime import Runtime
 from pulsark.security.audit.audit import DENIED, Audit
 from pulsark.security.audit.changes import Changes
-from pulsark.security.audit.events import ACCESSES, Call, Judged, is_change, shows_body
+from pulsark.security.audit.events import (
+    ACCESSES,
+    Call,
+    Judged,
+    is_change,
+    is_of_clients,
+    shows_body,
+)
 from pulsark.security.decisions import Decision, Target
 from pulsark.security.operations import GeneralOperation, Operation
 from pulsark.security.principal import Origin, Principal
@@ -84,7 +91,8 @@ class AuditGate:
         action = ACCESSES.get(operation)
         if action is not None and self._audit.notes_access:
             self._audit.accessed(seen.origin, seen.principal, action, target)
-        if not self._fail_closed or not seen.changes_with(operation):
+        # What producers and consumers may do themselves is no administration.
+        if not self._fail_closed or not seen.changes_with(operation) or is_of_clients(operation):
             return
         # Who mends the audit topic itself has to get through.
         if target.tenant != SYSTEM_TENANT and self._audit.is_stuck:

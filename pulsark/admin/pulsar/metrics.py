@@ -283,6 +283,7 @@ def _audit(audit: Audit) -> Iterator[Sample]:
     yield "pulsark_audit_events_total", (), audit.written
     yield "pulsark_audit_dropped_total", (), audit.waiting.dropped
     yield "pulsark_audit_waiting", (), len(audit.waiting)
+    yield "pulsark_audit_stuck", (), int(audit.is_stuck)
 
 
 def _stalls(stalls: LoopStalls, cluster: str) -> str:

@@ -10,6 +10,7 @@ from pulsark.config.addresses import is_private
 from pulsark.config.sources import load_settings
 from pulsark.errors import ConfigError
 from pulsark.security.keys import is_open_to_all, path_of
+from pulsark.security.revoked_certificates import lists_in
 from pulsark.security.tls import ServerTls, TlsRules
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def examine(settings: Settings, now: datetime.datetime) -> Iterator[Finding]:
     yield roles(settings)
     yield encryption(settings)
     yield certificate(settings, now)
+    yield revoked(settings, now)
     yield files(settings)
 
 
@@ -159,6 +161,30 @@ def certificate(settings: Settings, now: datetime.datetime) -> Finding:
     return Finding(
         "certificate", status, f"valid for {days} more days", "" if status == OK else renew
     )
+
+
+def revoked(settings: Settings, now: datetime.datetime) -> Finding:
+    """Whether the lists of revoked certificates are valid: else no certificate is taken."""
+    if not settings.tlsCrlFilePath:
+        return Finding("revoked certificates", OK, "none are asked for")
+    try:
+        with open(settings.tlsCrlFilePath, "rb") as file:
+            ends = [each.next_update_utc for each in lists_in(file.read())]
+    except (OSError, ValueError) as error:
+        reason = f"{settings.tlsCrlFilePath} cannot be read: {error}"
+        return Finding("revoked certificates", FAILURE, reason, "mend tlsCrlFilePath")
+    renew = f"renew {settings.tlsCrlFilePath}; a running broker reads it by itself"
+    days = min(((end - now).days for end in ends if end is not None), default=None)
+    if days is None:
+        return Finding("revoked certificates", OK, "the lists have no end")
+    if days < 0:
+        return Finding(
+            "revoked certificates",
+            FAILURE,
+            "a list is not valid any more, so clients with a certificate of its CA are refused",
+            renew,
+        )
+    return Finding("revoked certificates", OK, f"the lists are valid for {days} more days")
 
 
 def files(settings: Settings) -> Finding:

@@ -10,9 +10,9 @@ from pulsark.security.audit.events import (
     Call,
     access_event,
     call_event,
+    is_of_clients,
     lifecycle_event,
     login_event,
-    may_be_many,
     throttled_event,
 )
 from pulsark.security.audit.events_waiting import (
@@ -77,7 +77,7 @@ class Audit:
         refused = judged is not None and not judged.decision.granted
         # What fails changes nothing, and who may only consume shall not fill the disk.
         summed = refused or held_back or call.status >= 400
-        summed = summed or (judged is not None and may_be_many(judged.operation))
+        summed = summed or (judged is not None and is_of_clients(judged.operation))
         self._note(event, is_denial=summed)
 
     def denied(

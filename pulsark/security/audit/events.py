@@ -153,8 +153,8 @@ def is_change(operation: Operation) -> bool:
     return operation not in _DATA and operation.right.name not in ("NOTHING", "LOGIN")
 
 
-def may_be_many(operation: Operation) -> bool:
-    """Whether a change is such as every consumer may make: to move its subscriptions."""
+def is_of_clients(operation: Operation) -> bool:
+    """Whether a change is such as producers and consumers may make: to move subscriptions."""
     return bool(operation.right.actions)
 
 

@@ -381,6 +381,10 @@ def test_reads_and_data_never_wait_for_the_audit(failing: Audited) -> None:
     assert failing.as_role("root", "GET", RETENTION).status == 200
     assert failing.as_role("root", "GET", f"{NAMESPACE}/t/stats").status == 200
     assert failing.as_role("root", "POST", "/admin/v2/spark-plans", PLAN).status == 200
+    subscription = f"{NAMESPACE}/t/subscription/s"
+    assert failing.as_role("root", "PUT", subscription).status == 204
+    assert failing.as_role("root", "POST", f"{subscription}/skip/1").status == 204
+    assert failing.as_role("root", "DELETE", subscription).status == 204
 
 
 def test_denials_stay_denials_and_the_audit_itself_can_be_mended(failing: Audited) -> None:

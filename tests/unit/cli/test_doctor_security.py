@@ -13,6 +13,7 @@ import trustme
 from pulsark.cli.doctor import security as doctor
 from pulsark.cli.doctor.finding import FAILURE, OK, WARNING
 from pulsark.config.settings import Settings
+from tests.support.revocations import revocation_list
 
 NOW = datetime.datetime.now(datetime.UTC)
 LOGIN = {"authenticationEnabled": True, "authenticationProviders": ("token",)}
@@ -107,6 +108,25 @@ def test_the_certificate(tmp_path: Path) -> None:
 )
 def test_names_that_a_certificate_is_for(name: str, covered: bool) -> None:
     assert doctor.covers(["a.example", "*.cafe.example", "192.0.2.1"], name) == covered
+
+
+def test_lists_of_revoked_certificates(tmp_path: Path) -> None:
+    assert doctor.revoked(Settings(), NOW).status == OK
+    file = tmp_path / "revoked.pem"
+    settings = Settings(tlsCrlFilePath=str(file))
+    assert doctor.revoked(settings, NOW).status == FAILURE
+    authority = trustme.CA()
+    long, short = (
+        revocation_list(authority, authority.issue_cert("x@example.org"), days) for days in (40, 9)
+    )
+    file.write_bytes(long + short)
+    found = doctor.revoked(settings, NOW)
+    assert (found.status, found.found) == (OK, "the lists are valid for 9 more days")
+    late = doctor.revoked(settings, NOW + datetime.timedelta(days=10))
+    assert late.status == FAILURE
+    assert "are refused" in late.found
+    file.write_bytes(b"-----BEGIN X509 CRL-----junk")
+    assert doctor.revoked(settings, NOW).status == FAILURE
 
 
 def test_files_that_all_can_read(tmp_path: Path) -> None:

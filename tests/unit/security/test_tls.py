@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import os
 import ssl
 from collections.abc import Callable, Coroutine
@@ -14,10 +13,6 @@ from typing import Any, cast
 import pytest
 import trustme
 import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
@@ -26,6 +21,7 @@ from pulsark.security import tls_listener
 from pulsark.security.tls import ServerTls, TlsRules
 from pulsark.security.tls_listener import TlsListener
 from pulsark.security.trials import Trial, Trials
+from tests.support.revocations import revocation_list
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -76,23 +72,7 @@ class Files:
         self, issued: trustme.LeafCert, *, days: int = 1, authority: trustme.CA | None = None
     ) -> None:
         """Write a list with this certificate alone, which is valid for so many days."""
-        by = authority or self.clients
-        key = load_pem_private_key(by.private_key_pem.bytes(), None)
-        assert isinstance(key, EllipticCurvePrivateKey)
-        certificate = x509.load_pem_x509_certificate(issued.cert_chain_pems[0].bytes())
-        now = datetime.datetime.now(datetime.UTC)
-        until = now + datetime.timedelta(days=days)
-        begun = until - datetime.timedelta(days=10)
-        revoked = x509.RevokedCertificateBuilder(certificate.serial_number, begun).build()
-        made = (
-            x509.CertificateRevocationListBuilder()
-            .issuer_name(x509.load_pem_x509_certificate(by.cert_pem.bytes()).subject)
-            .last_update(begun)
-            .next_update(until)
-            .add_revoked_certificate(revoked)
-            .sign(key, SHA256())
-        )
-        self.revoked.write_bytes(made.public_bytes(Encoding.PEM))
+        self.revoked.write_bytes(revocation_list(authority or self.clients, issued, days))
 
 
 @pytest.fixture
