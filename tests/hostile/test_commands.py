@@ -15,7 +15,7 @@ import pytest
 from pulsark.limits import HANDSHAKE_SECONDS
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command
-from tests.hostile.conftest import ATTACKER, OTHER, Connect, logged
+from tests.hostile.conftest import ATTACKED, ATTACKER, OTHER, Connect, logged
 from tests.hostile.test_frames import CLOSE_SECONDS, body_of, hello, ping, raw
 from tests.support.secured import Secured, token
 from tests.support.wire_client import Refused, WireClient
@@ -281,3 +281,57 @@ def _all_are_closed(broker: Secured, most: int) -> None:
     while len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) > most:
         assert time.monotonic() < deadline, "sockets are left"
         time.sleep(0.1)
+
+
+# -- what only Pulsar 5's clients say ----------------------------------------------------------
+
+
+def lookup(topic: str, session_id: int, **fields: object) -> pb.BaseCommand:
+    command = Command(type=Command.SCALABLE_TOPIC_LOOKUP)
+    command.scalableTopicLookup.session_id = session_id
+    command.scalableTopicLookup.topic = topic
+    for name, value in fields.items():
+        setattr(command.scalableTopicLookup, name, value)
+    return command
+
+
+def test_layouts_of_names_that_have_none(connect: Connect, target: str) -> None:
+    client = connect(ATTACKER)
+    for number, (name, code) in enumerate(
+        [
+            (f"{target}-partition-0", pb.TopicNotFound),
+            (f"non-persistent://{ATTACKED}/t", pb.NotAllowedError),
+            (f"segment://{ATTACKED}/t/0000-ffff-0", pb.InvalidTopicName),
+            (f"persistent://{ATTACKED}/", pb.InvalidTopicName),
+            (f"persistent://{ATTACKED}/a\x00b", pb.InvalidTopicName),
+            (f"persistent://{ATTACKED}/..", pb.InvalidTopicName),
+            (f"topic://{ATTACKED}/" + "x" * 20_000, pb.InvalidTopicName),
+            ("topic://public/default/x", pb.AuthorizationError),
+            ("topic://none/none/x", pb.AuthorizationError),
+            ("://", pb.InvalidTopicName),
+            ("", pb.InvalidTopicName),
+        ]
+    ):
+        client.send(lookup(name, number))
+        update = client.take(Command.SCALABLE_TOPIC_UPDATE).scalableTopicUpdate
+        assert (update.session_id, update.error) == (number, code), name
+        assert update.message
+        assert len(update.message) < 2000
+        assert not update.HasField("dag")
+    client.send(lookup(f"{target}-new", 99, create_if_missing=False))
+    assert client.take(Command.SCALABLE_TOPIC_UPDATE).scalableTopicUpdate.error == pb.TopicNotFound
+    client.send(lookup(f"{target}-new", 99))
+    assert client.take(Command.SCALABLE_TOPIC_UPDATE).scalableTopicUpdate.HasField("dag")
+
+
+def test_a_flood_of_lookups_and_watches(connect: Connect, target: str) -> None:
+    client = connect(ATTACKER)
+    watch = Command(type=Command.WATCH_SCALABLE_TOPICS)
+    watch.watchScalableTopics.namespace = ATTACKED
+    for number in range(FLOOD // 2):
+        client.send(lookup(f"{target}-{number % 10}", number))
+        watch.watchScalableTopics.watch_id = number
+        client.send(watch)
+    for _ in range(FLOOD):
+        client.take(Command.SCALABLE_TOPIC_UPDATE, Command.WATCH_SCALABLE_TOPICS_UPDATE)
+    answers(client)

@@ -19,6 +19,8 @@ from tests.support.wire_frames import publish
 NAMES = [f"c{number}" for number in range(10)]
 QUIET = 2 * (SEGMENT_HAND_OVER_SECONDS + STREAM_CONSUMER_GRACE_SECONDS)
 TICK = 0.05
+PROMPT = 0.3
+"""The part of the ticks in which a client does something: others are quicker meanwhile."""
 
 
 class Drive:
@@ -84,7 +86,8 @@ class Drive:
                     self._something()
             await asyncio.sleep(TICK)
             for consumer in list(self.here.values()):
-                consumer.step()
+                if self.random.random() < PROMPT:
+                    consumer.step()
 
     def _something(self) -> None:
         name = self.random.choice(NAMES)
@@ -102,7 +105,8 @@ class Drive:
 
     def _come(self, name: str) -> None:
         wire = InMemory(Client(self._process))  # type: ignore[arg-type]
-        self.here[name] = StreamConsumer(name, wire, self.truth)
+        stubborn = self.random.random() < 0.15
+        self.here[name] = StreamConsumer(name, wire, self.truth, stubborn=stubborn)
 
     def _hands_over(self) -> bool:
         scalable = self._process.broker.scalable

@@ -94,8 +94,10 @@ class _OnSegment:
 class StreamConsumer:
     """One that shares the segments, over one connection."""
 
-    def __init__(self, name: str, wire: Wire, truth: Truth) -> None:
+    def __init__(self, name: str, wire: Wire, truth: Truth, *, stubborn: bool = False) -> None:
+        """``stubborn``: it closes nothing that it lost."""
         self.name = name
+        self.stubborn = stubborn
         self.consumer_id = next(_ids)
         self.share: set[int] | None = None
         self._wire = wire
@@ -169,7 +171,8 @@ class StreamConsumer:
     def _obey(self, assignment: pb.ScalableConsumerAssignment) -> None:
         self.share = {segment.segment_id for segment in assignment.segments}
         for segment in sorted(self._segments.keys() - self.share):
-            self._close(segment)
+            if not self.stubborn:
+                self._close(segment)
         for segment in sorted(self.share - self._segments.keys()):
             self._subscribe(segment)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from pulsark.errors import ServerError
 from pulsark.limits import SCALABLE_SESSIONS_PER_CONNECTION_MAX
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.frames import encode_command
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
 
@@ -261,17 +262,25 @@ async def test_a_layout_that_fits_no_frame_is_refused(broker) -> None:
 
 @scenario()
 async def test_a_session_takes_little_memory(broker) -> None:
+    """All that the interpreter allocates for a connection with as many as it may have."""
     client = Client(broker)
     await create(broker, "p", 2)
-    for k in range(2000):
-        client.send(lookup_command(PREFIX + "p", k))
-        await client.take(Command.SCALABLE_TOPIC_UPDATE)
+    await look_up(client, PREFIX + "p", session_id=2**40)
+    most = SCALABLE_SESSIONS_PER_CONNECTION_MAX
+    # Ids as clients have them: small numbers are there anyway.
+    commands = [encode_command(lookup_command(PREFIX + "p", 2**40 + k)) for k in range(most)]
     gc.collect()
-    sessions = client.connection.attached.scalable.sessions
-    (topic,) = broker.broker.scalable.followed._topics.values()
-    each = sum(sys.getsizeof(session) + 32 for session in sessions.values())
-    size = each + sys.getsizeof(sessions) + sys.getsizeof(topic.users)
-    assert size / 2000 <= 300
+    tracemalloc.start()
+    try:
+        for command in commands:
+            client.send_bytes(command)
+            await client.take(Command.SCALABLE_TOPIC_UPDATE)
+        gc.collect()
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(client.connection.attached.scalable.sessions) == most
+    assert size / most <= 300
 
 
 def test_nothing_of_it_is_loaded_for_other_clients() -> None:
