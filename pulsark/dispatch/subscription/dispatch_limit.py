@@ -62,8 +62,13 @@ class Metered(Protocol):
 def limit_of(
     topic: Metered, rate: DispatchRate, level: Level, known: DispatchLimit | None
 ) -> DispatchLimit | None:
-    """What keeps to a rate from now on, if it is one: ``known``, or a new one."""
+    """What keeps to a rate from now on, if it is one: ``known``, or a new one.
+
+    Who waits for a rate that is gone goes on, also if it is no subscription that is told so.
+    """
     if not rate.limits:
+        if known is not None:
+            known.set_rate(rate)
         return None
     if known is None:
         return DispatchLimit(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.interfaces import CompactionStats, check_open
 from pulsark.dispatch.model.subscription_stats import Level
-from pulsark.dispatch.policies.policies import TopicPolicies, effective
+from pulsark.dispatch.policies.policies import NO_DISPATCH_RATE, TopicPolicies, effective
 from pulsark.dispatch.producer.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.producer.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.producer.topic_producers import TopicProducers
@@ -297,6 +297,7 @@ class Topic:
         self._admission.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.close()
+        limit_of(self, NO_DISPATCH_RATE, Level.TOPIC, self.own_dispatch_limit)  # nobody waits
 
     async def close(self) -> None:
         """Unload: durable state is on disk when this returns."""

@@ -21,6 +21,7 @@ from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
 from pulsark.dispatch.subscription.dispatcher import Dispatcher
 from pulsark.dispatch.subscription.storage_read import StorageRead
 from pulsark.dispatch.subscription.subscription import Subscription
+from pulsark.errors import ClientError, ServerError
 from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import (
@@ -462,3 +463,39 @@ async def test_what_is_read_over_flight_counts_and_waits_its_turn(broker) -> Non
 def test_a_rate_below_one_is_none() -> None:
     assert not DispatchRate(0, -1, relative=True).limits
     assert DispatchRate(0, 1).limits
+
+
+async def waits_over_flight(broker: BrokerInMemory) -> asyncio.Task[list[tuple[Position, bytes]]]:
+    """A read that waits for minutes, because of the one before it."""
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    client.send_bytes(publish(1, 0, b"x" * 500))
+    await asyncio.sleep(0.01)
+    loaded = broker.broker.topics.get_loaded(TopicName.parse(TOPIC))
+    assert loaded is not None
+    last = loaded.ledger.last_confirmed
+    await set_policies(broker, **{DISPATCH_RATE: rate(0, 1)})
+    source = TopicEntries(broker.broker.topics)
+    await source.read_entries(TOPIC, last, last, 4 << 20)
+    task = asyncio.ensure_future(source.read_entries(TOPIC, last, last, 4 << 20))
+    await asyncio.sleep(10)
+    assert not task.done()
+    return task
+
+
+@scenario()
+async def test_a_reader_over_flight_does_not_wait_for_a_rate_that_is_gone(
+    broker: BrokerInMemory,
+) -> None:
+    task = await waits_over_flight(broker)
+    await set_policies(broker)
+    assert len(await asyncio.wait_for(task, 1)) == 1
+
+
+@scenario()
+async def test_nor_for_that_of_a_topic_that_is_unloaded(broker: BrokerInMemory) -> None:
+    task = await waits_over_flight(broker)
+    await broker.broker.topics.unload(TopicName.parse(TOPIC))
+    with pytest.raises(ClientError) as told:  # come again
+        await asyncio.wait_for(task, 1)
+    assert told.value.code is ServerError.ServiceNotReady
