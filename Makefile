@@ -64,8 +64,9 @@ chaos-live: $(STAMP)
 	$(BIN)/python -m tests.fuzz --frames 5000000 --hours $(HOURS)
 	$(BIN)/python -m tests.fuzz --frames 1000000 --hours $(HOURS) --secured
 
-test-clients: $(STAMP) ## the official Python, Java and Go clients
-	$(BIN)/python -m pytest tests/clients -q $(PYTEST_ARGS)
+test-clients: $(STAMP) ## the official Python, Java and Go clients; docs/clients.md says which ran
+	$(BIN)/python -m pytest tests/clients -q --record $(PYTEST_ARGS)
+	$(BIN)/python -m tests.docs.clients --write
 
 test-suite: $(STAMP) ## the official Python client's own tests; FOLDER= is their checkout
 	$(BIN)/python -m tests.clients.official_suite $(or $(FOLDER),$(error FOLDER= is needed: a checkout of apache/pulsar-client-python)) $(SUITE_ARGS)

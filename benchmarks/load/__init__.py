@@ -11,6 +11,7 @@ from benchmarks.maven import CACHE, class_path, java
 
 SOURCE = Path(__file__).parent / "LoadClient.java"
 LOCK = Path(__file__).parent / "pulsar-client-4.0.7.lock"
+V5_LOCK = Path(__file__).parent / "pulsar-client-v5-5.0.0-M1.lock"
 
 
 class LoadError(Exception):
@@ -18,12 +19,14 @@ class LoadError(Exception):
 
 
 def compile_java(source: Path, jars: str, classes: Path) -> str:
-    """Compile one source file unless it is up to date; the class path to run it with."""
-    compiled = classes / f"{source.stem}.class"
-    if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+    """Compile a source file, or those of a folder, unless up to date; the class path to run it."""
+    sources = sorted(source.glob("*.java")) if source.is_dir() else [source]
+    compiled = [classes / f"{each.stem}.class" for each in sources]
+    newest = max(each.stat().st_mtime for each in sources)
+    if any(not each.exists() or each.stat().st_mtime < newest for each in compiled):
         classes.mkdir(parents=True, exist_ok=True)
-        command = [java("javac"), "-Xlint:all", "-d", str(classes), "-cp", jars, str(source)]
-        subprocess.run(command, check=True)
+        command = [java("javac"), "-Xlint:all", "-d", str(classes), "-cp", jars]
+        subprocess.run([*command, *map(str, sources)], check=True)
     return os.pathsep.join([jars, str(classes)])
 
 

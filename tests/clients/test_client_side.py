@@ -23,6 +23,8 @@ from tests.support.client_programs import create_partitioned_topic
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
+pytestmark = pytest.mark.client("python")
+
 WAIT_MS = 10_000
 LONG_MS = 60_000
 """A batch ends when it is full or flushed, never by its delay."""

@@ -13,6 +13,7 @@ def results(shared_standalone: Standalone) -> dict[str, str]:
     return verdicts(shared_standalone, "go", [built_with_go(".", "smoke")], SCENARIOS)
 
 
+@pytest.mark.client("go")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_go(results: dict[str, str], scenario: str) -> None:
     assert results[scenario] == ""

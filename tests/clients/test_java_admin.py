@@ -14,6 +14,7 @@ from tests.support.standalone import Standalone
 FOLDER = Path(__file__).parent / "java"
 LOCK = FOLDER / "pulsar-client-admin-4.0.7.lock"
 PROGRAM_SECONDS = 120
+pytestmark = pytest.mark.client("java-admin")
 
 
 @pytest.mark.feature("F27", "F80")

@@ -1,4 +1,4 @@
-"""The official Java client against a real standalone."""
+"""The official Java client, in two versions, against a real standalone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from benchmarks.maven import CACHE, class_path, java
 from tests.support.client_programs import CLIENT_SIDE, SCENARIOS, SCHEMAS, verdicts
 from tests.support.standalone import Standalone
 
-SOURCE = Path(__file__).parent / "java" / "Smoke.java"
+FOLDER = Path(__file__).parent / "java"
+LOCKS = {"java-4.0": LOCK, "java-4.2": FOLDER / "pulsar-client-4.2.4.lock"}
 
 
-@pytest.fixture(scope="module")
-def results(shared_standalone: Standalone) -> dict[str, str]:
-    path = compile_java(SOURCE, class_path(LOCK), CACHE / "classes" / "smoke")
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.client(name)) for name in LOCKS],
+)
+def results(request: pytest.FixtureRequest, shared_standalone: Standalone) -> dict[str, str]:
+    version: str = request.param
+    classes = CACHE / "classes" / f"smoke-{version}"
+    path = compile_java(FOLDER / "Smoke.java", class_path(LOCKS[version]), classes)
     program = [java(), "-Xmx512m", "-cp", path, "Smoke"]
-    return verdicts(shared_standalone, "java", program, SCENARIOS + CLIENT_SIDE + SCHEMAS)
+    return verdicts(shared_standalone, version, program, SCENARIOS + CLIENT_SIDE + SCHEMAS)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

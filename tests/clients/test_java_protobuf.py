@@ -18,6 +18,7 @@ from tests.support.standalone import Standalone
 
 HERE = Path(__file__).parent / "java"
 COUNT = 60
+pytestmark = pytest.mark.client("java-4.0")
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from pulsark.wire.hashes import murmur3_32
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
+pytestmark = pytest.mark.client("python")
+
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 WAIT_SECONDS = 60
 

@@ -81,6 +81,7 @@ def connected(
         client.close()
 
 
+@pytest.mark.client("python")
 @pytest.mark.feature("F81")
 @pytest.mark.parametrize("url", ["service_url", "web_url"])
 @pytest.mark.parametrize("way", WAYS)
@@ -92,6 +93,7 @@ def test_python_comes_in(broker: Locked, way: str, url: str) -> None:
         assert consumer.receive(WAIT_MS).data() == b"one"
 
 
+@pytest.mark.client("python")
 @pytest.mark.parametrize("way", WAYS)
 def test_python_without_rights(broker: Locked, way: str) -> None:
     with (
@@ -101,6 +103,7 @@ def test_python_without_rights(broker: Locked, way: str) -> None:
         client.create_producer(f"{broker.values['namespace']}/python-{way}")
 
 
+@pytest.mark.client("python")
 def test_python_with_a_wrong_secret_at_the_issuer(broker: Locked) -> None:
     with (
         connected(broker, oidc(broker, "wrong")) as client,
@@ -193,6 +196,7 @@ def over_time(broker: Locked) -> dict[str, Future[None]]:
         return {name: threads.submit(work) for name, work in all_of_it.items()}
 
 
+@pytest.mark.client("python")
 @pytest.mark.parametrize("way", ["supplied", "oidc"])
 def test_python_publishes_while_its_tokens_expire(
     over_time: dict[str, Future[None]], way: str
@@ -200,6 +204,7 @@ def test_python_publishes_while_its_tokens_expire(
     over_time[way].result()
 
 
+@pytest.mark.client("python")
 def test_python_is_told_that_its_token_has_expired(over_time: dict[str, Future[None]]) -> None:
     over_time["static"].result()
 
@@ -233,6 +238,7 @@ def of_program(broker: Locked, *command: str) -> dict[str, str]:
     return run_program([*command, str(broker.file)], SCENARIOS, 10 * PATIENCE_SECONDS)
 
 
+@pytest.mark.client("java-admin")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_java(broker: Locked, java_says: dict[str, str], scenario: str) -> None:
     assert java_says[scenario] == ""
@@ -240,6 +246,7 @@ def test_java(broker: Locked, java_says: dict[str, str], scenario: str) -> None:
         assert broker.issuer.issued[f"java-{scenario}"] >= 3
 
 
+@pytest.mark.client("go")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_go(broker: Locked, go_says: dict[str, str], scenario: str) -> None:
     assert go_says[scenario] == ""

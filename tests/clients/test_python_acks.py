@@ -11,6 +11,8 @@ import pytest
 from tests.support.python_client import connect, connected
 from tests.support.standalone import Standalone
 
+pytestmark = pytest.mark.client("python")
+
 WAIT_MS = 10_000
 NOTHING_MS = 300
 LONG_MS = 60_000

@@ -12,6 +12,8 @@ from pulsark.admin_client.client import AdminClient
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
+pytestmark = pytest.mark.client("python")
+
 WAIT_MS = 10_000
 SETTINGS = ("--set", "backlogQuotaCheckIntervalInSeconds=1")
 

@@ -16,6 +16,8 @@ from pulsark.admin_client.client import AdminClient
 from tests.support.client_programs import create_partitioned_topic
 from tests.support.standalone import Standalone
 
+pytestmark = pytest.mark.client("python")
+
 WAIT_MS = 10_000
 
 

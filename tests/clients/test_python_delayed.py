@@ -13,6 +13,8 @@ import pytest
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
 
+pytestmark = pytest.mark.client("python")
+
 SETTINGS = ("--set", "isDelayedDeliveryDeliverAtTimeStrict=true")
 LATE_SECONDS = 15
 """So long a message may take on a busy machine; the broker's tick is a second."""

@@ -16,6 +16,8 @@ from tests.support.standalone import Standalone
 from tests.support.wire_client import WireClient
 from tests.support.wire_frames import publish
 
+pytestmark = pytest.mark.client("python")
+
 WAIT_MS = 10_000
 NAMESPACE = "/non-persistent/public/default"
 DROPPED = (2**64 - 1, 2**64 - 1)

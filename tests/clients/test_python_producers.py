@@ -15,6 +15,8 @@ from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 from tests.support.wire_client import Refused, WireClient
 
+pytestmark = pytest.mark.client("python")
+
 WAIT_MS = 10_000
 Mode = pulsar.ProducerAccessMode
 

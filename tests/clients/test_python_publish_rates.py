@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable
 
 import pulsar
+import pytest
 
 from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.paths import topic_path
 from pulsark.wire.topic_name import TopicName
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
+
+pytestmark = pytest.mark.client("python")
 
 RATE = 300
 PAYLOAD = bytes(1000)

@@ -15,6 +15,8 @@ from pulsark.admin_client.client import AdminClient
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
+pytestmark = pytest.mark.client("python")
+
 WAIT_MS = 10_000
 EARLIEST = pulsar.InitialPosition.Earliest
 
