@@ -496,6 +496,12 @@ SEGMENT_HAND_OVER_SECONDS = 5.0
 SEGMENT_WAIT_SECONDS = 10.0
 """A consumer that comes before its segment is free waits this long."""
 
+SHARE_REMINDER_SECONDS = 2.0
+"""A consumer that attaches to nothing new of its share is told it again after this time."""
+
+SHARE_SILENCE_SECONDS = 3.0
+"""After this time more it is taken to be closed, if it is on no segment at all."""
+
 STREAM_CONSUMER_GRACE_SECONDS = 10.0
 """A consumer whose connection is lost keeps its segments for this time."""
 

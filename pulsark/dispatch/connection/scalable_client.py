@@ -254,8 +254,8 @@ class ScalableClient:
         else:
             frame = first_share_frame(request_id, layout.epoch, segments)
         if self._fits(frame):
-            member.told, member.request_id = (layout.epoch, share), None
             self._output.send_frame(frame)
+            member.was_told(layout, share)
             return
         member.leave()
         self._drop_former()

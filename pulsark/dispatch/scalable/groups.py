@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.dispatch.loop.turns import in_turns
@@ -16,8 +17,11 @@ from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import (
     GROUP_MEMBERS_MAX,
     HAND_OVER_CHECK_SECONDS,
+    HAND_OVER_CHECKS_MAX,
     SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
+    SHARE_REMINDER_SECONDS,
+    SHARE_SILENCE_SECONDS,
     TOPICS_PER_TURN_MAX,
 )
 
@@ -60,7 +64,10 @@ class Told(Protocol):
 class Member:
     """A consumer of a group: one registration of its client."""
 
-    __slots__ = ("answer_by", "client", "consumer_id", "group", "name", "request_id", "told")
+    __slots__ = (
+        "answer_by", "client", "consumer_id", "group", "look_at", "name", "owed", "reminded",
+        "request_id", "told", "unheard",
+    )  # fmt: skip
 
     def __init__(
         self, group: Group, name: str, client: Told, consumer_id: int, request_id: int, now: float
@@ -74,6 +81,13 @@ class Member:
         self.answer_by = now + SEGMENT_HAND_OVER_SECONDS
         self.told: tuple[int, list[int]] | None = None
         """The epoch and the segments that it was told last."""
+        self.owed: set[int] = set()
+        """Segments that it was told and was not seen on yet."""
+        self.look_at = now
+        """When it is looked whether it is on them."""
+        self.reminded = False
+        self.unheard = False
+        """Whether it is to be told its share again."""
 
     @property
     def is_current(self) -> bool:
@@ -84,9 +98,21 @@ class Member:
         """Its share, if that is not what it was told last."""
         share = self.group.share(self)
         layout = self.group.layout
-        if share is None or self.told == (layout.epoch, share):
+        if share is None or (self.told == (layout.epoch, share) and not self.unheard):
             return None
         return layout, share
+
+    def was_told(self, layout: Layout, share: list[int]) -> None:
+        """Its client is told its share. It has some time to attach to what is new."""
+        if not self.unheard:
+            known = set() if self.told is None else set(self.told[1])
+            new = set(share) - known
+            self.owed.intersection_update(share)
+            if new:
+                self.owed |= new
+                self.look_at, self.reminded = self.group.soon(), False
+        self.told, self.request_id, self.unheard = (layout.epoch, share), None, False
+        self.group.set_timer()
 
     def consumer_name(self, segment: int) -> str:
         """The name of its consumer of a segment."""
@@ -170,6 +196,10 @@ class Group:
 
     # -- shares ---
 
+    def soon(self) -> float:
+        """When it is looked whether a member is on what it is told now."""
+        return self._now() + SHARE_REMINDER_SECONDS
+
     def share(self, member: Member) -> list[int] | None:
         """What a member is to be told that it has; ``None`` if it is not time for that."""
         if not member.is_current:
@@ -186,6 +216,8 @@ class Group:
         name = consumer_name.removesuffix(f"{_INFIX}{segment}")
         if name == consumer_name:
             return  # of another kind of client
+        self.shares.hear(name, self._now())
+        self._after()
         try:
             async with asyncio.timeout(SEGMENT_WAIT_SECONDS):
                 while not self._ended and self.shares.owner(segment) not in (name, None):
@@ -202,12 +234,13 @@ class Group:
         """Something happened: look what follows, and tell those whom it concerns."""
         self._dealt = None
         self._pass_time()
+        self._look_for_silent()
         self._changed.set()
         self._changed = asyncio.Event()
         for member in self.members.values():
             if member.to_tell() is not None:
                 member.client.tell(member)
-        self._set_timer()
+        self.set_timer()
 
     def _pass_time(self) -> None:
         holders: dict[int, Consumer] = {}
@@ -227,7 +260,41 @@ class Group:
             )
             holder.connection.close_consumer(holder)
 
-    def _set_timer(self) -> None:
+    def _look_for_silent(self) -> None:
+        """Who is not on what it was told is told again. If that does not help, others get it.
+
+        Pulsar 5's first clients drop what they are told while they are made, and say nothing when
+        a consumer is closed that was on no segment.
+        """
+        now, left = self._now(), HAND_OVER_CHECKS_MAX
+        for member in self.members.values():
+            if left <= 0:
+                return
+            if not member.owed or now < member.look_at:
+                continue
+            some = list(islice(member.owed, left))
+            left -= len(some)
+            seen = {segment for segment in some if self._is_on(member, segment)}
+            member.owed -= seen
+            if seen:
+                member.look_at = self.soon()
+            elif not member.reminded:
+                member.reminded = member.unheard = True
+                member.look_at = now + SHARE_SILENCE_SECONDS
+            else:
+                if member.told is not None and len(member.owed) == len(member.told[1]):
+                    log.info("%s: consumer %s is silent", self.key.topic, member.name)
+                    self.shares.silence(member.name, now)
+                    self._dealt = None
+                member.owed.clear()
+
+    def _is_on(self, member: Member, segment: int) -> bool:
+        name = member.consumer_name(segment)
+        found = self._groups.attached(self.layout.partition(segment), self.key)
+        return any(consumer.name == name for consumer in found)
+
+    def set_timer(self) -> None:
+        """Go on when there is something to do."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -236,6 +303,7 @@ class Group:
             return
         now = self._now()
         waiting = [m.answer_by for m in self.members.values() if m.request_id is not None]
+        waiting += [member.look_at for member in self.members.values() if member.owed]
         times = [until for until in (*waiting, self.shares.next_deadline()) if until is not None]
         times = [until for until in times if until > now]
         if self.shares.hands_over:
@@ -314,7 +382,8 @@ class Groups:
     async def _held(self, key: GroupKey, layout: Layout) -> list[tuple[int, str]]:
         """Who is on which segment, without a group yet."""
         held: list[tuple[int, str]] = []
-        async for segment in in_turns(range(len(layout)), TOPICS_PER_TURN_MAX):
+        segments = len(layout) if key.exclusive else 0
+        async for segment in in_turns(range(segments), TOPICS_PER_TURN_MAX):
             for consumer in self.attached(layout.partition(segment), key):
                 name = consumer.name.removesuffix(f"{_INFIX}{segment}")
                 if name != consumer.name:
@@ -322,9 +391,14 @@ class Groups:
         return held
 
     def attached(self, partition: TopicName, key: GroupKey) -> list[Consumer]:
-        """The consumers of a group's subscription of one segment."""
-        topic = self._topics.get(partition) if key.exclusive else None
-        subscription = None if topic is None else topic.subscriptions.get(key.subscription)
+        """The consumers of a group's subscription of one segment; or its readers."""
+        topic = self._topics.get(partition)
+        if topic is None:
+            return []
+        if not key.exclusive:
+            every = topic.subscriptions.values()
+            return [consumer for each in every for consumer in each.type.consumers]
+        subscription = topic.subscriptions.get(key.subscription)
         return [] if subscription is None else list(subscription.type.consumers)
 
     async def turn(self, partition: TopicName, subscription: str, consumer_name: str) -> None:

@@ -44,6 +44,8 @@ class Shares:
         self._heirs: list[str | None] = [None] * segments
         """Who is to have each segment."""
         self._going: dict[int, _HandOver] = {}
+        self._silent: set[str] = set()
+        """Members that attach to nothing that they get. While there are others, those get it."""
 
     # -- what there is ---
 
@@ -109,6 +111,7 @@ class Shares:
     def join(self, name: str, now: float) -> None:
         """A member has a connection: a new one, or one that comes back."""
         self._away[name] = None
+        self._silent.discard(name)
         self._deal(now)
 
     def hold(self, name: str, segment: int, now: float) -> None:
@@ -122,10 +125,23 @@ class Shares:
         if name in self._away:
             self._away[name] = now + STREAM_CONSUMER_GRACE_SECONDS
 
+    def silence(self, name: str, now: float) -> None:
+        """A member attaches to nothing that it gets: it may be closed, and nobody said so."""
+        if name in self._away and name not in self._silent:
+            self._silent.add(name)
+            self._deal(now)
+
+    def hear(self, name: str, now: float) -> None:
+        """A member attaches to something."""
+        if name in self._silent:
+            self._silent.discard(name)
+            self._deal(now)
+
     def leave(self, name: str, now: float) -> None:
         """A member is gone for good. What it still has goes to others once it is free."""
         if name in self._away:
             del self._away[name]
+            self._silent.discard(name)
             self._deal(now)
 
     def close(self, name: str, segment: int, now: float) -> None:
@@ -175,10 +191,11 @@ class Shares:
     # -- how ---
 
     def _is_here(self, name: str) -> bool:
-        return name in self._away and self._away[name] is None
+        return name not in self._silent and name in self._away and self._away[name] is None
 
     def _deal(self, now: float) -> None:
-        self._heirs = dealt(self._heirs, sorted(self._away))
+        names = sorted(self._away.keys() - self._silent) or sorted(self._away)
+        self._heirs = dealt(self._heirs, names)
         for segment, (owner, heir) in enumerate(zip(self._owners, self._heirs, strict=True)):
             if owner is None or (owner != heir and not self._exclusive):
                 self._owners[segment] = heir

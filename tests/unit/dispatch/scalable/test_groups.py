@@ -12,6 +12,8 @@ from pulsark.errors import ServerError
 from pulsark.limits import (
     SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
+    SHARE_REMINDER_SECONDS,
+    SHARE_SILENCE_SECONDS,
     STREAM_CONSUMER_GRACE_SECONDS,
 )
 from pulsark.wire import pulsar_pb2 as pb
@@ -292,6 +294,93 @@ async def test_readers_of_a_checkpoint_group_share_without_a_pause(broker) -> No
     await two.close(2)
     assert await one.told() == [0, 1, 2, 3]
     assert await Stream(broker, "one").answer()  # of another group
+
+
+KINDS = pytest.mark.parametrize("kind", [pb.STREAM, pb.CHECKPOINT])
+
+
+@KINDS
+def test_who_does_not_attach_is_told_once_more(kind: int) -> None:
+    """Pulsar 5's first clients drop what they are told before they have attached to the rest."""
+
+    @scenario()
+    async def told_again(broker) -> None:
+        await create(broker, 2)
+        one = await Stream(broker, "one", kind=kind).begin()
+        two = Stream(broker, "two", kind=kind)
+        assert await one.told() == [0]
+        await one.obey()
+        await two.begin()
+        await one.close(0)
+        assert await two.told() == [0, 1]
+        assert await two.told(seconds=2 * SHARE_REMINDER_SECONDS + 1) == [0, 1]
+        await two.obey()
+        await asyncio.sleep(15)
+        assert not two.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+
+    told_again()
+
+
+@KINDS
+def test_who_says_nothing_is_passed_over(kind: int) -> None:
+    """Those clients close a consumer that is on no segment without a word."""
+
+    @scenario()
+    async def passed_over(broker) -> None:
+        await create(broker, 1)
+        one = await Stream(broker, "one", kind=kind).begin()
+        closed = await Stream(broker, "a", kind=kind).begin()
+        other = await Stream(broker, "b", kind=kind).begin()
+        await one.close(0)
+        assert await closed.told() == [0]
+        wait = SHARE_REMINDER_SECONDS + SHARE_SILENCE_SECONDS + 1
+        assert await other.told(seconds=wait) == [0]
+        await other.obey()
+        # It is not closed after all, and there is nobody else.
+        await asyncio.sleep(15)
+        while closed.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE):
+            await closed.told()
+        assert closed.share == []
+        await other.close(0)
+        assert await closed.told() == [0]
+        await closed.obey()
+
+    passed_over()
+
+
+@scenario()
+async def test_who_was_passed_over_and_attaches_is_a_consumer_like_others(broker) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    await one.obey()
+    await two.answer()
+    assert two.share == [1]
+    await asyncio.sleep(SHARE_REMINDER_SECONDS + SHARE_SILENCE_SECONDS + 1)
+    assert await one.told() == [0, 1]
+    await one.obey()
+    late = asyncio.create_task(two.attach(1))
+    assert await one.told() == [0]
+    await one.obey()
+    assert await late == 0
+
+
+@scenario()
+async def test_who_cannot_attach_to_one_segment_keeps_the_others(broker) -> None:
+    await create(broker, 2)
+    old = Client(broker)
+    assert await old.subscribe(f"{TOPIC}-partition-1", "s", kind=SHARED) == 0
+    one = Stream(broker, "one")
+    await one.answer()
+    assert await one.attach(0) == 0
+    assert await one.attach(1) == ServerError.ConsumerBusy
+    two = Stream(broker, "two")
+    await two.answer(seconds=30)
+    assert await one.told() == [0]
+    await asyncio.sleep(15)
+    (group,) = broker.broker.scalable.groups.all()
+    assert group.shares.owner(0) == "one"
 
 
 @pytest.mark.parametrize(

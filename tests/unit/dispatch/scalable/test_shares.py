@@ -301,3 +301,23 @@ def test_a_topic_made_anew_has_its_own_number_of_segments(old: int, new: int) ->
     shares.join("a", 0)
     shares.resize(new, 0)
     assert shares.shares().get("a", []) == list(range(new))
+
+
+def test_a_silent_member_gets_something_only_if_there_is_nobody_else() -> None:
+    shares = Shares(2, exclusive=True)
+    shares.join("a", 0)
+    shares.join("b", 0)
+    shares.close("a", 1, 0)
+    shares.silence("b", 1)
+    shares.pass_time(1, free)
+    assert shares.shares() == {"a": [0, 1]}
+    assert sorted(shares.members) == ["a", "b"]
+    shares.leave("a", 2)
+    shares.pass_time(2, free)
+    assert shares.shares() == {"b": [0, 1]}
+    shares.join("c", 3)
+    shares.pass_time(3, free)
+    assert shares.shares() == {"c": [0, 1]}
+    shares.hear("b", 4)
+    shares.close("c", 1, 4)
+    assert shares.shares() == {"b": [1], "c": [0]}
