@@ -214,6 +214,13 @@ class Pulsar(Broker):
         return "\n" + "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
+class Pulsar5(Pulsar):
+    """Apache Pulsar 5's, of which there are milestones only: the same settings."""
+
+    name = "Pulsar 5"
+    LOCK = PEER / "pulsar-broker-5.0.0-M1.lock"
+
+
 @contextmanager
 def alone(broker: Broker, brokers: Iterable[Broker]) -> Iterator[None]:
     """The other brokers stand still meanwhile: what they still have to do after their own runs

@@ -3,7 +3,8 @@
 ``python -m benchmarks.compare`` (the first part of ``make bench``) starts both brokers over empty
 directories, warms both, and takes every measure in alternation; the median counts. ``--check``
 exits 1 when a ratio misses its threshold. ``--before COMMIT`` puts an earlier commit in Apache
-Pulsar's place: then nothing may be slower, or larger, by more than 3 %.
+Pulsar's place: then nothing may be slower, or larger, by more than 3 %. ``--v5`` publishes with
+Pulsar 5's client, beside Apache Pulsar 5.0.0-M1.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.brokers import Broker, Earlier, Pulsar, Pulsark, alone
+from benchmarks.brokers import Broker, Earlier, Pulsar, Pulsar5, Pulsark, alone
 from benchmarks.credentials import Certificate
-from benchmarks.load import LoadClient
+from benchmarks.load import LOCK, SOURCE, V5_LOCK, V5_SOURCE, LoadClient
 from benchmarks.report import Row, machine, resources, table
-from benchmarks.scenarios import NAMES, SCENARIOS, START, Measure, Scenario
+from benchmarks.scenarios import (
+    NAMES,
+    SCENARIOS,
+    START,
+    V5_NAMES,
+    V5_SCENARIOS,
+    Measure,
+    Scenario,
+)
 from benchmarks.usage import Meter, Usage, resident_bytes
 
 FIRST_ACK_SECONDS = 180.0
@@ -39,13 +48,13 @@ class Comparison:
     def __init__(self, arguments: argparse.Namespace, home: Path) -> None:
         self._arguments = arguments
         self._home = home
-        peer: Broker = Pulsar(home / "peer")
+        peer: Broker = (Pulsar5 if arguments.v5 else Pulsar)(home / "peer")
         if arguments.before:
             peer = Earlier(home / "peer", arguments.before)
         sides: dict[str, Broker] = {"pulsark": Pulsark(home / "pulsark"), "pulsar": peer}
         self._peer_name = peer.name
         self._brokers = [b for name, b in sides.items() if arguments.side in ("both", name)]
-        self._load = LoadClient()
+        self._load = LoadClient(*((V5_SOURCE, V5_LOCK) if arguments.v5 else (SOURCE, LOCK)))
         self._topics = 0
         self.rows: list[Row] = []
 
@@ -56,7 +65,7 @@ class Comparison:
         self._warm_client()
         if "start" in self._arguments.only:
             self._measure_starts()
-        chosen = [scenario for scenario in SCENARIOS if scenario.name in self._arguments.only]
+        chosen = [each for each in (*SCENARIOS, *V5_SCENARIOS) if each.name in self._arguments.only]
         if any(scenario.tls for scenario in chosen):
             certificate = Certificate.make(self._home)
             for broker in self._brokers:
@@ -167,7 +176,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 below a threshold")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
-    parser.add_argument("--only", action="append", choices=NAMES, help="one scenario; repeatable")
+    parser.add_argument("--only", action="append", help="one scenario; repeatable")
+    parser.add_argument("--v5", action="store_true", help="Pulsar 5: its client, beside its broker")
     parser.add_argument("--side", choices=("both", "pulsark", "pulsar"), default="both")
     parser.add_argument("--before", metavar="COMMIT", help="compare with this commit, not Pulsar")
     parser.add_argument("--rounds", type=int, help="alternations that count (5; quick: 2)")
@@ -175,7 +185,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, help="where the brokers write (a temporary one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples")
     parsed = parser.parse_args(arguments)
-    parsed.only = parsed.only or list(NAMES)
+    names = V5_NAMES if parsed.v5 else NAMES
+    parsed.only = parsed.only or list(names)
+    if unknown := set(parsed.only) - set(names):
+        parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(names)}")
     parsed.rounds = parsed.rounds or (2 if parsed.quick else 5)
     if parsed.warm_up is None:
         parsed.warm_up = 1 if parsed.quick else 3

@@ -221,6 +221,21 @@ SCENARIOS = (
     _lone("tls-lone", "TLS lone publish", tls=True),
 )
 
+V5_SCENARIOS = (
+    _publish(
+        "v5-batched-1k", "V5 batched, 1 KiB", batching=True, size=1024, pending=0, threshold=1.2
+    ),
+    _publish(
+        "v5-unbatched",
+        "V5 unbatched, 1 KiB",
+        batching=False,
+        size=1024,
+        pending=OUTSTANDING,
+        threshold=1.2,
+    ),
+)
+"""Of Pulsar 5's client, beside its own broker."""
+
 START = (
     Measure("start to first ack", "s", "lower", lambda answer: answer["first"], 0.3),
     Measure("idle memory", "MB", "lower", lambda answer: answer["memory"] / 1e6, 0.15),
@@ -228,3 +243,4 @@ START = (
 """Measured on fresh processes, not by the load client alone."""
 
 NAMES = ("start", *(scenario.name for scenario in SCENARIOS))
+V5_NAMES = tuple(scenario.name for scenario in V5_SCENARIOS)

@@ -11,6 +11,7 @@ from benchmarks.maven import CACHE, class_path, java
 
 SOURCE = Path(__file__).parent / "LoadClient.java"
 LOCK = Path(__file__).parent / "pulsar-client-4.0.7.lock"
+V5_SOURCE = Path(__file__).parent / "v5" / "V5LoadClient.java"
 V5_LOCK = Path(__file__).parent / "pulsar-client-v5-5.0.0-M1.lock"
 
 
@@ -33,9 +34,9 @@ def compile_java(source: Path, jars: str, classes: Path) -> str:
 class LoadClient:
     """A running load client. One command at a time."""
 
-    def __init__(self) -> None:
-        path = compile_java(SOURCE, class_path(LOCK), CACHE / "classes" / "load")
-        command = [java(), "-Xms512m", "-Xmx512m", "-cp", path, SOURCE.stem]
+    def __init__(self, source: Path = SOURCE, lock: Path = LOCK) -> None:
+        path = compile_java(source, class_path(lock), CACHE / "classes" / source.stem)
+        command = [java(), "-Xms512m", "-Xmx512m", "-cp", path, source.stem]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -382,8 +382,7 @@ class Groups:
     async def _held(self, key: GroupKey, layout: Layout) -> list[tuple[int, str]]:
         """Who is on which segment, without a group yet."""
         held: list[tuple[int, str]] = []
-        segments = len(layout) if key.exclusive else 0
-        async for segment in in_turns(range(segments), TOPICS_PER_TURN_MAX):
+        async for segment in in_turns(range(len(layout)), TOPICS_PER_TURN_MAX):
             for consumer in self.attached(layout.partition(segment), key):
                 name = consumer.name.removesuffix(f"{_INFIX}{segment}")
                 if name != consumer.name:

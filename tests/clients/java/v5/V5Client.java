@@ -29,6 +29,7 @@ public final class V5Client {
         Queues.addTo(scenarios);
         Streams.addTo(scenarios);
         Checkpoints.addTo(scenarios);
+        Namespaces.addTo(scenarios);
         Growing.addTo(scenarios);
         Killing.addTo(scenarios);
         for (String name = INPUT.readLine(); name != null; name = INPUT.readLine()) {

@@ -28,6 +28,9 @@ async def create(broker: BrokerInMemory, partitions: int) -> None:
     await broker.broker.creation.create_partitioned_topic(NAME, partitions, {})
 
 
+KINDS = pytest.mark.parametrize("kind", [pb.STREAM, pb.CHECKPOINT])
+
+
 class Stream:
     """A client as those of Pulsar 5 are, with one stream consumer."""
 
@@ -245,23 +248,27 @@ async def test_a_consumer_may_register_anew_on_its_connection(broker) -> None:
     assert list(one.client.connection.attached.scalable.members) == [41]
 
 
-@scenario()
-async def test_those_who_are_on_segments_keep_them_when_the_broker_starts_anew(broker) -> None:
-    await create(broker, 4)
-    one, two = Stream.__new__(Stream), Stream.__new__(Stream)
-    for each, name in ((one, "one"), (two, "two")):
-        each.client, each.name, each.consumer_id = Client(broker), name, 40
-        each.attached, each.share, each.kind = {}, [], pb.STREAM
-    for number in (0, 2):
-        assert await two.attach(number) == 0
-    one = Stream(broker, "one", client=one.client)
-    await one.answer()
-    assert one.share == [1, 3]
-    await one.obey()
-    again = Stream(broker, "two", client=two.client)
-    await again.answer()
-    assert again.share == [0, 2]
-    assert not one.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+@KINDS
+def test_those_who_are_on_segments_keep_them_when_the_broker_starts_anew(kind: int) -> None:
+    @scenario()
+    async def kept(broker) -> None:
+        await create(broker, 4)
+        one, two = Stream.__new__(Stream), Stream.__new__(Stream)
+        for each, name in ((one, "one"), (two, "two")):
+            each.client, each.name, each.consumer_id = Client(broker), name, 40
+            each.attached, each.share, each.kind = {}, [], kind
+        for number in (0, 2):
+            assert await two.attach(number) == 0
+        one = Stream(broker, "one", client=one.client, kind=kind)
+        await one.answer()
+        assert one.share == [1, 3]
+        await one.obey()
+        again = Stream(broker, "two", client=two.client, kind=kind)
+        await again.answer()
+        assert again.share == [0, 2]
+        assert not one.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+
+    kept()
 
 
 @scenario()
@@ -294,9 +301,6 @@ async def test_readers_of_a_checkpoint_group_share_without_a_pause(broker) -> No
     await two.close(2)
     assert await one.told() == [0, 1, 2, 3]
     assert await Stream(broker, "one").answer()  # of another group
-
-
-KINDS = pytest.mark.parametrize("kind", [pb.STREAM, pb.CHECKPOINT])
 
 
 @KINDS
