@@ -382,7 +382,9 @@ class Groups:
     async def _held(self, key: GroupKey, layout: Layout) -> list[tuple[int, str]]:
         """Who is on which segment, without a group yet."""
         held: list[tuple[int, str]] = []
-        async for segment in in_turns(range(len(layout)), TOPICS_PER_TURN_MAX):
+        # Of readers nobody knows the group.
+        segments = range(len(layout)) if key.exclusive else range(0)
+        async for segment in in_turns(segments, TOPICS_PER_TURN_MAX):
             for consumer in self.attached(layout.partition(segment), key):
                 name = consumer.name.removesuffix(f"{_INFIX}{segment}")
                 if name != consumer.name:

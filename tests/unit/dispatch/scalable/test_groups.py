@@ -248,27 +248,32 @@ async def test_a_consumer_may_register_anew_on_its_connection(broker) -> None:
     assert list(one.client.connection.attached.scalable.members) == [41]
 
 
-@KINDS
-def test_those_who_are_on_segments_keep_them_when_the_broker_starts_anew(kind: int) -> None:
-    @scenario()
-    async def kept(broker) -> None:
-        await create(broker, 4)
-        one, two = Stream.__new__(Stream), Stream.__new__(Stream)
-        for each, name in ((one, "one"), (two, "two")):
-            each.client, each.name, each.consumer_id = Client(broker), name, 40
-            each.attached, each.share, each.kind = {}, [], kind
-        for number in (0, 2):
-            assert await two.attach(number) == 0
-        one = Stream(broker, "one", client=one.client, kind=kind)
-        await one.answer()
-        assert one.share == [1, 3]
-        await one.obey()
-        again = Stream(broker, "two", client=two.client, kind=kind)
-        await again.answer()
-        assert again.share == [0, 2]
-        assert not one.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+@scenario()
+async def test_those_who_are_on_segments_keep_them_when_the_broker_starts_anew(broker) -> None:
+    await create(broker, 4)
+    one, two = Stream.__new__(Stream), Stream.__new__(Stream)
+    for each, name in ((one, "one"), (two, "two")):
+        each.client, each.name, each.consumer_id = Client(broker), name, 40
+        each.attached, each.share, each.kind = {}, [], pb.STREAM
+    for number in (0, 2):
+        assert await two.attach(number) == 0
+    one = Stream(broker, "one", client=one.client)
+    await one.answer()
+    assert one.share == [1, 3]
+    await one.obey()
+    again = Stream(broker, "two", client=two.client)
+    await again.answer()
+    assert again.share == [0, 2]
+    assert not one.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
 
-    kept()
+
+@scenario()
+async def test_readers_share_with_those_of_their_group_alone(broker) -> None:
+    await create(broker, 2)
+    await Stream(broker, "stream").begin()
+    await Stream(broker, "other", kind=pb.CHECKPOINT, subscription="g").begin()
+    one = await Stream(broker, "one", kind=pb.CHECKPOINT, subscription="h").begin()
+    assert one.share == [0, 1]
 
 
 @scenario()
