@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pulsark.errors import ConfigError, CrowdedOutError
@@ -66,6 +67,8 @@ class AdminServer:
         self._over_tls = TlsListener(
             lambda trial: _FirstRequest(self, lambda _: trial), self.begin_trial
         )
+        if self._broker.audit is not None:
+            self._over_tls.told = partial(self._broker.audit.certificate_refused, "rest")
         taken = self._over_tls.listen(hosts, port, "webServicePortTls", context)
         self._over_tls.serve()
         return taken

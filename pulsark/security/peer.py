@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
-    import ssl
 
 
 class TlsPeer(NamedTuple):
@@ -58,3 +58,12 @@ def peer_of(tls: ssl.SSLObject | ssl.SSLSocket) -> TlsPeer:
         return TlsPeer(version, cipher, subject, issuer, f"{found.serial_number:X}")
     except ValueError:  # of a form that OpenSSL takes all the same
         return TlsPeer(version, cipher)
+
+
+def refused_certificate(error: OSError) -> str:
+    """Why a client's certificate was not taken; empty if the handshake failed otherwise."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, ssl.SSLError) and error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "none was shown"
+    return ""

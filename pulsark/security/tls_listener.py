@@ -24,6 +24,7 @@ from pulsark.limits import (
     TLS_HANDSHAKES_PER_ADDRESS_MAX,
 )
 from pulsark.security.networks import network_of
+from pulsark.security.peer import refused_certificate
 
 if TYPE_CHECKING:
     import socket
@@ -63,6 +64,8 @@ class TlsListener:
         self._tasks: dict[asyncio.Task[None], _Handshake] = {}
         """Handshakes under way, the oldest first."""
         self._resuming: asyncio.TimerHandle | None = None
+        self.told: Callable[[str, str], None] | None = None
+        """Hears of which address a certificate was refused, and why."""
         self.failed_handshakes = 0
         self.refused_handshakes = 0
         """Connections that were closed at once because too many handshakes were under way."""
@@ -158,3 +161,5 @@ class TlsListener:
         except OSError as error:  # ssl.SSLError and time-outs are such
             self.failed_handshakes += 1
             log.debug("%s: no TLS handshake: %s", host, error)
+            if self.told is not None and (why := refused_certificate(error)):
+                self.told(host, why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection.connection import Connection
@@ -60,6 +61,8 @@ class Server:
         logins = self._broker.logins
         begin_trial = None if logins is None else logins.begin_trial
         self._over_tls = TlsListener(self._connect_over_tls, begin_trial)
+        if self._broker.audit is not None:
+            self._over_tls.told = partial(self._broker.audit.certificate_refused, "binary")
         return self._over_tls.listen(hosts, port, "brokerServicePortTls", context)
 
     async def serve(self) -> None:

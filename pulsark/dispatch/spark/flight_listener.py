@@ -128,6 +128,13 @@ class FlightListener:
         listeners = listening(hosts, port, key, backlog=128)
         self._listeners += listeners
         loop = asyncio.get_running_loop()
+        audit = self._audit
+        if audit is not None and context is not None:
+
+            def told(host: str, why: str) -> None:
+                loop.call_soon_threadsafe(audit.certificate_refused, "flight", host, why)
+
+            self._relays.told = told
         for listener in listeners:
             # Here, not in the thread: `close` may run before the thread does.
             selector = selectors.DefaultSelector()

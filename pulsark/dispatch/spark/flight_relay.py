@@ -26,7 +26,7 @@ from pulsark.limits import (
     TLS_HANDSHAKES_PER_ADDRESS_MAX,
 )
 from pulsark.security.networks import network_of
-from pulsark.security.peer import certificate_of, peer_of
+from pulsark.security.peer import certificate_of, peer_of, refused_certificate
 
 if TYPE_CHECKING:
     import ssl
@@ -183,6 +183,8 @@ class Relays:
         self._shaking: dict[socket.socket, _Handshake] = {}
         """Clients whose TLS handshake is under way, the oldest first."""
         self._closed = False
+        self.told: Callable[[str, str], None] | None = None
+        """Hears of which address a certificate was refused, and why. Called from any thread."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -242,6 +244,9 @@ class Relays:
             shake_hands(client)
         except OSError as error:
             log.debug("flight: %s: no TLS handshake: %s", host, error)
+            if self.told is not None and (why := refused_certificate(error)):
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    self.told(host, why)
             client.close()
             return
         finally:

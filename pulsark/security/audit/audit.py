@@ -22,6 +22,7 @@ from pulsark.security.audit.events_waiting import (
     EventsWaiting,
 )
 from pulsark.security.audit.sums import Sums, by_network, by_role
+from pulsark.security.principal import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pulsark.runtime import Clock
     from pulsark.security.audit.events import Event, Judged
     from pulsark.security.decisions import Target
-    from pulsark.security.principal import Origin, Principal
+    from pulsark.security.principal import Principal
 
 DENIED = (401, 403)
 """Statuses with which HTTP denies."""
@@ -95,6 +96,10 @@ class Audit:
         """Somebody is not let in, for the reason that statistics have, too."""
         event = login_event(origin, "login", reason, method=method, token_id=token_id)
         self._note(event, is_denial=True)
+
+    def certificate_refused(self, via: str, host: str, why: str) -> None:
+        """A client's certificate is of no CA that is trusted, revoked, or not there."""
+        self.login_failed(Origin(via, host), f"certificate: {why}", "tls")
 
     def login_noted(
         self, origin: Origin, operation: str, detail: str, principal: Principal | None = None

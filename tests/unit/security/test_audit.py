@@ -116,6 +116,14 @@ def test_a_change_says_how_it_ended(audit: Audit) -> None:
     assert "actor" not in event
 
 
+def test_a_certificate_that_is_refused_is_a_login_that_failed(audit: Audit) -> None:
+    audit.certificate_refused("flight", "10.0.0.1", "certificate revoked")
+    [event] = events(audit)
+    assert (event["operation"], event["status_id"], event["via"]) == ("login", 2, "flight")
+    assert event["status_detail"] == "certificate: certificate revoked"
+    assert event["src_endpoint"] == {"ip": "10.0.0.1"}
+
+
 def test_texts_of_clients_are_cut(audit: Audit) -> None:
     long = "x" * 10_000
     principal = Principal(long, long, long, None, "", long, long)

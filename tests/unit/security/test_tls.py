@@ -158,6 +158,40 @@ def test_a_client_of_another_ca_is_refused(files: Files, run: Run, tmp_path: Pat
     run(main())
 
 
+def test_refused_certificates_are_told_of(files: Files, run: Run) -> None:
+    """Not so other handshakes that fail."""
+    cook = files.client("cook")
+    files.revoke(files.issued["cook"])
+    stranger = files.client()
+    trustme.CA().issue_cert("x@example.org").configure_cert(stranger)
+    told = []
+
+    async def main() -> None:
+        rules = files.rules(
+            trust_path=str(files.trust),
+            crl_path=str(files.revoked),
+            require_client_certificate=True,
+        )
+        listener, port = listening(ServerTls(rules))
+        listener.told = lambda host, why: told.append((host, why))
+        for number, context in enumerate((cook, stranger, files.client())):
+            assert await refused(port, context)
+            await failures(listener, number + 1)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await failures(listener, 4)
+        writer.close()
+        listener.close()
+
+    run(main())
+    assert [host for host, _ in told] == ["127.0.0.1"] * 3
+    assert [why for _, why in told] == [
+        "certificate revoked",
+        "unable to get local issuer certificate",
+        "none was shown",
+    ]
+
+
 def test_a_revoked_certificate_is_refused(files: Files, run: Run) -> None:
     """From the next look at the files on; who has none comes in as before."""
     cook, chef = files.client("cook"), files.client("chef")
