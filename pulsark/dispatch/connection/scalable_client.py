@@ -72,8 +72,8 @@ class ScalableClient:
     def __init__(self, connection: Connection) -> None:
         self.sessions: dict[int, Session] = {}
         self.members: dict[int, Member] = {}
-        self._expected: set[int] = set()
-        """Those of consumers that are being registered."""
+        self._expected: dict[int, int] = {}
+        """The consumers that are being registered, and by which request."""
         self._output = connection.output
         self._requests = connection.requests
         self._keep_alive = connection.keep_alive
@@ -129,7 +129,7 @@ class ScalableClient:
 
     # -- shares ---
 
-    def expect_member(self, consumer_id: int) -> None:
+    def expect_member(self, consumer_id: int, request_id: int) -> None:
         """A client registers a consumer, which it may give up before ``join`` is done."""
         self.drop_member(consumer_id)
         most = SCALABLE_CONSUMERS_PER_CONNECTION_MAX
@@ -137,34 +137,33 @@ class ScalableClient:
             raise ClientError(
                 ServerError.TooManyRequests, f"A connection may have {most} stream consumers"
             )
-        self._expected.add(consumer_id)
+        self._expected[consumer_id] = request_id
 
     async def join(
         self, key: GroupKey, topic: TopicName, request: pb.CommandScalableTopicSubscribe
     ) -> None:
         """Register a consumer, or raise. Its client is told its share afterwards."""
-        consumer_id = request.consumer_id
+        consumer_id, request_id = request.consumer_id, request.request_id
         try:
             member = await self._groups.join(
-                key, topic, request.consumer_name, self, consumer_id, request.request_id
+                key, topic, request.consumer_name, self, consumer_id, request_id
             )
-        except BaseException:
-            self._expected.discard(consumer_id)
-            raise
-        if consumer_id not in self._expected:
-            member.leave()
-            return
-        self._expected.discard(consumer_id)
+            if self._expected.get(consumer_id) != request_id:
+                member.leave()
+                raise _closed(request.consumer_name)
+        finally:
+            if self._expected.get(consumer_id) == request_id:
+                del self._expected[consumer_id]
         self._drop_former()
         self.members[consumer_id] = member
 
     def drop_member(self, consumer_id: int) -> None:
         """A consumer is closed."""
-        self._expected.discard(consumer_id)
+        self._expected.pop(consumer_id, None)
         member = self.members.pop(consumer_id, None)
         if member is not None:
             member.leave()
-            self._untold.pop(member, None)
+            self._answer_former(member)
 
     def consumer_closed(self, consumer: Consumer) -> None:
         """A client closed a consumer. Of a segment that it was to keep, it closes it only to leave.
@@ -188,6 +187,14 @@ class ScalableClient:
         for consumer_id, member in list(self.members.items()):
             if not member.is_current:
                 del self.members[consumer_id]
+                self._answer_former(member)
+
+    def _answer_former(self, member: Member) -> None:
+        """A client waits without end for the answer to its request."""
+        self._untold.pop(member, None)
+        if member.request_id is not None:
+            self._output.send(notices.share_error(member.request_id, _closed(member.name)))
+            member.request_id = None
 
     async def probe(self) -> bool:
         """Whether the client still answers; if not, its connection is closed."""
@@ -257,10 +264,11 @@ class ScalableClient:
             self._output.send_frame(frame)
             member.was_told(layout, share)
             return
+        if request_id is not None:
+            member.request_id = None
+            self._output.send(notices.share_error(request_id, _too_large(layout)))
         member.leave()
         self._drop_former()
-        if request_id is not None:
-            self._output.send(notices.share_error(request_id, _too_large(layout)))
 
     def _fits(self, frame: list[bytes]) -> bool:
         return sum(map(len, frame)) <= self._frame_bytes_max
@@ -287,6 +295,10 @@ async def _encoded(
     step = SEGMENTS_PER_TURN_MAX
     parts = (numbers[start : start + step] for start in range(0, len(numbers), step))
     return [encode(layout.segments(part)) async for part in in_turns(parts, 1)]
+
+
+def _closed(name: str) -> ClientError:
+    return ClientError(ServerError.ConsumerNotFound, f"Consumer {name!r} was closed meanwhile")
 
 
 def _too_large(layout: Layout) -> ClientError:

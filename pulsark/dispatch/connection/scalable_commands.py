@@ -56,7 +56,7 @@ def subscribe(connection: Connection, command: Command) -> None:
         exclusive = request.consumer_type == pb.ScalableConsumerType.STREAM
         key = GroupKey(str(name), request.subscription, exclusive)
         client = client_of(connection)
-        client.expect_member(request.consumer_id)
+        client.expect_member(request.consumer_id, request.request_id)
     except ClientError as error:
         connection.output.send(notices.share_error(request.request_id, error))
         return
