@@ -108,6 +108,10 @@ class OutcomeUnknownError(MetadataError):
     """A write of metadata was made, or not, or comes a little later: the stored value tells."""
 
 
+class OwnershipLostError(MetadataRefusedError):
+    """What a write concerns belongs to a bundle that another broker has claimed since."""
+
+
 class BadVersionError(MetadataRefusedError):
     """A compare-and-set lost: the value at ``path`` is not at the expected version."""
 

@@ -33,6 +33,7 @@ from pulsark.dispatch.topics.creation import TopicCreation
 from pulsark.dispatch.topics.cursor_logs import CursorLogs
 from pulsark.dispatch.topics.deletion import TopicDeletion
 from pulsark.dispatch.topics.group_throttles import GroupThrottles
+from pulsark.dispatch.topics.guarded_storage import GuardedStorage
 from pulsark.dispatch.topics.inactivity import drop_unused
 from pulsark.dispatch.topics.loader import TopicLoader
 from pulsark.dispatch.topics.namespace_deletion import NamespaceDeletion
@@ -121,7 +122,7 @@ class Broker:
         self.resources = Resources(metadata, runtime)
         self.schemas = Schemas(metadata, runtime, self.run_queue)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
-        self.ownership = Ownership(metadata, self.resources)
+        self.ownership = Ownership(metadata, self.resources, runtime)
         self.authorization: AuthorizationProvider | None = None
         """Who decides what clients may do; without it they may do everything."""
         if settings.authorizationEnabled:
@@ -134,6 +135,8 @@ class Broker:
             from pulsark.security.logins import Logins  # for those who need it
 
             self.logins = Logins(settings, runtime)
+        self.storage = GuardedStorage(metadata, ledgers, self.ownership)
+        tables.guard_with(self.storage.metadata)
         self.policy_source = PolicySource(settings, metadata, self.resources, self.ownership)
         self.topic_tables = TopicTables(metadata, self.resources, tables)
         self._make_topics()
@@ -141,6 +144,7 @@ class Broker:
             settings,
             runtime,
             metadata,
+            self.storage,
             self.resources,
             ledgers,
             tables,
@@ -211,23 +215,20 @@ class Broker:
         settings, metadata, resources = self.settings, self.metadata, self.resources
         self.non_persistent = NonPersistentTopics()
         self.catalog = TopicCatalog(metadata, resources, self.non_persistent)
-        self.cursor_logs = CursorLogs(
-            settings, self.runtime, metadata, self.ledgers, self.ownership
-        )
+        self.cursor_logs = CursorLogs(settings, self.runtime, self.storage, self.ownership)
         remains = Remains(
             metadata,
             resources,
             self.catalog,
             self.schemas,
-            self.ledgers,
+            self.storage,
             self.cursor_logs,
             self.topic_tables,
         )
         self.loader = TopicLoader(
             settings,
             self.runtime,
-            metadata,
-            self.ledgers,
+            self.storage,
             self.ownership,
             self.cursor_logs,
             self.policy_source,

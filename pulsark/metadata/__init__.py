@@ -7,6 +7,7 @@ the children of a path however many there are. ``settled`` repeats a write of un
 and ``sqlite_file`` and ``wal`` check the file when it opens.
 ``sqlite_shared`` is the one of several processes on one file, and ``sqlite_sessions`` what they do
 to it. ``session``: how long what a process has for its session is certainly its own.
+``guarded`` is a view of a store that writes only while a bundle is owned.
 ``memory`` is the store of simulations. ``resources`` has the typed documents: clusters and tenants,
 ``namespaces``, and in ``topic_resources`` partitioned topics. ``history`` detects a store that went
 back to an earlier state.

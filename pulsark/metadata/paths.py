@@ -33,6 +33,7 @@ SCHEMAS: Final = "/schemas"
 BOOKIES: Final = "/bookies"
 STORAGE_ROOTS: Final = "/storage-roots"
 BUNDLE_OWNERS: Final = "/namespace"
+BUNDLE_EPOCHS: Final = "/owners"
 LEDGER_ID_COUNTER: Final = "/counters/ledger-id"
 PRODUCER_NAME_COUNTER: Final = "/counters/producer-name"
 
@@ -148,6 +149,11 @@ def cursors_path(bundle: str) -> str:
 def bundle_owner_path(bundle: str) -> str:
     """Where the broker is named that owns a bundle."""
     return f"{BUNDLE_OWNERS}/{bundle}"
+
+
+def bundle_epoch_path(bundle: str) -> str:
+    """Where each claim of a bundle is counted."""
+    return f"{BUNDLE_EPOCHS}/{bundle}"
 
 
 # -- ledgers and disks ---

@@ -24,9 +24,9 @@ from pulsark.storage.managed_ledger.record import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pulsark.dispatch.topics.guarded_storage import GuardedStorage
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.metadata.resources import Resources
-    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.files.record import SealedLedger
@@ -44,15 +44,13 @@ class Rejoining:
     def __init__(
         self,
         runtime: Runtime,
-        metadata: MetadataStore,
+        storage: GuardedStorage,
         resources: Resources,
-        ledgers: LedgerManager,
         topics: Topics,
     ) -> None:
         self._runtime = runtime
-        self._metadata = metadata
+        self._storage = storage
         self._resources = resources
-        self._ledgers = ledgers
         self._topics = topics
 
     async def rejoin(self, base: TopicName, ledgers: Sequence[SealedLedger]) -> set[int]:
@@ -71,8 +69,9 @@ class Rejoining:
         return listed
 
     async def _rejoin(self, name: TopicName, ledgers: Sequence[SealedLedger]) -> set[int]:
-        path, metadata = managed_ledger_path(name), self._metadata
+        path = managed_ledger_path(name)
         for _ in range(ATTEMPTS):
+            metadata, manager = await self._storage.of(name)
             found = await read_ledgers(path, metadata)
             if found is None and name.partition < 0:
                 return set()
@@ -87,7 +86,7 @@ class Rejoining:
                 continue
             known, new = _told_apart(record, record.ledger_list(folded), ledgers)
             for ledger in new:
-                record = record.with_ledger(await self._taken_up(path, ledger))
+                record = record.with_ledger(await self._taken_up(manager, path, ledger))
             try:
                 await metadata.put(path, record.encode(), version)
             except BadVersionError:
@@ -101,9 +100,11 @@ class Rejoining:
             return known | {ledger.ledger_id for ledger in new}
         raise StorageError(f"{name} is loaded again and again: its ledgers cannot be listed now")
 
-    async def _taken_up(self, path: str, ledger: SealedLedger) -> LedgerInfo:
+    async def _taken_up(
+        self, manager: LedgerManager, path: str, ledger: SealedLedger
+    ) -> LedgerInfo:
         entries, size = ledger.through + 1, sum(file.size for file in ledger.files)
-        found = await self._ledgers.take_up(ledger.ledger_id, path, entries, size)
+        found = await manager.take_up(ledger.ledger_id, path, entries, size)
         now = self._runtime.clock.now_ms()
         if not found.is_closed:
             return LedgerInfo(ledger.ledger_id, 0, 0, now, open=True)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.dispatch.topics.catalog import TopicCatalog
+    from pulsark.dispatch.topics.guarded_storage import GuardedStorage
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.dispatch.topics.topic_tables import TopicTables
     from pulsark.metadata.resources import Resources
@@ -73,6 +74,7 @@ class Sealing:
         settings: Settings,
         runtime: Runtime,
         metadata: MetadataStore,
+        storage: GuardedStorage,
         resources: Resources,
         ledgers: LedgerManager,
         tables: Tables,
@@ -103,7 +105,7 @@ class Sealing:
             settings, clock, topics, self._progress, self.leases, self._crowded,
             self._tidy_queue, self._complaints, self.seal, self.tidy,
         )  # fmt: skip
-        rejoining = Rejoining(runtime, metadata, resources, ledgers, topics)
+        rejoining = Rejoining(runtime, storage, resources, topics)
         self.repairs = TableRepairs(
             settings, resources, topics, catalog, tables, topic_tables, self.source,
             self._progress, rejoining, self._repaired,

@@ -9,10 +9,9 @@ from pulsark.storage.cursor.log import CursorLog, CursorLogConfig
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.topics.guarded_storage import GuardedStorage
     from pulsark.dispatch.topics.ownership import Ownership
-    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
-    from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.wire.position import Position
     from pulsark.wire.topic_name import TopicName
 
@@ -24,14 +23,12 @@ class CursorLogs:
         self,
         settings: Settings,
         runtime: Runtime,
-        metadata: MetadataStore,
-        ledgers: LedgerManager,
+        storage: GuardedStorage,
         ownership: Ownership,
     ) -> None:
         self._config = CursorLogConfig.from_settings(settings)
         self._runtime = runtime
-        self._metadata = metadata
-        self._ledgers = ledgers
+        self._storage = storage
         self._ownership = ownership
         self._logs: dict[str, asyncio.Task[CursorLog]] = {}
 
@@ -40,15 +37,17 @@ class CursorLogs:
         bundle = await self._ownership.own(name)
         opening = self._logs.get(bundle)
         if opening is None:
-            opening = self._logs[bundle] = asyncio.create_task(
-                CursorLog.open(bundle, self._ledgers, self._metadata, self._config, self._runtime)
-            )
+            opening = self._logs[bundle] = asyncio.create_task(self._open(bundle, name))
         try:
             return await asyncio.shield(opening)
         except Exception:
             if self._logs.get(bundle) is opening:
                 del self._logs[bundle]
             raise
+
+    async def _open(self, bundle: str, name: TopicName) -> CursorLog:
+        metadata, ledgers = await self._storage.of(name)
+        return await CursorLog.open(bundle, ledgers, metadata, self._config, self._runtime)
 
     async def mark_deletes(self, name: TopicName, topic_id: str) -> dict[str, Position]:
         """The durable cursors of an unloaded topic: names and mark-delete positions."""

@@ -13,6 +13,7 @@ from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
 from pulsark.dispatch.topic.cache import CacheBudget
 from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
 from pulsark.dispatch.topic.topic import Topic, TopicContext
+from pulsark.errors import ClientError, OwnershipLostError, ServerError
 from pulsark.metadata.paths import delayed_buckets_path, managed_ledger_path
 from pulsark.storage.delayed.delayed_buckets import DelayedBuckets
 from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
+    from pulsark.dispatch.topics.guarded_storage import GuardedStorage
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.policy_source import PolicySource
-    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
-    from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.wire.topic_name import TopicName
 
 Existing = Callable[["TopicName", str, Collection[int]], Awaitable[set[int]]]
@@ -39,8 +39,7 @@ class TopicLoader:
         self,
         settings: Settings,
         runtime: Runtime,
-        metadata: MetadataStore,
-        ledgers: LedgerManager,
+        storage: GuardedStorage,
         ownership: Ownership,
         cursor_logs: CursorLogs,
         policy_source: PolicySource,
@@ -49,8 +48,7 @@ class TopicLoader:
     ) -> None:
         self._settings = settings
         self._runtime = runtime
-        self._metadata = metadata
-        self._ledgers = ledgers
+        self._storage = storage
         self._ownership = ownership
         self._cursor_logs = cursor_logs
         self._policy_source = policy_source
@@ -77,11 +75,21 @@ class TopicLoader:
 
     async def load(self, name: TopicName) -> Topic:
         """A persistent topic; what is missing of it is made."""
+        try:
+            return await self._load(name)
+        except OwnershipLostError as error:
+            raise ClientError(
+                ServerError.ServiceNotReady,
+                f"Another broker has taken {name} over; look it up again",
+            ) from error
+
+    async def _load(self, name: TopicName) -> Topic:
         cursors = await self._cursor_logs.of(name)
+        metadata, ledgers = await self._storage.of(name)
         ledger = await ManagedLedger.open(
             managed_ledger_path(name),
-            self._ledgers,
-            self._metadata,
+            ledgers,
+            metadata,
             ManagedLedgerConfig.from_settings(self._settings),
             self._runtime,
             attached=partial(self._existing, name),
@@ -89,8 +97,8 @@ class TopicLoader:
         delayed = DelayedBuckets(
             delayed_buckets_path(name),
             ledger.topic_id,
-            self._ledgers,
-            self._metadata,
+            ledgers,
+            metadata,
             ledger.ledger_config,
         )
         try:

@@ -1,7 +1,9 @@
 """Which broker serves a topic: namespace bundles, and the claims on them.
 
 A bundle is a range of the namespace's hash space. It is claimed by an ephemeral node that is
-put with the condition that there is none, so at most one broker holds it.
+put with the condition that there is none, so at most one broker holds it. The same commit writes
+the bundle's record, which stays: what the owner writes depends on its version (see
+``metadata.guarded``).
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 from typing import TYPE_CHECKING
 
-from pulsark.errors import BadVersionError, ClientError, ServerError
-from pulsark.metadata.paths import bundle_owner_path
+from pulsark.errors import BadVersionError, ClientError, OutcomeUnknownError, ServerError
+from pulsark.metadata.changes import Check, Put
+from pulsark.metadata.paths import bundle_epoch_path, bundle_owner_path
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.wire.hashes import bundle_hash
 
@@ -20,17 +24,26 @@ if TYPE_CHECKING:
     from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
+    from pulsark.runtime import Runtime
     from pulsark.wire.topic_name import TopicName
+
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 10
+_RETRY_SECONDS = 0.5
 
 
 class Ownership:
     """The bundles that this broker holds."""
 
-    def __init__(self, metadata: MetadataStore, resources: Resources) -> None:
+    def __init__(self, metadata: MetadataStore, resources: Resources, runtime: Runtime) -> None:
         self._metadata = metadata
         self._resources = resources
-        self._owned: dict[str, asyncio.Task[None]] = {}
+        self._owned: dict[str, asyncio.Task[int]] = {}
         self._owner = b""
+        self._broker_id = f"{runtime.rng.getrandbits(128):032x}"
+        """Of this process alone: the next one of this broker has another."""
         self.web_url = ""
         """Where this broker's admin API is, from ``announce`` on."""
 
@@ -85,10 +98,47 @@ class Ownership:
             raise
         return bundle
 
-    async def _claim(self, bundle: str) -> None:
-        try:
-            await self._metadata.put(bundle_owner_path(bundle), self._owner, ABSENT, ephemeral=True)
-        except BadVersionError as error:
-            raise ClientError(
-                ServerError.ServiceNotReady, f"Bundle {bundle} is owned by another broker"
-            ) from error
+    async def guard(self, name: TopicName) -> Check:
+        """Own the bundle of a topic, or raise; returns what is true only while it is owned."""
+        bundle = await self.own(name)
+        return Check(bundle_epoch_path(bundle), self._owned[bundle].result())
+
+    def lost(self, guard: Check) -> None:
+        """A write was refused by a guard: its bundle has to be claimed again."""
+        for bundle, claim in list(self._owned.items()):
+            is_meant = claim.done() and not claim.cancelled() and claim.exception() is None
+            if is_meant and Check(bundle_epoch_path(bundle), claim.result()) == guard:
+                log.warning("bundle %s was claimed by another broker", bundle)
+                del self._owned[bundle]
+
+    async def _claim(self, bundle: str) -> int:
+        """Returns the version of the record that counts claims; it changes with the next one."""
+        path = bundle_epoch_path(bundle)
+        for _ in range(_ATTEMPTS):
+            found = await self._metadata.get(path)
+            record = {"epoch": 0} if found is None else json.loads(found.value)
+            claimed = {"version": 1, "epoch": record["epoch"] + 1, "broker": self._broker_id}
+            version = ABSENT if found is None else found.version
+            try:
+                _, version = await self._metadata.commit(
+                    (
+                        Put(bundle_owner_path(bundle), self._owner, ABSENT, ephemeral=True),
+                        Put(path, json.dumps(claimed).encode(), version),
+                    )
+                )
+            except BadVersionError as error:
+                if found is not None and record.get("broker") == self._broker_id:
+                    return found.version  # an earlier attempt was made that nobody answered
+                if error.path == path:
+                    continue  # another broker was faster, or such an attempt
+                raise ClientError(
+                    ServerError.ServiceNotReady, f"Bundle {bundle} is owned by another broker"
+                ) from error
+            except OutcomeUnknownError as error:
+                log.warning("the claim of bundle %s was not answered: %s", bundle, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            return version
+        raise ClientError(
+            ServerError.ServiceNotReady, f"Bundle {bundle} cannot be claimed now; try again"
+        )

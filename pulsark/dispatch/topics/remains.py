@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pulsark.dispatch.policies.schemas import Schemas
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
+    from pulsark.dispatch.topics.guarded_storage import GuardedStorage
     from pulsark.dispatch.topics.topic_tables import TopicTables
     from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
-    from pulsark.storage.ledger.manager import LedgerManager
 
 
 class Remains:
@@ -44,7 +44,7 @@ class Remains:
         resources: Resources,
         catalog: TopicCatalog,
         schemas: Schemas,
-        ledgers: LedgerManager,
+        storage: GuardedStorage,
         cursor_logs: CursorLogs,
         tables: TopicTables,
     ) -> None:
@@ -52,7 +52,7 @@ class Remains:
         self._resources = resources
         self._catalog = catalog
         self._schemas = schemas
-        self._ledgers = ledgers
+        self._storage = storage
         self._cursor_logs = cursor_logs
         self._tables = tables
         self._finishing: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
@@ -70,9 +70,8 @@ class Remains:
             await self.doom_table(name)
             await self.delete_shared(name)
             await self._delete_cursors(name, record.topic_id)
-            await delete_managed_ledger(
-                path, self._ledgers, self._metadata, topic_id=record.topic_id
-            )
+            metadata, ledgers = await self._storage.of(name)
+            await delete_managed_ledger(path, ledgers, metadata, topic_id=record.topic_id)
             await self.delete_table(name)
             return True
 
@@ -86,11 +85,12 @@ class Remains:
     async def _delete_cursors(self, name: TopicName, topic_id: str) -> None:
         """Delete the durable cursors and the delayed messages of a topic."""
         await (await self._cursor_logs.of(name)).delete_topic(topic_id)
+        metadata, ledgers = await self._storage.of(name)
         await DelayedBuckets(
             delayed_buckets_path(name),
             topic_id,
-            self._ledgers,
-            self._metadata,
+            ledgers,
+            metadata,
             lambda owner: LedgerConfig(owner=owner),
         ).delete()
 

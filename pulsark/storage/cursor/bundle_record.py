@@ -17,6 +17,7 @@ from pulsark.errors import (
     CorruptMetadataError,
     LedgerFencedError,
     MetadataError,
+    OwnershipLostError,
 )
 from pulsark.metadata.paths import cursors_path
 from pulsark.metadata.store import ABSENT, MetadataStore
@@ -137,7 +138,7 @@ class BundleRecord:
         for attempt in range(_ATTEMPTS):
             try:
                 version = await self._put(value)
-            except BadVersionError as error:
+            except (BadVersionError, OwnershipLostError) as error:
                 raise LedgerFencedError(
                     f"The cursors of bundle {self._bundle} have another owner"
                 ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -72,6 +73,12 @@ class LedgerManager:
         # The owner of a writer holds it; one that was dropped needs no care here.
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
         self._closed: dict[int, LedgerMetadata] = {}
+
+    def over(self, metadata: MetadataStore) -> LedgerManager:
+        """The same ledgers; what is written of them goes to a view of the metadata store."""
+        view = copy(self)
+        view._store = metadata  # noqa: SLF001 - it is one of this class
+        return view
 
     @property
     def bookie_ids(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pulsark.errors import BadVersionError, LedgerFencedError
+from pulsark.errors import BadVersionError, LedgerFencedError, OwnershipLostError
 from pulsark.metadata.store import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class OwnedRecord:
         self._watch_size(len(value))
         try:
             self._version = await self.metadata.put(self.path, value, self._version)
-        except BadVersionError as e:
+        except (BadVersionError, OwnershipLostError) as e:
             error = LedgerFencedError(f"{self.path} has another owner")
             self.on_lost(error)
             raise error from e

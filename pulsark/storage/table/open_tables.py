@@ -17,6 +17,8 @@ from pulsark.storage.table.table import Table, TableParts
 from pulsark.storage.table.table_logs import TableLogs
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from pulsark.metadata.store import MetadataStore
     from pulsark.storage.table.tables_to_delete import TablesToDelete
     from pulsark.wire.topic_name import TopicName
@@ -35,6 +37,8 @@ class OpenTables:
         self._roots = parts.roots
         self._metadata = metadata
         self._to_delete = to_delete
+        self.guarded: Callable[[TopicName], Awaitable[MetadataStore]] | None = None
+        """By what a table is changed, if not by the metadata store itself."""
         self._tables: OrderedDict[str, Table] = OrderedDict()
         self._opening = asyncio.Lock()
 
@@ -65,11 +69,12 @@ class OpenTables:
             noted = await self._to_delete.note_record(name, before)
             await self._to_delete.delete_documents(noted)
         directories = [] if roll_forward else await self._roots.having(name, table_id)
+        metadata = self._metadata if self.guarded is None else await self.guarded(name.base)
         return await TableOwner.open(
             table_path(name),
             table_id,
             directories or self._roots.directories(name, table_id),
-            self._metadata,
+            metadata,
             self._parts.runtime,
             self._parts.thread(),
             roots_needed=self._roots.copies_needed,

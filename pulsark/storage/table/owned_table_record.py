@@ -14,6 +14,7 @@ from pulsark.errors import (
     CrowdedTableError,
     LedgerFencedError,
     MetadataError,
+    OwnershipLostError,
     StorageError,
 )
 from pulsark.metadata.paths import TABLES, sealed_ledger_path, topic_at
@@ -83,7 +84,7 @@ class OwnedTableRecord:
         """Replace the record. ``LedgerFencedError``: the table has another owner."""
         try:
             self._version = await self._metadata.put(self.path, record.encode(), self._version)
-        except BadVersionError:
+        except (BadVersionError, OwnershipLostError):
             raise self._fenced() from None
         except BaseException:  # a caller that is cancelled does not know either
             self._doubtful = True
@@ -187,7 +188,7 @@ class OwnedTableRecord:
         """
         try:
             await self._put(sealed, version)
-        except BadVersionError:
+        except (BadVersionError, OwnershipLostError):
             raise self._fenced() from None
 
     async def _put(self, sealed: SealedLedger, version: int) -> None:

@@ -37,6 +37,7 @@ from pulsark.wire.topic_name import TopicName
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterator,
+        Awaitable,
         Callable,
         Iterable,
         Sequence,
@@ -177,6 +178,10 @@ class Tables:
         files = [file for ledger in await self.ledgers(name) for file in ledger.files]
         self._open.drop(name)  # it is unknown where the log went on
         await self.roots.catch_up(record, directory, files)
+
+    def guard_with(self, guarded: Callable[[TopicName], Awaitable[MetadataStore]]) -> None:
+        """Tables that are opened from now on are changed through ``await guarded(base)``."""
+        self._open.guarded = guarded
 
     async def place(self, name: TopicName, directories: Sequence[str]) -> None:
         """From now on a table is in these directories, which have all of its files.

@@ -1,0 +1,97 @@
+"""A metadata store in which everything that is written holds only while a bundle is owned.
+
+A broker that lost a bundle, and does not know it yet, could otherwise take a topic away from its
+owner: it would read the topic's newest record, and write it, or fence its ledgers. So each claim of
+a bundle writes the bundle's record, and each commit here compares that record's version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.errors import BadVersionError, OwnershipLostError
+from pulsark.limits import METADATA_PAGE_MAX
+from pulsark.metadata.changes import Delete, Put
+from pulsark.metadata.store import ANY_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pulsark.metadata.changes import Change, Check
+    from pulsark.metadata.session import Session
+    from pulsark.metadata.store import MetadataStore, Versioned
+
+
+class GuardedMetadataStore:
+    """A view of a store. ``OwnershipLostError`` of a write: nothing of it is ever made."""
+
+    def __init__(self, store: MetadataStore, guard: Check, lost: Callable[[], None]) -> None:
+        self._store = store
+        self._guard = guard
+        self._lost = lost
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        (version,) = await self.commit((Put(path, value, expected_version, ephemeral),))
+        return version
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        await self.commit((Delete(path, expected_version),))
+
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        try:
+            return (await self._store.commit((self._guard, *changes)))[1:]
+        except BadVersionError as error:
+            if error.path != self._guard.path:
+                raise
+            self._lost()
+            raise OwnershipLostError(f"another broker is the owner: {error}") from error
+
+    # The rest changes nothing that is owned.
+
+    @property
+    def identity(self) -> str:
+        return self._store.identity
+
+    @property
+    def mark(self) -> int:
+        return self._store.mark
+
+    @property
+    def session(self) -> Session:
+        return self._store.session
+
+    def knows(self, mark: int) -> bool:
+        return self._store.knows(mark)
+
+    def on_commit(self, listener: Callable[[int], None]) -> None:
+        self._store.on_commit(listener)
+
+    async def adopt(self, marks: Iterable[int]) -> None:
+        await self._store.adopt(marks)
+
+    async def get(self, path: str) -> Versioned | None:
+        return await self._store.get(path)
+
+    async def children(self, path: str) -> list[str]:
+        return await self._store.children(path)
+
+    async def page(self, path: str, after: str = "", limit: int = METADATA_PAGE_MAX) -> list[str]:
+        return await self._store.page(path, after, limit)
+
+    async def next_id(self, path: str) -> int:
+        return await self._store.next_id(path)
+
+    def watch(
+        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        return self._store.watch(prefix, changed, missed)
+
+    async def close(self) -> None:
+        """The store is closed by who opened it."""
