@@ -283,6 +283,9 @@ AUDIT_CLOSE_SECONDS = 5.0
 AUDIT_HEAD_SEARCH_MAX = 100
 """So many entries are read from the end of the audit topic to find the last record."""
 
+AUDIT_HEAD_TRIES = 6
+"""So often they are tried to be read, within about half a minute."""
+
 AUDIT_LOGGED_SECONDS = 86_400.0
 """The digest of the last record goes to the log so often."""
 

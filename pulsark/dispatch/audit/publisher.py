@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.model.entry import Entry
 from pulsark.dispatch.model.holdings import Holdings
 from pulsark.dispatch.model.producer import Producer
 from pulsark.dispatch.policies.schemas import encode_version
-from pulsark.errors import ClientError, ProtocolError, ServerError
-from pulsark.limits import AUDIT_HEAD_SEARCH_MAX, DECOMPRESSED_BYTES_MAX
+from pulsark.errors import ClientError, ProtocolError, ServerError, StorageError
+from pulsark.limits import AUDIT_HEAD_SEARCH_MAX, AUDIT_HEAD_TRIES, DECOMPRESSED_BYTES_MAX
 from pulsark.metadata.records import AlreadyExistsError
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.security.audit.chain import NOTHING, Head, head_of, is_record
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from pulsark.runtime import Clock
     from pulsark.security.audit.chain import Record
     from pulsark.wire.position import Position
+
+
+log = logging.getLogger(__name__)
 
 
 class AuditPublisher:
@@ -68,6 +72,8 @@ class AuditPublisher:
         self._published_ms = 0
         """The newest publish time in the topic: it never goes back, even if the clock does. So what
         happened since a time is found by a search."""
+        self._unreadable = 0
+        """How often in a row the end of the topic could not be read."""
         self._opened = 0
         self._unanswered = 0
         self._answer: asyncio.Future[None] | None = None
@@ -102,7 +108,25 @@ class AuditPublisher:
         )
         await topic.add_producer(producer)
         self._producer = producer
-        return await self._last(topic)
+        return await self._last_if_readable(topic)
+
+    async def _last_if_readable(self, topic: Topic) -> Head:
+        """The last record; none if the end of the topic is damaged, which ends no audit."""
+        try:
+            found = await self._last(topic)
+        except StorageError as error:
+            self._unreadable += 1
+            if self._unreadable < AUDIT_HEAD_TRIES:
+                raise
+            log.error(
+                "audit: the end of %s cannot be read, so its records begin a new chain, and "
+                "pulsark audit verify finds a break there: %s",
+                TOPIC,
+                error,
+            )
+            found = NOTHING
+        self._unreadable = 0
+        return found
 
     async def _topic_exists(self) -> bool:
         partitioned = await self._resources.partitioned_topics.get(TOPIC)

@@ -6,8 +6,13 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
+from pulsark.dispatch.model.entry import Entry
+from pulsark.dispatch.topic.entries import TopicEntries
 from pulsark.dispatch.topics.inactivity import is_due
-from pulsark.errors import ServerError
+from pulsark.errors import CorruptEntryError, ServerError
+from pulsark.limits import AUDIT_HEAD_TRIES
 from pulsark.security.audit.chain import checked
 from pulsark.security.audit.definition import TOPIC
 from pulsark.wire import pulsar_pb2 as pb
@@ -240,3 +245,39 @@ async def test_a_short_burst_is_not(broker: BrokerInMemory) -> None:
     client.send_bytes(b"".join(publish(1, i, b"") for i in range(50)))
     await asyncio.sleep(30)
     assert operations(await records(broker)) == ["start"]
+
+
+def test_an_end_that_cannot_be_read_does_not_silence_the_audit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is read again for a while; then a new chain begins, and the break shows."""
+
+    @scenario(auditEnabled=True, auditFailClosed=True)
+    async def run(broker: BrokerInMemory) -> None:
+        await records(broker)
+        read = TopicEntries.read
+        tries = 0
+
+        async def failing(self: TopicEntries, position: Position, *how: int) -> list[Entry]:
+            nonlocal tries
+            if self.ledger.last_confirmed == position:
+                tries += 1
+                raise CorruptEntryError("a bit has flipped")
+            return await read(self, position, *how)
+
+        monkeypatch.setattr(TopicEntries, "read", failing)
+        await broker.restart()
+        await asyncio.sleep(5)
+        audit = broker.broker.audit
+        assert audit is not None
+        assert audit.is_stuck
+        await asyncio.sleep(120)
+        assert not audit.is_stuck
+        assert tries == AUDIT_HEAD_TRIES
+        monkeypatch.undo()
+        found = await records(broker)
+        assert operations(found) == ["start", "stop", "start"]
+        assert len(checked(found)) == 1
+
+    run()
+    assert "its records begin a new chain" in caplog.text
