@@ -31,6 +31,10 @@ ADMINS, GRANTED = {"root", "boss"}, {"root", "boss", "writer", "reader"}
 WRITERS, READERS = {"root", "boss", "writer"}, {"root", "boss", "reader"}
 
 MAY: dict[str, set[str]] = {
+    # As in Pulsar 4: rates are no fence around a tenant against its own administrators.
+    "namespace policy RATE WRITE": ADMINS,
+    "topic policy RATE WRITE": ADMINS,
+    "namespace policy RESOURCEGROUP WRITE": ADMINS,
     "login": LOGGED_IN,
     "super user": {"root"},
     "tenant admin": ADMINS,
