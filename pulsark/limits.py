@@ -168,6 +168,10 @@ FLIGHT_PREFACE_SECONDS = 5.0
 FLIGHT_CALLS_MAX = 64
 """Calls under way on one connection: each has a thread."""
 
+FLIGHT_CHUNKS_BYTES_MAX = 256 << 20
+"""Bytes that all calls together read at a time; a call holds what it sends, and what is next.
+At least one entry and 64 KiB are read for each."""
+
 FLIGHT_REQUEST_BYTES_MAX = 20 * 1024
 """Largest request: a ticket, and some bytes around it."""
 

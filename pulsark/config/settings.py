@@ -66,7 +66,7 @@ class Settings(PolicySettings):
         0, "count", "Flight connections from one address; 0: no limit", ge=0, own=True
     )
     flightMaxCalls: int = setting(
-        1024,
+        512,
         "count",
         "Flight calls under way on all connections together, each of which has a thread; beyond, "
         "the connection with most of them is cut",

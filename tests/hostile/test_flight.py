@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -141,3 +142,60 @@ def test_methods_that_are_not_there(new_client: Callable[[], fl.FlightClient]) -
     ):
         with pytest.raises(Refusals):
             call(new_client())
+
+
+DESCRIPTORS = {
+    "a path of 100 MB": fl.FlightDescriptor.for_path("x" * (100 * MIB)),
+    "a command of 100 MB": fl.FlightDescriptor.for_command(b"x" * (100 * MIB)),
+    "1e5 parts": fl.FlightDescriptor.for_path(*["x"] * 100_000),
+    "no parts": fl.FlightDescriptor.for_path(),
+    "a command": fl.FlightDescriptor.for_command(b"SELECT 1"),
+    "no topic": fl.FlightDescriptor.for_path("../../etc/passwd"),
+    "a NUL": fl.FlightDescriptor.for_path(f"{TOPIC}\0"),
+    "the topic of somebody else": fl.FlightDescriptor.for_path(
+        "persistent://public/default/others"
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", DESCRIPTORS.values(), ids=DESCRIPTORS.keys())
+def test_descriptors_that_are_none(
+    new_client: Callable[[], fl.FlightClient], asked: fl.FlightDescriptor
+) -> None:
+    with pytest.raises(Refusals) as refused:
+        new_client().get_flight_info(asked, options())
+    assert not isinstance(refused.value, fl.FlightInternalError), refused.value
+
+
+def test_a_descriptor_that_is_not_utf8(new_client: Callable[[], fl.FlightClient]) -> None:
+    """gRPC itself refuses it, with no more than that."""
+    with pytest.raises(Refusals):
+        new_client().get_flight_info(fl.FlightDescriptor.for_path(b"\xff\xfe"), options())
+
+
+def test_very_many_calls_at_once(
+    broker: Secured, target: str, new_client: Callable[[], fl.FlightClient]
+) -> None:
+    """More than a connection may have end it; those that were answered had all that they asked."""
+    with WireClient(broker.broker_port, token=token(ATTACKER)) as writer:
+        writer.producer(target)
+        for number in range(MESSAGES):
+            writer.publish(b"x", sequence_id=number)
+    client = new_client()
+
+    def read(number: int) -> int:
+        try:
+            asked = fl.Ticket(ticket(topic=target))
+            return int(client.do_get(asked, options()).read_all().num_rows)
+        except Refusals:
+            return MESSAGES
+
+    with ThreadPoolExecutor(100) as pool:
+        assert set(pool.map(read, range(300))) == {MESSAGES}
+
+
+def test_calls_that_are_left_at_once(new_client: Callable[[], fl.FlightClient]) -> None:
+    client = new_client()
+    for _ in range(20):
+        reader = client.do_get(fl.Ticket(ticket()), options())
+        reader.cancel()

@@ -84,7 +84,7 @@ class FlightListener:
         *,
         most: int = 256,
         most_of_host: int = 0,
-        most_calls: int = 1024,
+        most_calls: int = 512,
         clock: Clock | None = None,
         logins: Logins | None = None,
         authorization: AuthorizationProvider | None = None,

@@ -167,7 +167,7 @@ class Relays:
         most_of_host: int,
         now: Callable[[], float],
         *,
-        most_calls: int = 1024,
+        most_calls: int = 512,
         logins: bool = False,
     ) -> None:
         """``most_of_host`` is for one address; 0: no limit. With ``logins`` clients log in."""
@@ -188,6 +188,11 @@ class Relays:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def calls(self) -> int:
+        """How many calls are under way on all of them."""
+        return self._calls.total
 
     def find(self, name: str) -> Relay | None:
         """The one that the server knows by this name."""

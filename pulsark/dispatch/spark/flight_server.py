@@ -26,6 +26,7 @@ import pyarrow.flight as fl
 from pulsark.dispatch.spark.flight_login import NAME, FlightGate, FlightLogins
 from pulsark.dispatch.spark.flight_rights import FlightRights
 from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.limits import FLIGHT_CHUNKS_BYTES_MAX
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ ENTRY_SCHEMA = pa.schema(
     ]
 )
 CHUNK_BYTES = 4 << 20
+_LEAST_BYTES = 64 << 10
 MAX_TICKET_BYTES = 16 * 1024
 _POLL_SECONDS = 0.5
 _MAX_ID = 2**63 - 1
@@ -157,6 +159,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self.closing = threading.Event()
         self._source = source
         self._loop = loop
+        self._relays = relays
         self._rights = FlightRights(logins, authorization, audit)
         self._callers = None
         if logins is not None and relays is not None:
@@ -224,7 +227,13 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         await self._rights.check(caller, wanted.topic)
         source = self._source
         read = source.read_compacted if wanted.compacted else source.read_entries
-        return await read(wanted.topic, first, wanted.last, CHUNK_BYTES)
+        return await read(wanted.topic, first, wanted.last, self._chunk_bytes)
+
+    @property
+    def _chunk_bytes(self) -> int:
+        """A whole chunk, unless so many calls are under way that two of each are too much."""
+        calls = 1 if self._relays is None else self._relays.calls
+        return min(CHUNK_BYTES, max(FLIGHT_CHUNKS_BYTES_MAX // max(2 * calls, 1), _LEAST_BYTES))
 
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         if self.closing.is_set():

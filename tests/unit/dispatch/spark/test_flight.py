@@ -124,6 +124,18 @@ def test_chunks_are_bounded_and_read_one_ahead() -> None:
     assert {size for _, size in source.calls} == {CHUNK_BYTES}
 
 
+@pytest.mark.parametrize(
+    ("calls", "size"), [(32, CHUNK_BYTES), (128, 1 << 20), (512, 256 << 10), (10**6, 64 << 10)]
+)
+def test_chunks_are_smaller_while_many_calls_are_under_way(
+    monkeypatch: pytest.MonkeyPatch, calls: int, size: int
+) -> None:
+    monkeypatch.setattr(Relays, "calls", calls)
+    source = small()
+    assert serve(source, lambda c: c.do_get(ticket((5, 0), (7, 0))).read_all()).num_rows == 11
+    assert {asked for _, asked in source.calls} == {size}
+
+
 def test_a_range_beyond_the_end_is_empty() -> None:
     table = serve(small(), lambda c: c.do_get(ticket((9, 0), (9, 5))).read_all())
     assert table.num_rows == 0
@@ -344,9 +356,11 @@ def test_at_the_limit_the_most_silent_client_is_cut() -> None:
 
     def use(port: int, listener: FlightListener) -> int:
         first = socket.create_connection(("127.0.0.1", port))
-        first.sendall(PREFACE)
+        first.sendall(PREFACE + b"\0\0\0\4\0\0\0\0\0")
         first.settimeout(10)
-        assert first.recv(1)  # the server's settings
+        said = b""
+        while b"\0\0\0\4\1\0\0\0\0" not in said:  # the server has heard its settings
+            said += first.recv(1000)
         clock.now += FLIGHT_IDLE_SECONDS - 1
         with socket.create_connection(("127.0.0.1", port)) as refused:
             refused.sendall(PREFACE)
