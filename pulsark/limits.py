@@ -494,6 +494,10 @@ NAMESPACE_WATCHES_PER_CONNECTION_MAX = 100
 SCALABLE_CONSUMERS_PER_CONNECTION_MAX = 1000
 """Most consumers of one connection that share segments with others."""
 
+SCALABLE_SEGMENTS_PER_CONNECTION_MAX = 100_000
+"""Most segments of the topics of all these consumers, each topic as often as it has one: each takes
+some bytes in the memory of a group."""
+
 GROUP_MEMBERS_MAX = 1000
 """Most consumers that share the segments of a topic."""
 

@@ -18,6 +18,7 @@ from pulsark.errors import ClientError, ServerError
 from pulsark.limits import (
     FRAME_OVERHEAD_BYTES,
     SCALABLE_CONSUMERS_PER_CONNECTION_MAX,
+    SCALABLE_SEGMENTS_PER_CONNECTION_MAX,
     SCALABLE_SESSIONS_PER_CONNECTION_MAX,
     SEGMENTS_PER_TURN_MAX,
 )
@@ -151,11 +152,23 @@ class ScalableClient:
             if self._expected.get(consumer_id) != request_id:
                 member.leave()
                 raise _closed(request.consumer_name)
+            self._check_segments(member)
         finally:
             if self._expected.get(consumer_id) == request_id:
                 del self._expected[consumer_id]
         self._drop_former()
         self.members[consumer_id] = member
+
+    def _check_segments(self, member: Member) -> None:
+        most = SCALABLE_SEGMENTS_PER_CONNECTION_MAX
+        have = sum(len(each.group.layout) for each in self.members.values() if each.is_current)
+        if have and have + len(member.group.layout) > most:
+            member.leave()
+            raise ClientError(
+                ServerError.TooManyRequests,
+                f"The stream consumers of a connection may be on topics with {most} partitions in "
+                "all: use more connections",
+            )
 
     def drop_member(self, consumer_id: int) -> None:
         """A consumer is closed."""

@@ -20,6 +20,7 @@ from pulsark.limits import (
     HAND_OVER_CHECKS_MAX,
     SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
+    SEGMENTS_PER_TURN_MAX,
     SHARE_REMINDER_SECONDS,
     SHARE_SILENCE_SECONDS,
     TOPICS_PER_TURN_MAX,
@@ -147,6 +148,7 @@ class Group:
         self._topic = topic
         self._now = groups.clock.monotonic
         self._timer: asyncio.TimerHandle | None = None
+        self._look: asyncio.Handle | None = None
         self._dealt: dict[str, list[int]] | None = None
         self._unsettled: set[str] = set()
         self._changed = asyncio.Event()
@@ -231,7 +233,24 @@ class Group:
     # -- time ---
 
     def _after(self) -> None:
-        """Something happened: look what follows, and tell those whom it concerns."""
+        """Something happened. What follows is looked at once for all that happens in this turn.
+
+        Where there are many segments, that takes long, and happens with each that is closed: then
+        it is looked at less often.
+        """
+        self._dealt = None
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if self._look is None and not self._ended:
+            loop = asyncio.get_running_loop()
+            if len(self.layout) > SEGMENTS_PER_TURN_MAX:
+                self._look = loop.call_later(HAND_OVER_CHECK_SECONDS, self._look_around)
+            else:
+                self._look = loop.call_soon(self._look_around)
+
+    def _look_around(self) -> None:
+        """See what follows, and tell those whom it concerns."""
+        self._look = None
         self._dealt = None
         self._pass_time()
         self._look_for_silent()
@@ -310,10 +329,18 @@ class Group:
             times.append(now + HAND_OVER_CHECK_SECONDS)
         if times:
             seconds = max(min(times) - now, 0.001)
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._after)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        self._look_around()
 
     def end(self) -> None:
         """Nobody is left, or the broker stops."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

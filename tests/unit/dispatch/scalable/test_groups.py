@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.connection import scalable_client
+from pulsark.dispatch.scalable.shares import Shares
 from pulsark.errors import ServerError
 from pulsark.limits import (
     SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
+    SEGMENTS_PER_TURN_MAX,
     SHARE_REMINDER_SECONDS,
     SHARE_SILENCE_SECONDS,
     STREAM_CONSUMER_GRACE_SECONDS,
@@ -446,6 +448,50 @@ async def test_nothing_is_left_of_those_who_went(broker) -> None:
     await asyncio.sleep(STREAM_CONSUMER_GRACE_SECONDS + SEGMENT_HAND_OVER_SECONDS)
     assert list(broker.broker.scalable.groups.all()) == []
     assert len(broker.broker.scalable.followed) == 0
+
+
+@scenario()
+async def test_a_connection_has_consumers_on_so_many_segments(
+    broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scalable_client, "SCALABLE_SEGMENTS_PER_CONNECTION_MAX", 10)
+    await create(broker, 4)
+    client = Client(broker)
+    for number in range(3):
+        one = Stream(broker, "one", client=client, consumer_id=number, subscription=f"s{number}")
+        error = (await one.answer()).error
+        assert error == (ServerError.TooManyRequests if number == 2 else 0)
+    await asyncio.sleep(0.01)
+    groups = broker.broker.scalable.groups.all()
+    assert sorted(group.key.subscription for group in groups) == ["s0", "s1"]
+
+
+@scenario()
+async def test_very_many_segments_are_handed_over_with_few_looks(
+    broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(broker, 2 * SEGMENTS_PER_TURN_MAX)
+    one = Stream(broker, "one")
+    await one.answer()
+    looks = 0
+    shares = Shares.shares
+
+    def counted(self: Shares) -> dict[str, list[int]]:
+        nonlocal looks
+        looks += 1
+        return shares(self)
+
+    monkeypatch.setattr(Shares, "shares", counted)
+    (group,) = broker.broker.scalable.groups.all()
+    two = Stream(broker, "two")
+    await one.told()
+    for number in range(SEGMENTS_PER_TURN_MAX, 2 * SEGMENTS_PER_TURN_MAX):
+        group.members["one"].closed(number)
+        if number % 25 == 0:
+            await asyncio.sleep(0.001)
+    await two.answer()
+    assert len(two.share) == SEGMENTS_PER_TURN_MAX
+    assert looks < 20
 
 
 @scenario()
