@@ -20,7 +20,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -468,6 +468,16 @@ def lock_directory(path: str) -> int | None:
     The lock ends with the process or when the returned descriptor is closed.
     """
     return lock_file(os.path.join(path, LOCK_NAME), create=True)
+
+
+@contextlib.contextmanager
+def holding(lock: int) -> Iterator[None]:
+    """Hold the lock of an open file; waits in turn for other processes. Blocks."""
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def lock_file(path: str, *, create: bool = False, wait: bool = False) -> int | None:

@@ -8,6 +8,8 @@ delete it in one of theirs, after a last look at the time.
 
 Signs of life are no transactions. So they tell who lives even while nobody can write: a process
 that is stopped within a transaction keeps all others from it. Once its time is over, it is killed.
+Transactions take turns by the lock of a file: SQLite alone would let each process wait and look
+again, ever more slowly, while others write.
 
 What a session changes is noted in the store, so that others can tell their watches. All blocks.
 """
@@ -32,7 +34,7 @@ from pulsark.metadata.sqlite_file import (
     write_history,
 )
 from pulsark.metadata.sqlite_writes import end_sessions
-from pulsark.runtime import lock_file
+from pulsark.runtime import holding, lock_file
 
 if TYPE_CHECKING:
     import sqlite3
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from pulsark.runtime import Clock
 
 OPENING: Final = "OPENING"
+WRITING: Final = "WRITING"
 _TRIM_EACH: Final = 256
 _SIGN: Final = struct.Struct("<dq")
 
@@ -59,6 +62,8 @@ class Joined:
     writer: sqlite3.Connection
     session: int
     lock: int
+    writing: int
+    """Its lock is held by the process that writes."""
     last_change: int
 
 
@@ -83,11 +88,17 @@ def join(path: str, identity: str, nonce: int, clock: Clock, seconds: float) -> 
                 raise MetadataError(f"{path} has format {version}, and is used by another release")
         else:
             writer = open_file(path, identity, clock, accept_loss=False)
+        writing = os.open(os.path.join(directory, WRITING), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
-            return _begin(writer, directory, nonce, others, clock.monotonic() + seconds)
+            with holding(writing):
+                session, lock, last_change = _begin(
+                    writer, directory, nonce, others, clock.monotonic() + seconds
+                )
         except BaseException:
+            os.close(writing)
             writer.close()
             raise
+        return Joined(writer, session, lock, writing, last_change)
     finally:
         os.close(opening)
 
@@ -106,7 +117,8 @@ def living(path: str) -> Iterator[int]:
 
 def _begin(
     writer: sqlite3.Connection, directory: str, nonce: int, others: Collection[int], until: float
-) -> Joined:
+) -> tuple[int, int, int]:
+    """The number of the new session, its lock, and the last change before it."""
     for statement in _TABLES.split(";"):
         writer.execute(statement)
     writer.execute("BEGIN IMMEDIATE")
@@ -135,7 +147,7 @@ def _begin(
         raise
     for each in gone:
         remove_lock(directory, each)
-    return Joined(writer, session, lock, last)
+    return session, lock, last
 
 
 def give_sign(lock: int, until: float) -> None:

@@ -36,7 +36,7 @@ from pulsark.metadata.sqlite_sessions import (
     stop_process,
 )
 from pulsark.metadata.sqlite_writes import commit, transaction
-from pulsark.runtime import Runtime, Worker, lock_file, run_in_worker
+from pulsark.runtime import Runtime, Worker, holding, lock_file, run_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,7 @@ LOOK_SECONDS: Final = 0.02
 LOOKS_A_DEATH: Final = 5
 """Other processes' locks are tried at each fifth look."""
 CHANGES_A_LOOK: Final = 1000
+IN_THE_WAY_SECONDS: Final = 2.0
 
 
 class SharedSqliteMetadataStore(SqliteMetadataStore):
@@ -67,12 +68,14 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         super().__init__(connect(path), joined.writer, worker, runtime, timeout_seconds)
         self._session = joined.session
         self._lock = joined.lock
+        self._writing_lock = joined.writing
         self._directory = sessions_directory(path)
         self.session = Session(runtime.clock, session_seconds)
         self._last_change = joined.last_change
         self._data_version = -1
         self._looks = 0
-        self._ending: set[int] = set()
+        self._ending: dict[int, float] = {}
+        """Since when this process is about to end others' sessions."""
         loop = asyncio.get_running_loop()
         self._timers = [loop.call_soon(self._look_at_others), loop.call_soon(self._give_sign)]
 
@@ -123,11 +126,12 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         return super()._read(statement, parameters)
 
     def _transact(self, operations: list[Operation]) -> list[Any]:
-        return transaction(
-            self._writer,
-            [*operations, _where_it_is],
-            before=partial(check_lives, session=self._session),
-        )
+        with holding(self._writing_lock):
+            return transaction(
+                self._writer,
+                [*operations, _where_it_is],
+                before=partial(check_lives, session=self._session),
+            )
 
     def _committed(self, results: list[Any]) -> None:
         last_commit, newest = results.pop()
@@ -207,7 +211,10 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         now = self._runtime.clock.monotonic()
         rows = self._reader.execute("SELECT session FROM live").fetchall()
         for (session,) in rows:
-            if session == self._session or session in self._ending:
+            if session == self._session:
+                continue
+            if session in self._ending:
+                self._stop_if_in_the_way(session, now)
                 continue
             lock = lock_file(os.path.join(self._directory, str(session)))
             if lock is not None:
@@ -217,25 +224,27 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
 
     def _end_other(self, session: int, now: float, lock: int | None) -> None:
         """With its lock it is dead, else it was silent."""
-        self._ending.add(session)
+        self._ending[session] = self._runtime.clock.monotonic()
         ended = self._write(
             lambda connection: end_session(connection, self._directory, session, now)
         )
 
         def done(future: asyncio.Future[Any]) -> None:
-            self._ending.discard(session)
-            error = None if future.cancelled() else future.exception()
-            over = not future.cancelled() and error is None and future.result()
+            self._ending.pop(session, None)
+            over = not future.cancelled() and not future.exception() and future.result()
             if lock is not None:
                 if over:
                     remove_lock(self._directory, session)
                 os.close(lock)
-            elif _is_locked(error) and stop_process(self._directory, session, now):
-                log.error(
-                    "a process was silent for too long, in the way of all others: it was killed"
-                )
 
         ended.add_done_callback(done)
+
+    def _stop_if_in_the_way(self, session: int, now: float) -> None:
+        """A process whose time is over, and that keeps others from ending its session."""
+        if now - self._ending[session] > IN_THE_WAY_SECONDS and stop_process(
+            self._directory, session, now
+        ):
+            log.error("a process was silent for too long, in the way of others: it was killed")
 
     # -- the end ---
 
@@ -253,6 +262,7 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         finally:
             remove_lock(self._directory, self._session)
             os.close(self._lock)
+            os.close(self._writing_lock)
 
     def _close_writer(self) -> None:
         self._writer.close()  # the last connection to a file brings the log into it
@@ -260,13 +270,6 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
 
 def _nothing(connection: sqlite3.Connection) -> None:
     """Only a transaction."""
-
-
-def _is_locked(error: BaseException | None) -> bool:
-    return (
-        error is not None
-        and getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-    )
 
 
 def _where_it_is(connection: sqlite3.Connection) -> tuple[int, int]:
