@@ -101,7 +101,7 @@ class AdminServer:
     def begin_trial(self, host: str) -> Trial | None:
         """Whether a client of this address is served: ``CrowdedOutError`` if not."""
         logins = self._broker.logins
-        return None if logins is None else logins.begin_trial(host)
+        return None if logins is None else logins.begin_trial(host, "rest")
 
     def forget(self, connection: _FirstRequest) -> None:
         """A connection is closed, or served by uvicorn now."""

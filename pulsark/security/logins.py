@@ -66,8 +66,9 @@ class Logins:
         self._proxies = settings.proxyRoles
         self._clock = runtime.clock
         self._failures = Failures()
-        self.trials = Trials(settings.maxFailedLoginsPerSecondPerIp)
-        """Of addresses that fail to log in."""
+        failures_max = settings.maxFailedLoginsPerSecondPerIp
+        self.trials = {via: Trials(failures_max) for via in ("binary", "rest")}
+        """Of addresses that fail to log in, by port: what fails at one closes no other."""
         self._complaints = Complaints()
         self.expiries = Expiries()
         """Of tokens that let somebody in."""
@@ -139,11 +140,11 @@ class Logins:
         ends = principal.expires_ms
         return ends is not None and self._clock.now_ms() >= ends
 
-    def begin_trial(self, host: str) -> Trial | None:
+    def begin_trial(self, host: str, via: str = "binary") -> Trial | None:
         """A client connects. ``CrowdedOutError`` if it is not to be served: see ``trials``."""
         now = self._clock.monotonic()
         try:
-            return self.trials.begin(host, now)
+            return self.trials[via].begin(host, now)
         except CrowdedOutError:
             self._complaints.note("crowd", now)
             raise
@@ -153,11 +154,11 @@ class Logins:
         if trial is not None:
             trial.passed(self._clock.monotonic())
 
-    def delay_s(self, host: str, trial: Trial | None = None) -> float:
+    def delay_s(self, host: str, trial: Trial | None = None, via: str = "binary") -> float:
         """A client of this address has failed; says after how many seconds it is told."""
         now = self._clock.monotonic()
-        if trial is None or trial.is_over:
-            self.trials.failed(host, now)
+        if via in self.trials and (trial is None or trial.is_over):
+            self.trials[via].failed(host, now)
         return self._failures.delay_s(host, now)
 
     def _is_of_proxy(self, credentials: Credentials) -> bool:

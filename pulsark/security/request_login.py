@@ -49,7 +49,7 @@ async def log_in(
         logins.pass_trial(trial)
         return found
     except LoginError as error:
-        delay = logins.delay_s(host, trial)
+        delay = logins.delay_s(host, trial, via)
         address = f"{host}:{port}" if port else host
         logins.refused(Origin(via, address, tls=tls), error)
         level = logging.DEBUG if delay else logging.INFO

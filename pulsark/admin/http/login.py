@@ -23,7 +23,9 @@ class LoginGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         state = scope.get("state", {})
-        if scope["path"] not in self._open:
+        if scope["path"] in self._open:
+            self._logins.pass_trial(state.get(TRIAL))
+        else:
             pairs: list[tuple[bytes, bytes]] = scope["headers"]
 
             def values(name: str) -> list[str]:

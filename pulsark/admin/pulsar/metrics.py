@@ -275,7 +275,8 @@ def _logins(logins: Logins) -> Iterator[Sample]:
         yield "pulsar_authentication_failures_total", why, count
         if reason == "expired":
             yield "pulsar_expired_token_total", (("provider_name", provider),), count
-    yield "pulsark_crowded_out_connections_total", (), logins.trials.refused
+    for via, trials in logins.trials.items():
+        yield "pulsark_crowded_out_connections_total", (("via", via),), trials.refused
 
 
 def _audit(audit: Audit) -> Iterator[Sample]:

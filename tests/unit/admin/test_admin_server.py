@@ -339,6 +339,10 @@ def test_a_flood_of_failures_leaves_its_address_some_logins_a_second() -> None:
         assert await status(token()) == 0
         clock.ms += 101  # a place comes back
         assert [await status(token()) for _ in range(5)] == [200] * 5
+        reader, writer = await connect(port)  # what needs no login costs no place
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert b"200 OK" in await reader.read()
+        writer.close()
         reader, writer = await connect(port)
         for _ in range(3):  # one connection gives one place back
             writer.write(get(token()))

@@ -47,9 +47,9 @@ class Ports:
         found = Logins(Settings(**{**given, **settings}), runtime_of(self.clock))
         counted = found.delay_s
 
-        def delay_s(host: str, trial: Trial | None = None) -> float:
+        def delay_s(host: str, trial: Trial | None = None, via: str = "") -> float:
             self.failed.append(host)
-            return counted(host, trial)
+            return counted(host, trial, via)
 
         found.delay_s = delay_s  # type: ignore[method-assign]
         return found
