@@ -491,6 +491,9 @@ SCALABLE_SESSIONS_PER_CONNECTION_MAX = 10_000
 NAMESPACE_WATCHES_PER_CONNECTION_MAX = 100
 """Most namespaces that one connection of Pulsar 5's clients watches at a time."""
 
+PROPERTY_FILTERS_CHARS_MAX = 10_000
+"""Most characters in the properties by which a watch chooses topics: they are kept."""
+
 SCALABLE_CONSUMERS_PER_CONNECTION_MAX = 1000
 """Most consumers of one connection that share segments with others."""
 

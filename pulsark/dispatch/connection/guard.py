@@ -73,11 +73,12 @@ class Guard:
     ) -> None:
         request = request_of(command)
         work = self._ask(function, needs, asked, connection, command)
+        request_id = getattr(request, needs.id_field)
         if needs.opens is None:
-            connection.requests.run(work, getattr(request, needs.id_field))
+            connection.requests.run(work, request_id)
         else:  # so that a client that gives it up meanwhile finds it
             kind, field = needs.opens
-            connection.requests.open(kind, getattr(request, field), request.request_id, work)
+            connection.requests.open(kind, getattr(request, field), request_id, work)
 
     async def _ask(
         self,

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Command = pb.BaseCommand
 
+_HASH_CHARS_MAX = 64
+"""Longer than any that a client has from somewhere."""
+
 
 class NamespaceWatch:
     """One namespace that a client follows."""
@@ -39,7 +42,7 @@ class NamespaceWatch:
         self.watch_id = watch_id
         self.namespace = namespace
         self.closed = False
-        self._known = known
+        self._known = known[:_HASH_CHARS_MAX]
         self._tell = tell
         self._watcher: TopicWatcher | None = None
         self._first: TopicList | None = None

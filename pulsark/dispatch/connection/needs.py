@@ -198,17 +198,22 @@ NEEDS: Mapping[int, Needs | Own] = {
         _lookup,
         "Client is not authorized to lookup topic",
         notices.layout_error,
+        opens=("lookup", "session_id"),
         id_field="session_id",
     ),
     Command.SCALABLE_TOPIC_CLOSE: Own.NOTHING,
     Command.SCALABLE_TOPIC_SUBSCRIBE: Needs(
-        _stream_consumer, "Client is not authorized to subscribe", notices.share_error
+        _stream_consumer,
+        "Client is not authorized to subscribe",
+        notices.share_error,
+        opens=("stream consumer", "consumer_id"),
     ),
     Command.SCALABLE_TOPIC_UNSUBSCRIBE: Own.CONSUMER,
     Command.WATCH_SCALABLE_TOPICS: Needs(
         lambda command: _list(command.watchScalableTopics.namespace),
         "Client is not authorized to watchScalableTopics",
         notices.watch_error,
+        opens=("watch", "watch_id"),
         id_field="watch_id",
     ),
     Command.WATCH_SCALABLE_TOPICS_CLOSE: Own.NOTHING,

@@ -39,8 +39,10 @@ def look_up(connection: Connection, command: Command) -> None:
 
 
 def close_lookup(connection: Connection, command: Command) -> None:
+    session_id = command.scalableTopicClose.session_id
+    connection.requests.abandon("lookup", session_id)
     if connection.attached.scalable is not None:
-        connection.attached.scalable.drop_session(command.scalableTopicClose.session_id)
+        connection.attached.scalable.drop_session(session_id)
 
 
 def subscribe(connection: Connection, command: Command) -> None:
@@ -66,6 +68,7 @@ def subscribe(connection: Connection, command: Command) -> None:
 
 def unsubscribe(connection: Connection, command: Command) -> None:
     request = command.scalableTopicUnsubscribe
+    connection.requests.abandon("stream consumer", request.consumer_id)
     if connection.attached.scalable is not None:
         connection.attached.scalable.drop_member(request.consumer_id)
     connection.output.send(notices.success(request.request_id))
@@ -87,8 +90,10 @@ def watch_namespace(connection: Connection, command: Command) -> None:
 
 
 def unwatch_namespace(connection: Connection, command: Command) -> None:
+    watch_id = command.watchScalableTopicsClose.watch_id
+    connection.requests.abandon("watch", watch_id)
     if connection.attached.scalable is not None:
-        connection.attached.scalable.watches.drop(command.watchScalableTopicsClose.watch_id)
+        connection.attached.scalable.watches.drop(watch_id)
 
 
 def refuse_coordinators(connection: Connection, command: Command) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.topics.topic_names import in_order, is_system
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import TOPIC_NAMES_PER_TURN, TOPIC_PROPERTIES_MAX
+from pulsark.limits import PROPERTY_FILTERS_CHARS_MAX, TOPIC_NAMES_PER_TURN, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.storage.managed_ledger.record import read_record
 from pulsark.wire.topic_name import TopicName, without_partition
@@ -39,6 +39,13 @@ class WholeTopics:
                 ServerError.NotAllowedError,
                 f"property_filters has {len(self._wanted)} properties, and a topic has up to "
                 f"{TOPIC_PROPERTIES_MAX}",
+            )
+        chars = sum(len(key) + len(value) for key, value in self._wanted)
+        if chars > PROPERTY_FILTERS_CHARS_MAX:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"property_filters has {chars} characters, and may have up to "
+                f"{PROPERTY_FILTERS_CHARS_MAX}",
             )
         self._partitioned = partitioned
         self._metadata = metadata

@@ -255,3 +255,33 @@ async def test_where_nobody_can_decide_the_answer_says_so_in_the_form_of_the_com
     provider.gate.set()
     code, text = await denial(client(broker, "reader"), Command.LOOKUP, Command.LOOKUP_RESPONSE)
     assert (code, text) == (ServerError.MetadataError, "the store is gone")
+
+
+@AUTHORIZED
+async def test_what_is_given_up_while_its_right_is_looked_up_is_not_opened(broker) -> None:
+    await acme(broker, it=["produce", "consume"])
+    it = client(broker, "it")
+    names = {
+        Command.SCALABLE_TOPIC_CLOSE: "session_id",
+        Command.SCALABLE_TOPIC_UNSUBSCRIBE: "consumer_id",
+        Command.WATCH_SCALABLE_TOPICS_CLOSE: "watch_id",
+    }
+    opened = (
+        Command.SCALABLE_TOPIC_LOOKUP,
+        Command.SCALABLE_TOPIC_SUBSCRIBE,
+        Command.WATCH_SCALABLE_TOPICS,
+    )
+    for kind, (close, field) in zip(opened, names.items(), strict=True):
+        command, end = sample_of(kind), sample_of(close)
+        names_of = Command.DESCRIPTOR.fields_by_number
+        request = getattr(command, names_of[kind].name)
+        setattr(getattr(end, names_of[close].name), field, getattr(request, field))
+        it.send(command, end)
+    await asyncio.sleep(0.1)
+    for kind in (
+        Command.SCALABLE_TOPIC_UPDATE,
+        Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE,
+        Command.WATCH_SCALABLE_TOPICS_UPDATE,
+    ):
+        assert not it.has(kind)
+    assert broker.broker.scalable is None

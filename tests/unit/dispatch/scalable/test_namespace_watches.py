@@ -173,6 +173,7 @@ async def test_a_partition_without_its_topic_is_none_of_them(broker) -> None:
             {"filters": {str(k): "" for k in range(TOPIC_PROPERTIES_MAX + 1)}},
             ServerError.NotAllowedError,
         ),
+        ({"filters": {"key": "v" * 10_000}}, ServerError.NotAllowedError),
     ],
 )
 def test_what_cannot_be_watched_is_refused(fields: dict[str, Any], code: int) -> None:
