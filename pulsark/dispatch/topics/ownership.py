@@ -41,6 +41,7 @@ class Ownership:
         self._metadata = metadata
         self._resources = resources
         self._owned: dict[str, asyncio.Task[int]] = {}
+        metadata.session.on_end(self._owned.clear)
         self._owner = b""
         self._broker_id = f"{runtime.rng.getrandbits(128):032x}"
         """Of this process alone: the next one of this broker has another."""
@@ -87,6 +88,7 @@ class Ownership:
     async def own(self, name: TopicName) -> str:
         """Own the bundle of a topic, or raise; returns ``tenant/namespace/bundle``."""
         bundle = f"{name.namespace_name}/{await self.bundle_of(name)}"
+        self._check_session(bundle)
         claim = self._owned.get(bundle)
         if claim is None:
             claim = self._owned[bundle] = asyncio.create_task(self._claim(bundle))
@@ -96,7 +98,16 @@ class Ownership:
             if self._owned.get(bundle) is claim:
                 del self._owned[bundle]
             raise
+        self._check_session(bundle)
         return bundle
+
+    def _check_session(self, bundle: str) -> None:
+        """What is held for a session that may be over is another broker's, perhaps."""
+        if not self._metadata.session.is_sure:
+            raise ClientError(
+                ServerError.ServiceNotReady,
+                f"Bundle {bundle} may be another broker's: the metadata store was not heard of",
+            )
 
     async def guard(self, name: TopicName) -> Check:
         """Own the bundle of a topic, or raise; returns what is true only while it is owned."""

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from copy import copy
+from dataclasses import dataclass
 
 import pytest
 
@@ -133,6 +134,41 @@ def test_a_guarded_store_writes_only_while_its_guard_holds() -> None:
             await guarded.delete("/v")
         assert lost == [True] * len(lost)
         assert await store.children("/") == ["guard"]
+
+    asyncio.run(scenario())
+
+
+@dataclass
+class HandClock:
+    now: float = 0.0
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_nothing_is_owned_while_the_session_may_be_over() -> None:
+    clock = HandClock()
+
+    async def scenario() -> None:
+        store, runtime = MemoryMetadataStore(MemoryTree(), clock, 10.0), Runtime()
+        resources = Resources(store, runtime)
+        await resources.initialize("c", {})
+        ownership, name = Ownership(store, resources, runtime), TopicName.parse(TOPIC)
+        bundle = await ownership.own(name)
+        clock.now += 6.9
+        assert await ownership.own(name) == bundle
+        clock.now += 0.2
+        with pytest.raises(ClientError, match="may be another broker's"):
+            await ownership.own(name)
+        store._give_sign()
+        assert await ownership.own(name) == bundle
+        store.expire()
+        assert ownership.owned() == []
+        with pytest.raises(PulsarkError):
+            await ownership.own(name)
 
     asyncio.run(scenario())
 
