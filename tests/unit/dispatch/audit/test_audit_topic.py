@@ -281,3 +281,21 @@ def test_an_end_that_cannot_be_read_does_not_silence_the_audit(
 
     run()
     assert "its records begin a new chain" in caplog.text
+
+
+@scenario(auditEnabled=True)
+async def test_events_wait_while_the_topic_is_over_its_quota(broker: BrokerInMemory) -> None:
+    await records(broker)
+    audit, over = broker.broker.audit, broker.broker.loader.over_quota
+    assert audit is not None
+    over.add(TOPIC.namespace_name)
+    await broker.broker.topics.unload(TOPIC)
+    audit.broker("waits")
+    await asyncio.sleep(10)
+    assert audit.is_stuck
+    over.clear()
+    await asyncio.sleep(30)
+    found = await records(broker)
+    assert operations(found) == ["start", "waits"]
+    assert checked(found) == []
+    assert not audit.is_stuck
