@@ -21,6 +21,7 @@ from pulsark.datasource.options.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from pulsark.wire.flight_refusals import INVALID, NOT_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,11 +150,15 @@ def read_entries(
                 pause = _PAUSE_SECONDS
         except _RETRIED as error:
             problem = _first_line(error)
-            _forget(url)
-        except pa.ArrowKeyError as error:
-            if fail_on_data_loss:
-                raise TopicNotFoundError(_first_line(error)) from error
-            remaining.skip_all()
+            refusal = getattr(error, "extra_info", b"")
+            if refusal == INVALID:
+                raise DataSourceError(problem) from error
+            if refusal != NOT_FOUND:
+                _forget(url)
+            elif fail_on_data_loss:
+                raise TopicNotFoundError(problem) from error
+            else:
+                remaining.skip_all()
         except pa.ArrowInvalid as error:
             raise DataSourceError(_first_line(error)) from error
         if remaining.done:
@@ -223,4 +228,4 @@ def _find_again(find_flight_url: Callable[[], str], url: str) -> str:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     line = text[0] if text else type(error).__name__
-    return line.split(". gRPC client debug context", 1)[0]
+    return line.split(". Detail: ", 1)[0].split(". gRPC client debug context", 1)[0]

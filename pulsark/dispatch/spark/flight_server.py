@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import tempfile
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from pulsark.dispatch.spark.flight_login import NAME, FlightGate, FlightLogins
 from pulsark.dispatch.spark.flight_rights import FlightRights
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import FLIGHT_CHUNKS_BYTES_MAX
+from pulsark.wire.flight_refusals import INVALID, NOT_FOUND
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from pulsark.security.principal import Principal
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 ENTRY_SCHEMA = pa.schema(
     [
@@ -71,25 +76,25 @@ class EntryTicket(NamedTuple):
 
     @classmethod
     def parse(cls, data: bytes) -> EntryTicket:
-        """Read a ticket; ``ArrowInvalid`` says what is wrong with it."""
+        """Read a ticket; a ``FlightServerError`` says what is wrong with it."""
         if len(data) > MAX_TICKET_BYTES:
-            raise pa.ArrowInvalid(
+            raise _invalid(
                 f"ticket: {len(data)} bytes are too large, at most {MAX_TICKET_BYTES} are allowed"
             )
         try:
             fields = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise pa.ArrowInvalid(f"ticket: not JSON: {error}") from None
+            raise _invalid(f"ticket: not JSON: {error}") from None
         if not isinstance(fields, dict):
-            raise pa.ArrowInvalid("ticket: not a JSON object")
+            raise _invalid("ticket: not a JSON object")
         topic, topic_id = fields.get("topic"), fields.get("topicId", "")
         if not isinstance(topic, str) or not topic:
-            raise pa.ArrowInvalid("ticket: 'topic' must be the name of a topic partition")
+            raise _invalid("ticket: 'topic' must be the name of a topic partition")
         if not isinstance(topic_id, str):
-            raise pa.ArrowInvalid("ticket: 'topicId' must be a string")
+            raise _invalid("ticket: 'topicId' must be a string")
         compacted = fields.get("compacted", False)
         if not isinstance(compacted, bool):
-            raise pa.ArrowInvalid("ticket: 'compacted' must be true or false")
+            raise _invalid("ticket: 'compacted' must be true or false")
         first, last = _position(fields, "first"), _position(fields, "last")
         return cls(topic, topic_id, first, last, compacted)
 
@@ -105,6 +110,26 @@ class EntryTicket(NamedTuple):
         ).encode()
 
 
+def _invalid(text: str) -> fl.FlightServerError:
+    return fl.FlightServerError(text, INVALID)
+
+
+def _not_found(text: str) -> fl.FlightServerError:
+    return fl.FlightServerError(text, NOT_FOUND)
+
+
+@contextmanager
+def _without_stack() -> Iterator[None]:
+    """Let no error but Flight's own leave: others would show their stack to the client."""
+    try:
+        yield
+    except fl.FlightError:
+        raise
+    except Exception as error:
+        log.error("a call over Flight failed, which is a defect", exc_info=error)
+        raise fl.FlightInternalError("the broker failed; its log says why") from None
+
+
 def _position(fields: dict[str, Any], key: str) -> Position:
     value = fields.get(key)
     if (
@@ -112,7 +137,7 @@ def _position(fields: dict[str, Any], key: str) -> Position:
         or len(value) != 2
         or any(type(part) is not int or not -1 <= part <= _MAX_ID for part in value)
     ):
-        raise pa.ArrowInvalid(f"ticket: '{key}' must be [ledgerId, entryId]")
+        raise _invalid(f"ticket: '{key}' must be [ledgerId, entryId]")
     return Position(value[0], value[1])
 
 
@@ -149,7 +174,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 )
             super().__init__(
                 fl.Location.for_grpc_unix(self.address),
-                middleware=None if logins is None else {NAME: FlightGate()},
+                middleware={NAME: FlightGate()},
             )
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -172,6 +197,10 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """The entries of a ticket's range."""
+        with _without_stack():
+            return self._stream(context, ticket)
+
+    def _stream(self, context: Any, ticket: Any) -> Any:
         caller = self._caller(context)
         wanted = EntryTicket.parse(ticket.ticket)
         self._wait(context, self._submit(self._rights.check(caller, wanted.topic)))
@@ -183,9 +212,13 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """One endpoint with everything that the topic partition ``path[0]`` holds now."""
+        with _without_stack():
+            return self._info(context, descriptor)
+
+    def _info(self, context: Any, descriptor: Any) -> Any:
         caller = self._caller(context)
         if descriptor.descriptor_type != fl.DescriptorType.PATH or len(descriptor.path) != 1:
-            raise pa.ArrowInvalid("descriptor: the path must be [topic partition]")
+            raise _invalid("descriptor: the path must be [topic partition]")
         topic = descriptor.path[0].decode("utf-8", "replace")
         self._wait(context, self._submit(self._rights.check(caller, topic)))
         held = self._wait(context, self._submit(self._source.topic_range(topic)))
@@ -200,7 +233,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def _check_identity(self, context: Any, wanted: EntryTicket) -> None:
         held = self._wait(context, self._submit(self._source.topic_range(wanted.topic)))
         if wanted.topic_id and wanted.topic_id != held.topic_id:
-            raise pa.ArrowKeyError(
+            raise _not_found(
                 f"topic {wanted.topic} was deleted and created again: "
                 f"its id is {held.topic_id}, the ticket wants {wanted.topic_id}"
             )
@@ -212,14 +245,15 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         wanted: EntryTicket,
         entries: list[tuple[Position, bytes]],
     ) -> Iterator[Any]:
-        while entries:
-            ledger_id, entry_id = entries[-1][0]
-            following = None
-            if entries[-1][0] < wanted.last:
-                position = Position(ledger_id, entry_id + 1)
-                following = self._submit(self._read(caller, wanted, position))
-            yield entry_batch(entries)
-            entries = self._wait(context, following) if following is not None else []
+        with _without_stack():
+            while entries:
+                ledger_id, entry_id = entries[-1][0]
+                following = None
+                if entries[-1][0] < wanted.last:
+                    position = Position(ledger_id, entry_id + 1)
+                    following = self._submit(self._read(caller, wanted, position))
+                yield entry_batch(entries)
+                entries = self._wait(context, following) if following is not None else []
 
     async def _read(
         self, caller: Principal | None, wanted: EntryTicket, first: Position
@@ -253,11 +287,11 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
                     raise fl.FlightUnavailableError("the broker is shutting down") from error
             except ClientError as error:
                 if error.code in (ServerError.TopicNotFound, ServerError.InvalidTopicName):
-                    raise pa.ArrowKeyError(str(error)) from error
+                    raise _not_found(str(error)) from error
                 if error.code is ServerError.AuthorizationError:
                     raise fl.FlightUnauthorizedError(str(error)) from error
                 if error.code is ServerError.NotAllowedError:
-                    raise pa.ArrowInvalid(str(error)) from error
+                    raise _invalid(str(error)) from error
                 raise fl.FlightUnavailableError(str(error)) from error
             except PulsarkError as error:
                 raise fl.FlightInternalError(str(error)) from error

@@ -33,6 +33,7 @@ from pulsark.dispatch.spark.flight_server import (
 )
 from pulsark.errors import ClientError, ConfigError, ServerError, StorageError
 from pulsark.limits import FLIGHT_IDLE_SECONDS, FLIGHT_PREFACE_SECONDS
+from pulsark.wire.flight_refusals import INVALID, NOT_FOUND
 from pulsark.wire.position import Position
 
 TOPIC = "persistent://public/default/t"
@@ -164,7 +165,7 @@ def test_the_same_client_reads_many_times_and_clients_work_side_by_side() -> Non
     ],
 )
 def test_a_bad_ticket_says_what_is_wrong(data: bytes, says: str) -> None:
-    with pytest.raises(pa.ArrowInvalid, match="ticket") as caught:
+    with pytest.raises(fl.FlightServerError, match="ticket") as caught:
         EntryTicket.parse(data)
     assert says in str(caught.value)
 
@@ -173,11 +174,11 @@ def test_errors_reach_the_client_with_their_kind() -> None:
     source = small()
 
     def use(client: fl.FlightClient) -> None:
-        with pytest.raises(pa.ArrowInvalid, match="not JSON"):
+        with pytest.raises(fl.FlightServerError, match="not JSON"):
             client.do_get(fl.Ticket(b"{")).read_all()
-        with pytest.raises(pa.ArrowKeyError, match=r"t/n/other does not exist"):
+        with pytest.raises(fl.FlightServerError, match=r"t/n/other does not exist"):
             client.do_get(ticket((0, 0), (1, 1), topic="t/n/other")).read_all()
-        with pytest.raises(pa.ArrowKeyError, match="created again"):
+        with pytest.raises(fl.FlightServerError, match="created again"):
             client.do_get(ticket((0, 0), (1, 1), topicId="id-0")).read_all()
         source.error = StorageError("bookie-1 is away")
         with pytest.raises(fl.FlightInternalError, match="bookie-1 is away"):
@@ -189,9 +190,55 @@ def test_errors_reach_the_client_with_their_kind() -> None:
     serve(source, use)
 
 
+@pytest.mark.parametrize(
+    ("data", "refusal"),
+    [
+        (b"{", INVALID),
+        (ticket((0, 0), (1, 1), topic="t/n/other").ticket, NOT_FOUND),
+        (ticket((0, 0), (1, 1), topicId="id-0").ticket, NOT_FOUND),
+        (ticket((8, 0), (8, 1), compacted=True).ticket, INVALID),
+    ],
+)
+def test_a_refusal_says_of_which_kind_it_is_and_shows_no_stack(data: bytes, refusal: bytes) -> None:
+    def use(client: fl.FlightClient) -> None:
+        with pytest.raises(fl.FlightServerError) as caught:
+            client.do_get(fl.Ticket(data)).read_all()
+        assert caught.value.extra_info == refusal
+        # It is not only shown: pyarrow never frees the text of a stack that it sends.
+        assert "Traceback" not in str(caught.value)
+
+    serve(small(), use)
+
+
+def test_a_defect_is_told_to_the_log_and_not_to_the_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = small()
+    source.error = ZeroDivisionError("a defect")
+
+    def use(client: fl.FlightClient) -> None:
+        with pytest.raises(fl.FlightInternalError, match="its log says why") as caught:
+            client.do_get(ticket((5, 0), (5, 9))).read_all()
+        assert "defect" not in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+
+    serve(source, use)
+    assert "a defect" in caplog.text
+
+
+def test_methods_that_are_not_served_are_refused_without_a_stack() -> None:
+    def use(client: fl.FlightClient) -> None:
+        for call in (client.list_flights, client.list_actions):
+            with pytest.raises((fl.FlightUnauthorizedError, OSError), match="serves") as caught:
+                list(call())
+            assert "Traceback" not in str(caught.value)
+
+    serve(small(), use)
+
+
 def test_a_compacted_ledger_is_read_by_its_own_ids() -> None:
     def use(client: fl.FlightClient) -> list[bytes]:
-        with pytest.raises(pa.ArrowInvalid, match="compacted again"):
+        with pytest.raises(fl.FlightServerError, match="compacted again"):
             client.do_get(ticket((8, 0), (8, 1), compacted=True)).read_all()
         found = client.do_get(ticket((9, 2), (9, 4), compacted=True)).read_all()
         assert found.column("ledger_id").to_pylist() == [9, 9, 9]
@@ -204,7 +251,7 @@ def test_flight_info_names_the_whole_topic() -> None:
     def use(client: fl.FlightClient) -> pa.Table:
         info = client.get_flight_info(fl.FlightDescriptor.for_path(TOPIC))
         assert EntryTicket.parse(info.endpoints[0].ticket.ticket).topic_id == "id-1"
-        with pytest.raises(pa.ArrowInvalid, match="path"):
+        with pytest.raises(fl.FlightServerError, match="path"):
             client.get_flight_info(fl.FlightDescriptor.for_command(b"x"))
         return client.do_get(info.endpoints[0].ticket).read_all()
 
