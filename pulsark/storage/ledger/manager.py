@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -12,9 +12,11 @@ from pulsark.errors import (
     BadVersionError,
     CorruptEntryError,
     EntrySealedError,
+    LedgerFencedError,
     MetadataError,
     NoSuchEntryError,
     NoSuchLedgerError,
+    OwnershipLostError,
     StorageError,
     UnreadableTableError,
 )
@@ -35,7 +37,7 @@ from pulsark.storage.ledger.sealed_through import Entries, SealedEntries, Sealed
 from pulsark.storage.ledger.writer import LedgerListener, LedgerWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from pulsark.runtime import Runtime
     from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
@@ -113,7 +115,8 @@ class LedgerManager:
             (Ensemble(0, 0, tuple(bookie.bookie_id for bookie in ensemble)),),
             self._clock.now_ms(),
         )
-        version = await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
+        with _fenced_if_lost(ledger_id):
+            version = await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
         writer = LedgerWriter(metadata, version, ensemble, self._store, listener, self._bookies)
         self._writers[ledger_id] = writer
         return writer
@@ -177,7 +180,9 @@ class LedgerManager:
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence and close a ledger at its true end; see ``recovery``. Closed ones are kept."""
         self._forget(ledger_id)
-        return self._remember(await recover_ledger(ledger_id, self._store, self._bookies))
+        with _fenced_if_lost(ledger_id):
+            metadata = await recover_ledger(ledger_id, self._store, self._bookies)
+        return self._remember(metadata)
 
     async def read(
         self, ledger_id: int, first: int, last: int, max_bytes: int, *, confirmed: int = -1
@@ -474,3 +479,12 @@ def _gravest(errors: Sequence[StorageError]) -> StorageError:
         if isinstance(error, NoSuchEntryError):
             return error
     return errors[0]
+
+
+@contextmanager
+def _fenced_if_lost(ledger_id: int) -> Iterator[None]:
+    """Who lost the bundle is as good as fenced: nothing that is tried again can help."""
+    try:
+        yield
+    except OwnershipLostError as error:
+        raise LedgerFencedError(f"ledger {ledger_id}: {error}") from error

@@ -220,6 +220,8 @@ class LastLedger:
         self.life.on(Event.ROLL)
         try:
             new = await self._create()
+        except LedgerFencedError:
+            raise
         except (StorageError, MetadataError) as e:
             log.warning("%s: no new ledger can be created yet: %s", self._stored.path, e)
             self._roll_at = self._clock.monotonic() + ROLL_OVER_RETRY_SECONDS

@@ -88,6 +88,33 @@ async def test_a_loaded_topic_of_a_stale_owner_gives_up_and_comes_to_no_new_ledg
     await works_on(two, 3)
 
 
+@scenario(managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0)
+async def test_a_topic_whose_bundle_went_stops_where_its_ledger_ends(broker) -> None:
+    """Nobody has fenced that yet; its entries are the next owner's."""
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    stale = broker.broker.topics.get_loaded(NAME)
+    two = await next_owner(broker)
+    await two.broker.ownership.guard(NAME)
+    await client.publish(1)
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+    assert stale.ledger.is_fenced
+    await works_on(two, 3)
+
+
+@scenario()
+async def test_a_topic_that_has_to_recover_its_ledger_stops_at_once(broker) -> None:
+    await works_on(broker, 1)
+    stale = broker.broker.topics.get_loaded(NAME)
+    two = await next_owner(broker)
+    await two.broker.ownership.guard(NAME)
+    ledger_id = stale.ledger.record.ledgers[-1].ledger_id
+    with pytest.raises(LedgerFencedError):
+        await stale.ledger._manager.recover(ledger_id)
+    await works_on(two, 2)
+
+
 @scenario()
 async def test_cursors_are_not_taken_back(broker) -> None:
     await works_on(broker, 1)
