@@ -197,11 +197,14 @@ class Pulsar(Broker):
         jars = class_path(self.LOCK).split(os.pathsep)
         path = os.pathsep.join(jar for jar in jars if not jar.endswith("-tests.jar"))
         arguments = ["--config", str(conf), "--no-functions-worker", "--no-stream-storage"]
-        arguments += ["--num-bookies", "1", "--bookkeeper-port", str(free_port())]
+        arguments += ["--num-bookies", "1", *self._bookie_port()]
         arguments += ["--metadata-dir", str(self.home / "metadata")]
         arguments += ["--bookkeeper-dir", str(self.home / "bookkeeper")]
         main = "org.apache.pulsar.PulsarStandaloneStarter"
         return [java(), *options, "-cp", path, main, *arguments]
+
+    def _bookie_port(self) -> list[str]:
+        return ["--bookkeeper-port", str(free_port())]
 
     def _addresses(self) -> str:
         settings = {
@@ -219,6 +222,9 @@ class Pulsar5(Pulsar):
 
     name = "Pulsar 5"
     LOCK = PEER / "pulsar-broker-5.0.0-M1.lock"
+
+    def _bookie_port(self) -> list[str]:
+        return []  # it chooses one by itself
 
 
 @contextmanager
