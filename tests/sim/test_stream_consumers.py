@@ -153,4 +153,7 @@ def test_a_broker_killed_while_it_hands_segments_over_loses_none() -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_many_histories_of_a_minute(seed: int) -> None:
-    run(seed, [60.0] if seed % 2 else [15.0] * 4, partitions=2 + seed % 7)
+    if seed % 2:
+        run(seed, [60.0], partitions=1 + seed % 8)
+    else:  # with fewer segments hardly any is on its way when the broker is to be killed
+        run(seed, [15.0] * 4)
