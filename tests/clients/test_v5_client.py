@@ -143,29 +143,48 @@ def test_partitions_that_grow(v5: V5Client) -> None:
     v5.run("partitions_grow")
 
 
-def test_a_member_of_the_group_that_never_closes_what_it_loses(v5: V5Client) -> None:
-    stuck = WireClient(v5.broker.broker_port)
+class StuckMember:
+    """Another consumer of a group. It closes nothing that it is told to give up."""
 
-    def attach(topic: str) -> None:
+    def __init__(self, broker: Standalone) -> None:
+        self._client = WireClient(broker.broker_port)
+
+    def attach(self, topic: str) -> None:
+        """Get a share of the topic, and attach to it."""
         request = Command(type=Command.SCALABLE_TOPIC_SUBSCRIBE)
         subscribe = request.scalableTopicSubscribe
         subscribe.request_id, subscribe.consumer_id = 1000, 1000
         subscribe.topic, subscribe.subscription, subscribe.consumer_name = topic, "s", "a"
         subscribe.consumer_type = pb.ScalableConsumerType.STREAM
-        stuck.send(request)
-        answer = stuck.take(Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+        self._client.send(request)
+        answer = self._client.take(Command.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
         for segment in answer.scalableTopicSubscribeResponse.assignment.segments:
-            stuck.subscribe(
+            self._client.subscribe(
                 segment.segment_topic,
                 "s",
                 consumer_id=segment.segment_id,
                 consumer_name=f"a-seg-{segment.segment_id}",
             )
 
-    def hang_up(_: str) -> None:
-        stuck.close()
+    def hang_up(self, _: str) -> None:
+        """Its connection ends."""
+        self._client.close()
 
-    v5.run("stream_never_closed", attach=attach, hang_up=hang_up)
+
+def test_a_member_of_the_group_that_never_closes_what_it_loses(v5: V5Client) -> None:
+    stuck = StuckMember(v5.broker)
+    v5.run("stream_never_closed", attach=stuck.attach, hang_up=stuck.hang_up)
+
+
+def test_a_broker_that_is_killed_during_a_hand_over(v5: V5Client) -> None:
+    stuck = StuckMember(v5.broker)
+
+    def kill(_: str) -> None:
+        v5.broker.kill()
+        stuck.hang_up("")
+        v5.broker.start()
+
+    v5.run("stream_killed_in_hand_over", attach=stuck.attach, kill=kill)
 
 
 def partitions_of_keys(client: pulsar.Client, topic: str, count: int) -> dict[str, set[int]]:

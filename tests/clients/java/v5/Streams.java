@@ -4,6 +4,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.v5.Message;
 import org.apache.pulsar.client.api.v5.Producer;
 import org.apache.pulsar.client.api.v5.StreamConsumer;
@@ -19,6 +22,7 @@ final class Streams {
         scenarios.put("stream_shares", Streams::shares);
         scenarios.put("stream_many", Streams::many);
         scenarios.put("stream_never_closed", Streams::neverClosed);
+        scenarios.put("stream_killed_in_hand_over", Streams::killedInHandOver);
         scenarios.put("stream_come_and_go", broker -> comeAndGo(broker, 6));
         scenarios.put("stream_come_and_go_for_long", broker -> comeAndGo(broker, 60));
     }
@@ -115,6 +119,29 @@ final class Streams {
             });
             V5Client.ask("hang_up");
             Parts.receive(received, 40, Parts.taker(consumer));
+        }
+    }
+
+    /** The broker is killed while a consumer waits for what another one was told to give up. */
+    private static void killedInHandOver(Broker broker) throws Exception {
+        String topic = broker.partitioned("t", 2);
+        try (Producer<String> producer = broker.produces(topic)) {
+            Parts.publish(producer, 0, 40, 20);
+            V5Client.ask("attach " + topic);
+            CompletableFuture<StreamConsumer<String>> waiting =
+                    broker.stream(topic, "b").subscribeAsync();
+            Thread.sleep(500);
+            Parts.check(!waiting.isDone(), "it did not wait");
+            V5Client.ask("kill");
+            StreamConsumer<String> consumer;
+            try {
+                consumer = waiting.get(Broker.PATIENCE.toSeconds(), TimeUnit.SECONDS);
+            } catch (ExecutionException failed) {
+                // The client gives up whom it is making when a connection ends.
+                consumer = broker.stream(topic, "b").subscribe();
+            }
+            Parts.publish(producer, 40, 80, 20);
+            Parts.receive(80, Parts.taker(consumer));
         }
     }
 
