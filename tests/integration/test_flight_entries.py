@@ -9,6 +9,7 @@ import pyarrow.flight as fl
 import pytest
 
 from pulsark.wire.batch import read_messages
+from pulsark.wire.flight_refusals import NOT_FOUND
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
@@ -54,5 +55,8 @@ def test_a_range_survives_a_restart(broker: Standalone) -> None:
 
 
 def test_an_unknown_topic(broker: Standalone) -> None:
-    with fl.connect(broker.flight_url) as client, pytest.raises(KeyError, match="does not exist"):
-        client.get_flight_info(fl.FlightDescriptor.for_path("persistent://public/default/none"))
+    none = fl.FlightDescriptor.for_path("persistent://public/default/none")
+    with fl.connect(broker.flight_url) as client:
+        with pytest.raises(fl.FlightServerError, match="does not exist") as caught:
+            client.get_flight_info(none)
+        assert caught.value.extra_info == NOT_FOUND

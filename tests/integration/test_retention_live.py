@@ -66,9 +66,13 @@ def test_acknowledged_messages_leave_the_disk(tmp_path: Path) -> None:
             assert message.properties()["n"] == str(number)
         consumer.acknowledge_cumulative(message)
         assert soon(lambda: journal_bytes(data) < MESSAGES * len(KIB) * 0.7), journal_bytes(data)
-        kept = stats(admin, "internalStats")["numberOfEntries"]
-        assert isinstance(kept, int)
-        assert half <= kept <= half + 50
+
+        def kept() -> int:
+            return int(str(stats(admin, "internalStats")["numberOfEntries"]))
+
+        # The journal may have shrunk enough before the last ledgers that can go are gone.
+        assert soon(lambda: kept() <= half + 50), kept()
+        assert kept() >= half
 
         client.close()
         standalone.kill()
