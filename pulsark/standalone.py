@@ -159,6 +159,7 @@ class Standalone:
         urls = await self._open_ports(server, admin, flight, broker.audit)
         broker.sealing.rounds.load = LoopLoad(broker.clock, time.thread_time)
         broker.sealing.repairs.adopts = self._adopt
+        broker.load_reports.cpu_seconds = time.thread_time
         broker.loop_stalls = stalls = LoopStalls(broker.clock, broker.run_queue)
         stalls.start()
         self._cleanup.callback(stalls.close)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark import __version__
+from pulsark.dispatch.brokers.leader import Leader
+from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
 from pulsark.dispatch.connections import Connections
 from pulsark.dispatch.lookup_limit import LookupLimit
 from pulsark.dispatch.loop.chores import Chore, Chores
@@ -21,6 +24,7 @@ from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.dispatch.producer.producer_names import ProducerNames
 from pulsark.dispatch.publish_buffer import PublishBuffer
 from pulsark.dispatch.publish_rates import PublishRates
+from pulsark.dispatch.stats.load_reports import REPORT_SECONDS, LoadReports
 from pulsark.dispatch.stats.rates import Rates
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
@@ -119,6 +123,8 @@ class Broker:
         self.started_ms = self.clock.now_ms()
         self.run_queue = RunQueue(self.clock)
         self.defects = Defects(self.clock)
+        self.registry = BrokerRegistry(metadata)
+        self.leader = Leader(metadata)
         self.resources = Resources(metadata, runtime)
         self.schemas = Schemas(metadata, runtime, self.run_queue)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
@@ -162,6 +168,9 @@ class Broker:
         self.subscribing = Subscribing(settings, self.clock, self.creation, self.schema_admission)
         self.rates = Rates(self.clock, self.run_queue, self.topics)
         self.stats = Stats(self.clock, self.rates, self.ownership)
+        self.load_reports = LoadReports(
+            self.clock, self.registry, self.ownership, self.topics, self.rates
+        )
         self.storage_quotas = StorageQuotas(
             metadata, self.resources, self.policy_source, self.topics, self.loader.over_quota
         )
@@ -267,6 +276,17 @@ class Broker:
         self.policy_updates.start()
         await self.group_throttles.start()
         self.sealing.start()
+        own = LiveBroker(
+            urls.broker_id,
+            self.ownership.instance,
+            urls,
+            self.started_ms,
+            __version__,
+            self.settings.enablePersistentTopics,
+            self.settings.enableNonPersistentTopics,
+        )
+        await self.registry.announce(own)
+        await self.leader.start(own)
         self.chores.start(self._all_chores())
         if self._audit_writer is not None:
             self._audit_writer.start()
@@ -286,6 +306,7 @@ class Broker:
                 DELETED_CHECK_SECONDS,
                 partial(delete_noted, self.ledgers, self.metadata),
             ),
+            Chore("load report", REPORT_SECONDS, self.load_reports.report),
             Chore("rates", settings.statsUpdateFrequencyInSecs, self._note_rates),
             *self._unloaded_chores(),
         ]
@@ -331,6 +352,9 @@ class Broker:
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""
         self.topics.refuse_all()
+        await self.registry.retire()
+        self.registry.close()
+        self.leader.close()
         self.policy_updates.close()
         self.group_throttles.close()
         self.policy_source.close()

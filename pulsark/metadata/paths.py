@@ -34,6 +34,9 @@ BOOKIES: Final = "/bookies"
 STORAGE_ROOTS: Final = "/storage-roots"
 BUNDLE_OWNERS: Final = "/namespace"
 BUNDLE_EPOCHS: Final = "/owners"
+BROKERS: Final = "/loadbalance/brokers"
+LEADER: Final = "/loadbalance/leader"
+ASSIGNED_BUNDLES: Final = "/loadbalance/assigned"
 LEDGER_ID_COUNTER: Final = "/counters/ledger-id"
 PRODUCER_NAME_COUNTER: Final = "/counters/producer-name"
 
@@ -154,6 +157,26 @@ def bundle_owner_path(bundle: str) -> str:
 def bundle_epoch_path(bundle: str) -> str:
     """Where each claim of a bundle is counted."""
     return f"{BUNDLE_EPOCHS}/{bundle}"
+
+
+def bundle_owner_at(path: str) -> str:
+    """The inverse: which bundle's owner is at ``path``."""
+    return path.removeprefix(f"{BUNDLE_OWNERS}/")
+
+
+def assigned_bundle_path(bundle: str) -> str:
+    """Where the broker is named that is to claim a bundle which nobody owns."""
+    return f"{ASSIGNED_BUNDLES}/{bundle}"
+
+
+def assigned_bundle_at(path: str) -> str:
+    """The inverse: which bundle is assigned at ``path``."""
+    return path.removeprefix(f"{ASSIGNED_BUNDLES}/")
+
+
+def broker_path(broker_id: str) -> str:
+    """Where a live broker says what it is."""
+    return f"{BROKERS}/{broker_id}"
 
 
 # -- ledgers and disks ---

@@ -14,7 +14,9 @@ _ATTEMPTS = 10
 _RETRY_SECONDS = 0.5
 
 
-async def put_settled(store: MetadataStore, path: str, value: bytes, expected_version: int) -> int:
+async def put_settled(
+    store: MetadataStore, path: str, value: bytes, expected_version: int, *, ephemeral: bool = False
+) -> int:
     """As ``put`` at a version; a write of unknown outcome is repeated.
 
     Of the attempts one at most is made: they all expect the same version. So if it is a later one
@@ -26,7 +28,7 @@ async def put_settled(store: MetadataStore, path: str, value: bytes, expected_ve
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return await store.put(path, value, expected_version)
+            return await store.put(path, value, expected_version, ephemeral=ephemeral)
         except BadVersionError:
             found = await store.get(path) if attempt else None
             if found is not None and found.value == value:

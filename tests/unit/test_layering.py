@@ -40,6 +40,7 @@ ROOMS = (
     "dispatch.loop",
     "dispatch.policies",
     "dispatch.model",
+    "dispatch.brokers",
     "dispatch.producer",
     "dispatch.subscription",
     "dispatch.topic",

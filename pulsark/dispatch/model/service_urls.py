@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 
 class ServiceUrls(NamedTuple):
@@ -14,6 +15,11 @@ class ServiceUrls(NamedTuple):
     broker_tls: str = ""
     web_tls: str = ""
     flight_tls: str = ""
+
+    @property
+    def broker_id(self) -> str:
+        """``host:port`` of the admin API: what brokers are called in Pulsar."""
+        return urlsplit(self.web or self.web_tls or self.broker or self.broker_tls).netloc
 
     def of_cluster(self) -> dict[str, str]:
         """What Pulsar's cluster data says of them, without ports that are not open."""

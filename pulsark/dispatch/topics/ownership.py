@@ -43,7 +43,7 @@ class Ownership:
         self._owned: dict[str, asyncio.Task[int]] = {}
         metadata.session.on_end(self._owned.clear)
         self._owner = b""
-        self._broker_id = f"{runtime.rng.getrandbits(128):032x}"
+        self.instance = f"{runtime.rng.getrandbits(128):032x}"
         """Of this process alone: the next one of this broker has another."""
         self.web_url = ""
         """Where this broker's admin API is, from ``announce`` on."""
@@ -128,7 +128,7 @@ class Ownership:
         for _ in range(_ATTEMPTS):
             found = await self._metadata.get(path)
             record = {"epoch": 0} if found is None else json.loads(found.value)
-            claimed = {"version": 1, "epoch": record["epoch"] + 1, "broker": self._broker_id}
+            claimed = {"version": 1, "epoch": record["epoch"] + 1, "broker": self.instance}
             version = ABSENT if found is None else found.version
             try:
                 _, version = await self._metadata.commit(
@@ -138,7 +138,7 @@ class Ownership:
                     )
                 )
             except BadVersionError as error:
-                if found is not None and record.get("broker") == self._broker_id:
+                if found is not None and record.get("broker") == self.instance:
                     return found.version  # an earlier attempt was made that nobody answered
                 if error.path == path:
                     continue  # another broker was faster, or such an attempt

@@ -1,0 +1,101 @@
+"""The one broker that does what some broker has to do for all.
+
+Two may think so for a moment, when a session ends; what a leader does is decided by compare-and-set
+where that matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.errors import BadVersionError, MetadataError
+from pulsark.metadata.paths import LEADER
+from pulsark.metadata.settled import put_settled
+from pulsark.metadata.store import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.dispatch.brokers.registry import LiveBroker
+    from pulsark.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+
+class Leader:
+    """Whoever finds no leader tries to become it; an ephemeral value has its name."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._own: LiveBroker | None = None
+        self._instance = ""
+        self._looking: asyncio.Task[None] | None = None
+        self._look_again = False
+        self._end_watch: Callable[[], None] = lambda: None
+        self.broker_id = ""
+        """Who it is, as far as is known; "" for nobody."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this broker, certainly."""
+        own = self._own
+        return own is not None and self._instance == own.instance and self._metadata.session.is_sure
+
+    async def start(self, own: LiveBroker) -> None:
+        """Take part."""
+        self._own = own
+        self._end_watch = self._metadata.watch(LEADER, self._changed, self._changed_unheard)
+        self._changed_unheard()
+        if self._looking is not None:
+            await asyncio.shield(self._looking)
+
+    def close(self) -> None:
+        """Take part no more. What was won ends with the session."""
+        self._end_watch()
+        if self._looking is not None:
+            self._looking.cancel()
+        self._own = None
+
+    def _changed(self, path: str) -> None:
+        self._changed_unheard()
+
+    def _changed_unheard(self) -> None:
+        self._look_again = True
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            while self._look_again and self._own is not None:
+                self._look_again = False
+                await self._find(self._own)
+        except MetadataError as error:
+            log.warning("it is not known which broker leads: %s", error)
+        finally:
+            self._looking = None
+
+    async def _find(self, own: LiveBroker) -> None:
+        found = await self._metadata.get(LEADER)
+        if found is None:
+            value = json.dumps(
+                {
+                    "version": 1,
+                    "brokerId": own.broker_id,
+                    "instance": own.instance,
+                    "serviceUrl": own.urls.web or own.urls.web_tls,
+                },
+                separators=(",", ":"),
+            ).encode()
+            self.broker_id = self._instance = ""
+            try:
+                await put_settled(self._metadata, LEADER, value, ABSENT, ephemeral=True)
+            except BadVersionError:
+                self._look_again = True  # another was faster
+                return
+            self.broker_id, self._instance = own.broker_id, own.instance
+            return
+        leader = json.loads(found.value)
+        self.broker_id, self._instance = leader["brokerId"], leader["instance"]

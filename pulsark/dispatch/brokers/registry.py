@@ -1,0 +1,256 @@
+"""Which brokers are there. Each has an ephemeral value, and follows those of the others.
+
+What is known of others may be a little old: a broker that has just died is live here until its
+session is over and that was heard. So nothing is decided by it alone; it says whom to ask, and
+where to send clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pulsark.dispatch.brokers.load import LoadReport
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.errors import BadVersionError, MetadataError, OutcomeUnknownError
+from pulsark.metadata.paths import BROKERS, broker_path
+from pulsark.metadata.settled import put_settled
+from pulsark.metadata.store import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pulsark.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 10
+
+_URLS = (
+    "pulsarServiceUrl",
+    "webServiceUrl",
+    "flightUrl",
+    "pulsarServiceUrlTls",
+    "webServiceUrlTls",
+    "flightUrlTls",
+)
+"""The keys of ``ServiceUrls``, in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """What a broker says of itself."""
+
+    broker_id: str
+    """``host:port`` of its admin API, as in Pulsar; the next process there has the same."""
+    instance: str
+    """Of the process alone."""
+    urls: ServiceUrls
+    started_ms: int = 0
+    program: str = ""
+    """The version of the program."""
+    persistent: bool = True
+    """Whether it serves persistent topics."""
+    non_persistent: bool = True
+    load: LoadReport = field(default_factory=LoadReport)
+
+    def serves(self, *, persistent: bool) -> bool:
+        """Whether topics of a kind may be given to it."""
+        return self.persistent if persistent else self.non_persistent
+
+    def encode(self) -> bytes:
+        """As it is in the metadata store."""
+        found: dict[str, Any] = {
+            "version": 1,
+            "brokerId": self.broker_id,
+            "instance": self.instance,
+            **{name: url for name, url in zip(_URLS, self.urls, strict=True) if url},
+            "persistentTopicsEnabled": self.persistent,
+            "nonPersistentTopicsEnabled": self.non_persistent,
+            "startTimestamp": self.started_ms,
+            "brokerVersion": self.program,
+            "load": self.load.as_json(),
+        }
+        return json.dumps(found, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> LiveBroker:
+        """The inverse."""
+        found = json.loads(value)
+        return cls(
+            found["brokerId"],
+            found["instance"],
+            ServiceUrls(*(found.get(name, "") for name in _URLS)),
+            found["startTimestamp"],
+            found["brokerVersion"],
+            found["persistentTopicsEnabled"],
+            found["nonPersistentTopicsEnabled"],
+            LoadReport.from_json(found["load"]),
+        )
+
+
+class BrokerRegistry:
+    """The live brokers, this one among them from ``announce`` on."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._own: LiveBroker | None = None
+        self._version = ABSENT
+        self._live: dict[str, LiveBroker] = {}
+        self._stale: set[str] = set()
+        """Ids of brokers that have to be read again; "" for all. One task reads, in order."""
+        self._reading: asyncio.Task[None] | None = None
+        self._end_watch: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[], None]] = []
+
+    # -- this broker ---
+
+    async def announce(self, own: LiveBroker) -> None:
+        """This broker is there from now on. Follows the others, and knows those there are.
+
+        What a former process of this broker left is in nobody's way: its session is about to end.
+        """
+        path = broker_path(own.broker_id)
+        for _ in range(ATTEMPTS):
+            found = await self._metadata.get(path)
+            if found is not None:
+                with suppress(BadVersionError):
+                    await self._metadata.delete(path, found.version)
+            with suppress(BadVersionError):
+                self._version = await put_settled(
+                    self._metadata, path, own.encode(), ABSENT, ephemeral=True
+                )
+                break
+        else:
+            raise MetadataError(f"another process announces the broker {own.broker_id}")
+        self._own = own
+        await self.follow()
+
+    async def follow(self) -> None:
+        """Know the live brokers from now on."""
+        self._end_watch()
+        self._end_watch = self._metadata.watch(BROKERS, self._changed, self._missed)
+        self._missed()
+        if self._reading is not None:
+            await asyncio.shield(self._reading)
+
+    async def report(self, load: LoadReport) -> None:
+        """Tell the others how busy this broker is."""
+        if self._own is None:
+            return
+        told = replace(self._own, load=load)
+        try:
+            self._version = await self._metadata.put(
+                broker_path(told.broker_id), told.encode(), self._version, ephemeral=True
+            )
+        except (BadVersionError, OutcomeUnknownError):
+            # An earlier one was made that nobody answered, or this one: the next one knows.
+            found = await self._metadata.get(broker_path(told.broker_id))
+            if found is not None and LiveBroker.decode(found.value).instance == told.instance:
+                self._version = found.version
+            return
+        self._own = told
+
+    async def retire(self) -> None:
+        """No client is to be sent here any more: the broker is about to stop."""
+        own, self._own = self._own, None
+        if own is None:
+            return
+        try:
+            await self._metadata.delete(broker_path(own.broker_id), self._version)
+        except MetadataError as error:
+            log.debug("%s leaves with its session: %s", own.broker_id, error)
+
+    def close(self) -> None:
+        """Follow the others no more."""
+        self._end_watch()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    # -- all of them ---
+
+    @property
+    def own(self) -> LiveBroker | None:
+        """This broker as it was announced."""
+        return self._own
+
+    @property
+    def own_id(self) -> str:
+        """The id of this broker; "" before it is announced."""
+        return "" if self._own is None else self._own.broker_id
+
+    @property
+    def live(self) -> Mapping[str, LiveBroker]:
+        """By id what is known of the brokers that are there."""
+        return self._live
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker is known."""
+        return not self._live.keys() - {self.own_id}
+
+    def get(self, broker_id: str) -> LiveBroker | None:
+        """A broker if it is there."""
+        return self._live.get(broker_id)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener()`` whenever brokers came or went, or said something new."""
+        self._listeners.append(listener)
+
+    # -- following ---
+
+    def _changed(self, path: str) -> None:
+        broker_id = path.removeprefix(f"{BROKERS}/")
+        self._stale.add(broker_id)
+        self._read_soon()
+
+    def _missed(self) -> None:
+        self._stale.add("")
+        self._read_soon()
+
+    def _read_soon(self) -> None:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_stale())
+
+    async def _read_stale(self) -> None:
+        try:
+            while self._stale:
+                if "" in self._stale:
+                    self._stale.clear()
+                    await self._read_all()
+                else:
+                    await self._read(self._stale.pop())
+                    self._tell()
+        except MetadataError as error:
+            # Its session is over, or it does not answer: the next change brings another look.
+            log.warning("it is not known which brokers are there: %s", error)
+            self._stale.add("")
+        finally:
+            self._reading = None
+
+    async def _read_all(self) -> None:
+        ids = await self._metadata.children(BROKERS)
+        for broker_id in self._live.keys() - set(ids):
+            del self._live[broker_id]
+        for broker_id in ids:
+            await self._read(broker_id)
+        self._tell()
+
+    async def _read(self, broker_id: str) -> None:
+        found = await self._metadata.get(broker_path(broker_id))
+        self._live.pop(broker_id, None)
+        if found is not None:
+            try:
+                self._live[broker_id] = LiveBroker.decode(found.value)
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning(
+                    "what the broker %s says of itself is not known here: %r", broker_id, error
+                )
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
