@@ -404,6 +404,10 @@ FACTS_KEPT_MAX = 200_000
 REVOKED_AGAIN_SECONDS = 10.0
 """A change of grants is looked at once more after this time: creation takes less."""
 
+METADATA_RETRY_SECONDS = 1.0
+METADATA_RETRY_SECONDS_MAX = 30.0
+"""What changed and could not be read is read again after this time, then after twice as long."""
+
 REVISITED_PER_TURN_MAX = 100
 """Producers and consumers that are asked for their right again in one turn of the event loop."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.errors import ClientError, CorruptMetadataError, PulsarkError, ServerError
 from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.paths import POLICIES, policies_at
 from pulsark.security.decisions import Target
@@ -75,6 +75,9 @@ class Revocation:
     def _on_change(self, path: str) -> None:
         name = policies_at(path)
         self._look_at(name)
+        self._look_later(name)
+
+    def _look_later(self, name: str) -> None:
         if name not in self._again:
             later = asyncio.get_running_loop().call_later
             self._again[name] = later(REVOKED_AGAIN_SECONDS, self._look_again, name)
@@ -96,7 +99,9 @@ class Revocation:
                     if held is not None and not connection.is_closed:
                         await self._ask(connection, held)
             except PulsarkError as error:
-                log.warning("grants cannot be read, and clients keep what they have: %s", error)
+                log.warning("grants cannot be read, clients keep what they have: %s", error)
+                for name in changed:
+                    self._look_later(name)
 
     def _held(self, changed: set[str]) -> Iterator[tuple[Connection, _Held | None]]:
         """What clients have in some namespaces; ``None`` where there is nothing to ask."""
@@ -113,7 +118,11 @@ class Revocation:
         operation, target, take = held
         decision = self._provider.decided(connection.principal, operation, target)
         if decision is None:
-            decision = await self._provider.decision(connection.principal, operation, target)
+            try:
+                decision = await self._provider.decision(connection.principal, operation, target)
+            except CorruptMetadataError as error:  # which keeps nobody else's rights
+                log.warning("%s: its clients keep what they have: %s", target.namespace, error)
+                return
         if not decision.granted and not connection.is_closed:
             how = self._broker.settings.authenticationRoleLoggingAnonymizer
             role = logged_role(connection.principal, how)

@@ -7,19 +7,22 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.errors import PulsarkError
+from pulsark.dispatch.loop.retries import until_read
+from pulsark.errors import CorruptMetadataError
 from pulsark.metadata.paths import RESOURCE_GROUPS, resource_group_at
 from pulsark.rates.publish_limit import NO_LIMIT, PublishRate
 from pulsark.rates.throttle import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from pulsark.metadata.resource_groups import ResourceGroups
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Clock
 
 log = logging.getLogger(__name__)
+
+_MEANWHILE = "a resource group cannot be read and stays as it was"
 
 
 class GroupThrottles:
@@ -76,28 +79,20 @@ class GroupThrottles:
 
     def _changed(self, path: str) -> None:
         self._changes += 1
-        self._spawn(self._refresh_logged(resource_group_at(path)))
+        self._spawn(partial(self.refresh, resource_group_at(path)))
 
     def _missed(self) -> None:
         self._changes += 1
-        self._spawn(self._refresh_all())
+        self._spawn(self._refresh_all)
 
-    def _spawn(self, refresh: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(refresh)
+    def _spawn(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(until_read(refresh, _MEANWHILE))
         self._refreshing.add(task)
         task.add_done_callback(self._refreshing.discard)
 
     async def _refresh_all(self) -> None:
-        try:
-            names = {*self._throttles, *await self._groups.list()}
-        except PulsarkError as error:
-            log.warning("resource groups cannot be listed, and stay as they were: %s", error)
-            return
-        for name in sorted(names):
-            await self._refresh_logged(name)
-
-    async def _refresh_logged(self, name: str) -> None:
-        try:
-            await self.refresh(name)
-        except PulsarkError as error:
-            log.warning("resource group %s cannot be read and stays as it was: %s", name, error)
+        for name in sorted({*self._throttles, *await self._groups.list()}):
+            try:
+                await self.refresh(name)
+            except CorruptMetadataError as error:  # of one, which concerns no other
+                log.warning("%s: %s", _MEANWHILE, error)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.loop.retries import until_read
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.policies.policies import effective
 from pulsark.dispatch.topics.policy_source import NamespacePolicies
-from pulsark.errors import PulsarkError
 from pulsark.limits import TOPIC_NAMES_PER_TURN
 from pulsark.metadata.paths import POLICIES, TOPIC_POLICIES, policies_at, topic_at
 from pulsark.wire.topic_name import TopicName
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
-
-log = logging.getLogger(__name__)
 
 
 class PolicyUpdates:
@@ -109,12 +106,7 @@ class PolicyUpdates:
             await self.refresh_namespace(name)
 
     def _spawn(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(self._logged(refresh))
+        work = until_read(refresh, "policies cannot be read and topics keep the ones they have")
+        task = asyncio.create_task(work)
         self._refreshing.add(task)
         task.add_done_callback(self._refreshing.discard)
-
-    async def _logged(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await refresh()
-        except PulsarkError as error:
-            log.warning("policies cannot be read, topics keep the ones they have: %s", error)

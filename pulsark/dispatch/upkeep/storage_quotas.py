@@ -121,8 +121,9 @@ class StorageQuotas:
     async def _current(self) -> Quotas:
         """The quotas that are set, read again only if policies have changed."""
         while self._seen_changes != self._policy_source.changes:
-            self._seen_changes = self._policy_source.changes
+            seen = self._policy_source.changes
             self._quotas = await self._read()
+            self._seen_changes = seen  # only now: else a read that fails would be the last one
         return self._quotas
 
     async def _read(self) -> Quotas:

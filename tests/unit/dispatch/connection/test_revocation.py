@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.connection.revocation import Revocation
-from pulsark.errors import ServerError
+from pulsark.errors import CorruptMetadataError, ServerError
 from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.resources import Tenant
 from pulsark.security import grants
@@ -200,3 +200,28 @@ async def test_a_namespace_that_may_be_listed_no_more_is_told_no_more(broker) ->
     await attached(broker, "other")  # which makes a topic
     assert (await other.take(kind)).watchScalableTopicsUpdate.diff.added
     assert not client.has(kind)
+
+
+@AUTHORIZED
+async def test_a_damaged_namespace_keeps_nobody_elses_rights(broker, monkeypatch) -> None:
+    await begin(broker, it=BOTH)
+    first, client = Client(broker, principal=Principal("boss")), await attached(broker, "it")
+    assert not isinstance(await first.open_producer("persistent://acme/other/t", "p"), int)
+    provider = broker.broker.authorization
+    decided, decision = provider.decided, provider.decision
+
+    def unknown(principal: Principal, operation: Any, target: Any) -> Any:
+        known = target.namespace != "acme/other"
+        return decided(principal, operation, target) if known else None
+
+    async def damaged(principal: Principal, operation: Any, target: Any) -> Any:
+        if target.namespace == "acme/other":
+            raise CorruptMetadataError("its record is damaged")
+        return await decision(principal, operation, target)
+
+    monkeypatch.setattr(provider, "decided", unknown)
+    monkeypatch.setattr(provider, "decision", damaged)
+    await grant(broker, "it", [])
+    await broker.broker.resources.tenants.update("acme", Tenant(("heir",)))
+    await client.take(Command.CLOSE_PRODUCER)
+    assert not first.has(Command.CLOSE_PRODUCER)
