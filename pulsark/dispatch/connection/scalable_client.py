@@ -156,7 +156,7 @@ class ScalableClient:
         finally:
             if self._expected.get(consumer_id) == request_id:
                 del self._expected[consumer_id]
-        self._drop_former()
+            self._drop_former()  # also of one that was given up: it had taken another's place
         self.members[consumer_id] = member
 
     def _check_segments(self, member: Member) -> None:

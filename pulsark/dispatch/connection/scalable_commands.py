@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
@@ -34,7 +35,7 @@ def look_up(connection: Connection, command: Command) -> None:
     except ClientError as error:
         connection.output.send(notices.layout_error(request.session_id, error))
         return
-    work = client.open(session, name, create=request.create_if_missing)
+    work = partial(client.open, session, name, create=request.create_if_missing)
     _run(connection, request.session_id, work, notices.layout_error)
 
 
@@ -62,7 +63,7 @@ def subscribe(connection: Connection, command: Command) -> None:
     except ClientError as error:
         connection.output.send(notices.share_error(request.request_id, error))
         return
-    work = client.join(key, name, request)
+    work = partial(client.join, key, name, request)
     _run(connection, request.request_id, work, notices.share_error)
 
 
@@ -86,7 +87,8 @@ def watch_namespace(connection: Connection, command: Command) -> None:
     except ClientError as error:
         connection.output.send(notices.watch_error(watch_id, error))
         return
-    _run(connection, watch_id, watches.open(watch, selector), notices.watch_error)
+    work = partial(watches.open, watch, selector)
+    _run(connection, watch_id, work, notices.watch_error)
 
 
 def unwatch_namespace(connection: Connection, command: Command) -> None:
@@ -126,14 +128,17 @@ def client_of(connection: Connection) -> ScalableClient:
 def _run(
     connection: Connection,
     request_id: int,
-    work: Awaitable[None],
+    work: Callable[[], Awaitable[None]],
     refusal: Callable[[int, Exception], Command],
 ) -> None:
-    """Run a request that is answered in any case, in its own form: clients wait without end."""
+    """Run a request that is answered in any case, in its own form: clients wait without end.
+
+    It may be cancelled before it begins, so nothing may wait to be awaited here.
+    """
 
     async def answered() -> None:
         try:
-            await work
+            await work()
         except PulsarkError as error:
             connection.output.send(refusal(request_id, error))
         except Exception as error:  # noqa: BLE001 - a defect: logged, and answered

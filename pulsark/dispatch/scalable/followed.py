@@ -33,7 +33,9 @@ class User(Protocol):
 class FollowedTopic:
     """The layout of one topic, and who uses it."""
 
-    __slots__ = ("_looking", "_owner", "_task", "changed", "layout", "name", "users")
+    __slots__ = (
+        "_looking", "_owner", "_task", "_telling", "_untold", "changed", "layout", "name", "users",
+    )  # fmt: skip
 
     def __init__(self, name: TopicName, owner: FollowedTopics) -> None:
         self.name = name
@@ -45,6 +47,9 @@ class FollowedTopic:
         self._owner = owner
         self._looking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._untold: dict[User, None] = {}
+        """Users who have not heard of the layout yet."""
+        self._telling: asyncio.Task[None] | None = None
 
     def leave(self, user: User) -> None:
         """Somebody uses it no more."""
@@ -55,8 +60,9 @@ class FollowedTopic:
 
     def stop(self) -> None:
         """Follow it no more."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._telling):
+            if task is not None:
+                task.cancel()
 
     def look_later(self) -> None:
         """Its number of partitions may be another one."""
@@ -86,8 +92,16 @@ class FollowedTopic:
         later = known.after(partitions)
         await self._owner.prepare(self.name, later)
         self.layout = later
+        self._untold.update(self.users)
+        # Not in the caller's task: it may be a client's request, which ends with its connection.
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    async def _tell(self) -> None:
         pace = Pace()
-        for user in list(self.users):
+        while self._untold:
+            user = next(iter(self._untold))
+            del self._untold[user]
             if user in self.users:
                 user.layout_changed()
             await pace.step()

@@ -375,15 +375,19 @@ class Groups:
 
         A consumer of the same name on another connection is asked whether it is still there.
         """
-        group = await self._group(key, topic)
-        known = group.members.get(name)
-        if known is not None and known.client is not client and await known.client.probe():
-            raise ClientError(
-                ServerError.ConsumerBusy, f"A consumer {name!r} of {key.subscription} is connected"
-            )
-        # It may have ended while its consumer was asked.
-        group = self._groups.get(key) or await self._group(key, topic)
-        return group.join(name, client, consumer_id, request_id)
+        dead: Member | None = None
+        while True:
+            group = await self._group(key, topic)
+            known = group.members.get(name)
+            if known is None or known is dead or known.client is client:
+                return group.join(name, client, consumer_id, request_id)
+            if await known.client.probe():
+                raise ClientError(
+                    ServerError.ConsumerBusy,
+                    f"A consumer {name!r} of {key.subscription} is connected",
+                )
+            # Meanwhile the group may have ended, or another one may have taken the name.
+            dead = known
 
     async def _group(self, key: GroupKey, topic: TopicName) -> Group:
         group = self._groups.get(key)

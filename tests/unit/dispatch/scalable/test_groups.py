@@ -507,3 +507,37 @@ async def test_a_connection_has_so_many_consumers(broker, monkeypatch: pytest.Mo
     client.send(unsubscribe_command(2))
     one = Stream(broker, "one", client=client, consumer_id=3)
     assert not (await one.answer()).HasField("error")
+
+
+@scenario()
+async def test_of_two_who_want_a_dead_consumers_name_one_gets_it(broker) -> None:
+    """Both have waited until the former one's connection did not answer; none waits for ever."""
+    await create(broker, 2)
+    former = await Stream(broker, "one").begin()
+    former.client.mute = True
+    both = [Stream(broker, "one"), Stream(broker, "one")]
+    seconds = 4 * broker.broker.settings.keepAliveIntervalSeconds
+    answers = await asyncio.gather(*(stream.answer(seconds) for stream in both))
+    assert sorted(answer.error for answer in answers) == [0, ServerError.ConsumerBusy]
+    (alive,) = (stream for stream, answer in zip(both, answers, strict=True) if not answer.error)
+    assert alive.share == [0, 1]
+
+
+@scenario()
+async def test_a_registration_is_answered_if_the_one_in_its_place_is_given_up(
+    broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(broker, 2)
+    gate, count = asyncio.Event(), broker.broker.creation.partition_count
+
+    async def slowly(*given: Any, **fields: Any) -> int:
+        await gate.wait()
+        return await count(*given, **fields)
+
+    monkeypatch.setattr(broker.broker.creation, "partition_count", slowly)
+    client = Client(broker)
+    first, second = (Stream(broker, "one", client, consumer_id=number) for number in (1, 2))
+    client.send(unsubscribe_command(2))
+    gate.set()
+    for stream in (first, second):
+        assert (await stream.answer(seconds=30)).error == ServerError.ConsumerNotFound

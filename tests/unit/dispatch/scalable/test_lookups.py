@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsark.errors import ServerError
-from pulsark.limits import SCALABLE_SESSIONS_PER_CONNECTION_MAX
+from pulsark.limits import SCALABLE_SESSIONS_PER_CONNECTION_MAX, TOPICS_PER_TURN_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command
 from pulsark.wire.topic_name import TopicName
@@ -292,3 +292,56 @@ def test_nothing_of_it_is_loaded_for_other_clients() -> None:
         assert client.connection.attached.scalable is None
 
     others()
+
+
+class Heard:
+    """Somebody who uses a layout."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.topic: Any = None
+
+    def layout_changed(self) -> None:
+        self.epochs.append(self.topic.layout.epoch)
+
+
+@scenario()
+async def test_who_leaves_while_others_are_told_keeps_nothing_from_them(
+    broker, monkeypatch
+) -> None:
+    """The request that notices a later layout may be broken off before all have heard of it."""
+    name = await create(broker, "p", 2)
+    followed = broker.broker.scalable_topics().followed
+    users = [Heard() for _ in range(10 * TOPICS_PER_TURN_MAX)]
+    for user in users:
+        user.topic = await followed.follow(name, user, create=True)
+
+    async def partitions(*_: Any, **__: Any) -> int:
+        return 4
+
+    monkeypatch.setattr(followed, "partitions", partitions)
+    late = asyncio.create_task(followed.follow(name, Heard(), create=True))
+    for _ in range(3):  # some have heard
+        await asyncio.sleep(0)
+    assert users[0].epochs
+    assert not users[-1].epochs
+    late.cancel()
+    await asyncio.wait([late])
+    await asyncio.sleep(1)
+    assert [user.epochs for user in users] == [[4]] * len(users)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_request_that_ends_before_it_begins_leaves_no_trace() -> None:
+    """What follows it in one piece is no command, and ends the connection."""
+
+    @scenario()
+    async def ended(broker) -> None:
+        client = Client(broker)
+        await client.take(Command.CONNECTED)
+        client.send_bytes(encode_command(lookup_command(PREFIX + "p")) + b"\xff" * 100)
+        await asyncio.sleep(0.1)
+        assert client.transport.closed
+        gc.collect()
+
+    ended()
