@@ -113,9 +113,9 @@ class FollowedTopic:
             except ClientError as error:
                 if error.code == ServerError.TopicNotFound:
                     return  # it was deleted: its clients hear of that as all others do
-                log.warning("the layout of %s cannot be read: %s", self.name, error)
+                log.warning("the layout of %s cannot be taken up: %s", self.name, error)
             except PulsarkError as error:
-                log.warning("the layout of %s cannot be read: %s", self.name, error)
+                log.warning("the layout of %s cannot be taken up: %s", self.name, error)
             else:
                 return
             await asyncio.sleep(LAYOUT_RETRY_SECONDS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.scalable.shares import Shares
-from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.errors import ClientError, CorruptEntryError, CorruptMetadataError, ServerError
 from pulsark.limits import (
     GROUP_MEMBERS_MAX,
     HAND_OVER_CHECK_SECONDS,
@@ -440,13 +440,16 @@ class Groups:
             await group.turn(consumer_name, max(partition.partition, 0))
 
     async def prepare(self, topic: TopicName, layout: Layout) -> None:
-        """Make the subscriptions of groups on new partitions, before anybody writes to them."""
+        """Make the subscriptions of groups on new partitions, before anybody writes to them.
+
+        Raise what may be better next time; a partition that is damaged keeps no others back.
+        """
         for group in [g for g in self._groups.values() if g.key.topic == str(topic)]:
             for number in range(len(group.layout), len(layout)) if group.key.exclusive else ():
                 try:
                     partition = await self._topics.load(layout.partition(number), create=True)
                     await self._subscribing.ensure_subscription(partition, group.key.subscription)
-                except PulsarkError as error:
+                except (ClientError, CorruptMetadataError, CorruptEntryError) as error:
                     log.warning("%s: %s", layout.partition(number), error)
 
     def forget(self, group: Group) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pulsark.dispatch.connection import scalable_client
 from pulsark.dispatch.scalable.shares import Shares
-from pulsark.errors import ServerError
+from pulsark.errors import CorruptMetadataError, MetadataError, ServerError
 from pulsark.limits import (
     SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
@@ -293,6 +293,36 @@ async def test_more_partitions_are_shared_and_have_the_subscription_first(broker
         assert list(broker.broker.topics.get(NAME.with_partition(number)).subscriptions) == ["s"]
     await one.obey()
     await two.obey()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_more_partitions_are_told_once_they_have_the_subscription(damaged: bool) -> None:
+    """Else who starts at the end would miss what others write there meanwhile. What is damaged does
+    not keep the others back."""
+
+    @scenario()
+    async def told(broker) -> None:
+        await create(broker, 2)
+        one = await Stream(broker, "one").begin()
+        subscribing = broker.broker.scalable_topics().groups._subscribing
+        ensure, tries = subscribing.ensure_subscription, []
+
+        async def not_at_once(topic: Any, name: str) -> None:
+            tries.append(topic.name.partition)
+            if damaged and topic.name.partition == 2:
+                raise CorruptMetadataError("its record is damaged")
+            if len(tries) < 3:
+                raise MetadataError("the store does not answer")
+            await ensure(topic, name)
+
+        subscribing.ensure_subscription = not_at_once
+        await broker.broker.creation.add_partitions(NAME, 4)
+        assert await one.told(seconds=10) == [0, 1, 2, 3]
+        assert tries == ([2, 3] * 2 if damaged else [2, 2, 2, 3])
+        topic = broker.broker.topics.get(NAME.with_partition(3))
+        assert list(topic.subscriptions) == ["s"]
+
+    told()
 
 
 @scenario()
