@@ -137,6 +137,8 @@ class NamespaceWatches:
         self._feeds = feeds
         self._tell = tell
         self._watches: dict[int, NamespaceWatch] = {}
+        self._opening = asyncio.Lock()
+        """One at a time: what has to be read for them keeps those of other clients waiting."""
 
     def __len__(self) -> int:
         return len(self._watches)
@@ -162,7 +164,9 @@ class NamespaceWatches:
     async def open(self, watch: NamespaceWatch, selector: Selector) -> None:
         """Find out what there is, or raise."""
         try:
-            await watch.open(self._feeds, selector)
+            async with self._opening:
+                if not watch.closed:
+                    await watch.open(self._feeds, selector)
         except BaseException:
             if self._watches.get(watch.watch_id) is watch:
                 del self._watches[watch.watch_id]

@@ -197,10 +197,10 @@ class TopicFeed:
         """Those that need no watcher to be remembered, those of the longest ago first."""
         self._changing = asyncio.Lock()
         """Held while changes are taken in. A selection joins in between."""
-        self._selecting = asyncio.Lock()
-        """Held while something is found for the first time, which may take long."""
-        self._missed: set[str] | None = None
-        """What was looked at meanwhile."""
+        self._by_name, self._by_record = asyncio.Lock(), asyncio.Lock()
+        """Held while something is found for the first time. Reading records may take long."""
+        self._missed: list[set[str]] = []
+        """For each that is being found: what was looked at meanwhile."""
         self._users = 0
         self._linger: asyncio.TimerHandle | None = None
         self._ledgers = topics_path(MANAGED_LEDGERS, namespace)
@@ -288,14 +288,16 @@ class TopicFeed:
             await asyncio.shield(waiting)
 
     async def _selection(self, selector: Selector) -> _Selection:
-        async with self._selecting:
-            selection = self._selections.get(selector.key)
-            if selection is None:
-                selection = await self._new_selection(selector)
-            return selection
+        known = self._selections.get(selector.key)
+        if known is not None:
+            return known
+        async with self._by_record if selector.reads_records else self._by_name:
+            known = self._selections.get(selector.key)
+            return known or await self._new_selection(selector)
 
     async def _new_selection(self, selector: Selector) -> _Selection:
-        missed = self._missed = set()
+        missed: set[str] = set()
+        self._missed.append(missed)
         try:
             before = self._all
             found = await TopicList.of(await selector.find(before))
@@ -310,7 +312,8 @@ class TopicFeed:
                 self._keep(selector.key)
                 return selection
         finally:
-            self._missed = None
+            # By identity: another one may have missed the same.
+            self._missed = [each for each in self._missed if each is not missed]
 
     async def _list(self) -> None:
         self._all = await TopicList.of(await self._catalog.list_topics(self.namespace))
@@ -390,7 +393,7 @@ class TopicFeed:
             if there != (topic in self._all):
                 (new if there else deleted).add(topic)
         async with self._changing:
-            if new or deleted or self._missed is not None or self._reads_records():
+            if new or deleted or self._missed or self._reads_records():
                 await self._take_in(new, deleted, looked_at)
 
     def _reads_records(self) -> bool:
@@ -414,8 +417,8 @@ class TopicFeed:
             if more or less:
                 changed.append((selection, more, less))
         self._all = known  # from here on nothing fails, so nothing is told twice
-        if self._missed is not None:
-            self._missed |= looked_at
+        for missed in self._missed:
+            missed |= looked_at
         for selection, more, less in changed:
             selection.found = await selection.found.changed(more, set(less))
             await self._tell(selection, more, less)

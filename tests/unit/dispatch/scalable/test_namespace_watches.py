@@ -20,6 +20,7 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import topics_hash
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+from tests.unit.dispatch.topics.test_topic_lists import watch as pattern_watch
 
 PREFIX = "persistent://public/default/"
 UPDATE = Command.WATCH_SCALABLE_TOPICS_UPDATE
@@ -359,3 +360,38 @@ async def test_changes_are_told_while_another_client_waits_for_properties(broker
     waits.set()
     for each in (slow, later):
         assert short((await update(each)).snapshot.topics) == ["b", "c", "d"]
+
+
+@scenario()
+async def test_clients_with_patterns_do_not_wait_for_those_with_properties(broker) -> None:
+    """Nor does one with properties wait for all that another one asks for."""
+    await create(broker, "a", "b", kind="x")
+    pattern, slow, other = Client(broker), Client(broker), Client(broker)
+    await pattern_watch(pattern, "public/default/a.*")
+    store = broker.metadata
+    get, gates = store.get, [asyncio.Event() for _ in range(3)]
+    begun: list[int] = []
+
+    async def waiting(path: str) -> Any:
+        if path == managed_ledger_path(TopicName.parse(f"{PREFIX}b")):
+            begun.append(len(begun))
+            await gates[begun[-1]].wait()
+        return await get(path)
+
+    store.get = waiting
+    for number in range(10):
+        slow.send(watch_command(number, filters={"kind": f"y{number}"}))
+    await asyncio.sleep(0.1)
+    await pattern_watch(pattern, "public/default/a.*", watcher_id=2)
+    found = await pattern_watch(pattern, "public/default/b.*", watcher_id=3)
+    assert short(found.topic) == ["b"]
+    other.send(watch_command(filters={"kind": "x"}))
+    await asyncio.sleep(0.1)
+    gates[0].set()
+    gates[1].set()
+    assert short((await update(other)).snapshot.topics) == ["a", "b"]
+    assert len(begun) == 3
+    slow.send(*(close_command(number) for number in range(10)))
+    gates[2].set()
+    await asyncio.sleep(0.1)
+    assert len(begun) == 3
