@@ -59,6 +59,15 @@ SUBSCRIPTION_PROPERTIES_BYTES_MAX = 32 * 1024
 HANDSHAKE_SECONDS = 10.0
 """A client that has not sent CONNECT within this time is disconnected."""
 
+HANDOVER_LOBBY_MAX = 1024
+"""Clients of a port that brokers share that have not sent CONNECT; beyond, the oldest is closed."""
+
+HANDOVER_WAITING_MAX = 1024
+"""Clients that wait to be passed on to one other broker; beyond, one has to try again."""
+
+HANDOVER_SENDERS_MAX = 64
+"""Processes that pass clients on to one broker."""
+
 REQUESTS_UNDER_WAY_MAX = 1000
 """Requests of one connection that wait for storage. Above it, the socket is not read."""
 

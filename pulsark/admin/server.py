@@ -20,6 +20,7 @@ from pulsark.runtime import run_in_worker
 from pulsark.security.peer import host_of, tls_peer, verified_certificate
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Callable
 
@@ -44,6 +45,7 @@ class AdminServer:
         self.stats = broker.stats
         self._broker = broker
         self._server: asyncio.Server | None = None
+        self._shared: list[asyncio.Server] = []
         self._over_tls: TlsListener | None = None
         self._waiting: set[_FirstRequest] = set()
         self._http: Http | None = None
@@ -73,10 +75,27 @@ class AdminServer:
         self._over_tls.serve()
         return taken
 
+    async def share(self, listeners: Sequence[socket.socket]) -> None:
+        """Answer at these sockets, too, at which other brokers answer as well."""
+        loop = asyncio.get_running_loop()
+        for listener in listeners:
+            self._shared.append(
+                await loop.create_server(
+                    lambda: _FirstRequest(self, self.begin_trial), sock=listener, backlog=128
+                )
+            )
+
+    def share_tls(self, listeners: Sequence[socket.socket]) -> None:
+        """The same for HTTPS."""
+        if self._over_tls is not None:
+            self._over_tls.share(listeners)
+            self._over_tls.serve()
+
     async def close(self) -> None:
         """Stop listening; requests under way get a moment to end."""
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, *self._shared):
+            if server is not None:
+                server.close()
         if self._over_tls is not None:
             self._over_tls.close()
         if self._loading is not None:

@@ -111,8 +111,8 @@ All settings of a Pulsark process. Names and defaults are those of Apache Pulsar
 
 A value comes from the first of these that sets it:
 
-1. flags: `--data-dir`, `--bookies`, `--host` (`bindAddress`), `--broker-port`, `--web-port`,
-   `--flight-port`, and `--set KEY=VALUE` for every key;
+1. flags: `--data-dir`, `--bookies`, `--brokers`, `--host` (`bindAddress`), `--broker-port`,
+   `--web-port`, `--flight-port`, and `--set KEY=VALUE` for every key;
 2. the environment: `PULSARK_<key>`, for example `PULSARK_brokerServicePort=6651`;
 3. the properties file of `--conf`, in the syntax of Java's `.properties`;
 4. the default.

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pulsark import __version__
 from pulsark.cli.terminal.errors import CommandError
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 OPTIONS = (
     ("--data-dir", "dataDir", "DIR", "where everything is stored"),
     ("--bookies", "bookies", "N", "copies are kept on this many bookies"),
+    (
+        "--brokers",
+        "standaloneBrokers",
+        "N",
+        "brokers, each a process of its own; see docs/scaling.md",
+    ),
     ("--host", "bindAddress", "ADDRESS", "where to listen; 0.0.0.0 is every interface"),
     ("--broker-port", "brokerServicePort", "PORT", "port for clients; 0 is any"),
     ("--web-port", "webServicePort", "PORT", "port of HTTP; 0 is any"),
@@ -95,18 +101,31 @@ def run_standalone(
 
 
 async def _serve(settings: Settings, *, as_json: bool, adopt: bool) -> None:
-    from pulsark.standalone import serve
-
-    ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
     access = who_may_come_in(settings)
     ready.add_done_callback(lambda done: _announce(done, access, as_json=as_json))
     try:
+        if settings.standaloneBrokers > 1:
+            await _supervise(settings, ready, adopt=adopt)
+            return
+        from pulsark.standalone import serve
+
         await serve(settings, ready, adopt=adopt)
     finally:
         ready.cancel()
 
 
-def _announce(ready: asyncio.Future[dict[str, str]], access: str, *, as_json: bool) -> None:
+async def _supervise(
+    settings: Settings, ready: asyncio.Future[dict[str, Any]], *, adopt: bool
+) -> None:
+    if adopt:
+        raise CommandError("--adopt is for one broker: start once with --brokers 1 --adopt")
+    from pulsark.processes.supervisor import supervise
+
+    await supervise(settings, ready)
+
+
+def _announce(ready: asyncio.Future[dict[str, Any]], access: str, *, as_json: bool) -> None:
     if ready.cancelled():
         return
     info = ready.result()
@@ -126,5 +145,8 @@ def _announce(ready: asyncio.Future[dict[str, str]], access: str, *, as_json: bo
     ):
         if key in info:
             print(f"  {name:8} {info[key]}")
+    for number, broker in enumerate(info.get("brokers", ())):
+        own = [url for key, url in broker.items() if key != "pid"]
+        print(f"  broker {number} {' '.join(own)} (process {broker['pid']})")
     print(f"  access   {access}")
     sys.stdout.flush()

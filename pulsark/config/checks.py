@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.config.several_brokers import check_own_ports
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def check_together(settings: Settings) -> None:
             "a broker serves at least one kind of topic; set one of them to true"
         )
     _check_ports(settings)
+    check_own_ports(settings)
     if settings.authorizationEnabled and not settings.authenticationEnabled:
         raise ConfigError(
             "authorizationEnabled=true and authenticationEnabled=false: nobody would have a role; "

@@ -30,6 +30,15 @@ class Settings(PolicySettings):
         "data", "path", "Directory that holds everything a standalone stores", own=True
     )
     bookies: int = setting(1, "count", "Embedded bookies of a standalone", ge=1, le=16, own=True)
+    standaloneBrokers: int = setting(
+        1,
+        "count",
+        "Brokers of a standalone; each is a process, and one more has the bookies. 1: one process "
+        "does everything",
+        ge=1,
+        le=16,
+        own=True,
+    )
     bindAddress: str = setting(
         "localhost",
         "",

@@ -120,6 +120,8 @@ class Broker:
         self.loop_stalls: LoopStalls | None = None
         """Set by the process whose loop it is."""
         self.urls = ServiceUrls()
+        self.shares_ports = False
+        """Whether clients reach it by an address that others have, too; it has its own as well."""
         self.started_ms = self.clock.now_ms()
         self.run_queue = RunQueue(self.clock)
         self.defects = Defects(self.clock)
@@ -261,13 +263,18 @@ class Broker:
             metadata, resources, self.schemas, self.catalog, self.non_persistent, self.deletion
         )
 
-    async def start(self, urls: ServiceUrls) -> None:
-        """Make the broker known under its addresses."""
+    async def start(self, urls: ServiceUrls, shared: ServiceUrls | None = None) -> None:
+        """Make the broker known under its addresses.
+
+        ``shared`` are those by which clients reach any broker of this machine; one that comes by
+        them is passed on to the broker whose address it was told.
+        """
         self.urls = urls
+        self.shares_ports = shared is not None
         self.ownership.announce(urls)
         await self.resources.initialize(
             self.settings.clusterName,
-            urls.of_cluster(),
+            (shared or urls).of_cluster(),
             self.settings.defaultNumberOfNamespaceBundles,
         )
         if self.authorization is not None:
@@ -394,4 +401,5 @@ class Broker:
         self.topics.check_enabled(name)
         await self.ownership.bundle_of(name)
         host = self.settings.advertisedAddress
-        return LookupResult(self.urls, host in ("localhost", "127.0.0.1", "::1"))
+        is_local = host in ("localhost", "127.0.0.1", "::1")
+        return LookupResult(self.urls, self.shares_ports or is_local)

@@ -81,6 +81,12 @@ class TlsListener:
             listener.setblocking(False)
         return int(self._listeners[0].getsockname()[1])
 
+    def share(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept clients of these sockets, too, which listen in other processes as well."""
+        for listener in listeners:
+            listener.setblocking(False)
+        self._listeners += listeners
+
     def serve(self) -> None:
         """Accept clients."""
         self._resuming = None

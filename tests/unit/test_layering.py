@@ -52,6 +52,7 @@ ROOMS = (
     "dispatch.stats",
     "dispatch.spark",
     "dispatch",
+    "dispatch.handover",
     "dispatch.connection",
     "admin.http",
     "admin.pulsar",
@@ -68,6 +69,7 @@ ROOMS = (
     "jobs",
     "notebook",
     # What people start.
+    "processes",
     "standalone",
     "cli.terminal",
     "cli.admin",

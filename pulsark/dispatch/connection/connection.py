@@ -119,6 +119,11 @@ class Connection(asyncio.BufferedProtocol):
         return tls_peer(self._transport)
 
     @property
+    def is_over_tls(self) -> bool:
+        """Whether the client came to a port for TLS."""
+        return self._transport.get_extra_info("ssl_object") is not None
+
+    @property
     def certificate(self) -> bytes | None:
         """The client's certificate in DER, if it came with one that was verified."""
         return verified_certificate(self._transport)

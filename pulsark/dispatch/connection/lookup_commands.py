@@ -55,7 +55,9 @@ def lookup(connection: Connection, command: Command) -> None:
             response.brokerServiceUrl = found.urls.broker
         if found.urls.broker_tls:
             response.brokerServiceUrlTls = found.urls.broker_tls
-        response.proxy_through_service_url = found.through_service_url
+        # What is encrypted is passed on to nobody: such a client goes to the owner's own port.
+        stays = connection.broker.shares_ports and connection.is_over_tls
+        response.proxy_through_service_url = found.through_service_url and not stays
 
     _answer_lookup(connection, reply, response, request.request_id, fill)
 

@@ -11,11 +11,13 @@ from pulsark.dispatch.connection.handlers import handlers_of
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Sequence
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.revocation import Revocation
+    from pulsark.dispatch.connection.shared_port import SharedClients, SharedPort
     from pulsark.security.tls_listener import TlsListener
     from pulsark.security.trials import Trial
 
@@ -28,6 +30,7 @@ class Server:
         self._handlers = handlers_of(broker)
         self._server: asyncio.Server | None = None
         self._over_tls: TlsListener | None = None
+        self._shared: SharedClients | None = None
         self._revocation: Revocation | None = None
         if broker.authorization is not None:
             from pulsark.dispatch.connection.revocation import Revocation  # for those who need it
@@ -65,6 +68,17 @@ class Server:
             self._over_tls.told = partial(self._broker.audit.certificate_refused, "binary")
         return self._over_tls.listen(hosts, port, "brokerServicePortTls", context)
 
+    def share(self, port: SharedPort) -> None:
+        """Accept clients of a port at which other brokers answer, too."""
+        from pulsark.dispatch.connection.shared_port import SharedClients  # for those who need it
+
+        self._shared = SharedClients(port, self._connect)
+
+    def share_tls(self, listeners: Sequence[socket.socket]) -> None:
+        """The same over TLS; such a client stays at the broker that accepted it."""
+        if self._over_tls is not None:
+            self._over_tls.share(listeners)
+
     async def serve(self) -> None:
         """Accept clients: the broker has started, and knows the addresses that it tells them."""
         if self._revocation is not None:
@@ -73,6 +87,8 @@ class Server:
             await self._server.start_serving()
         if self._over_tls is not None:
             self._over_tls.serve()
+        if self._shared is not None:
+            self._shared.open()
 
     def close(self) -> None:
         """Accept no more clients."""
@@ -80,5 +96,7 @@ class Server:
             self._revocation.close()
         if self._server is not None:
             self._server.close()
+        if self._shared is not None:
+            self._shared.close()
         if self._over_tls is not None:
             self._over_tls.close()

@@ -5,6 +5,7 @@
     DATA/LOCK               held while the process lives; so in each bookie's directories
     DATA/standalone.json    addresses and pid, while it serves
     DATA/metadata.db        the metadata store
+    DATA/run/               sockets by which the processes of several brokers find each other
     DATA/bookies/NAME/      journal and storage root of each embedded bookie;
                             the tables of topics are in ledgers/table
 
@@ -23,7 +24,8 @@ from pulsark.runtime import Disk, lock_directory
 from pulsark.storage.bookie.fleet import BookieHome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from pulsark.config.settings import Settings
 
@@ -94,10 +96,29 @@ def locked(data: DataDir) -> Iterator[None]:
     ledger directory of its bookie.) A directory that is not there, or cannot be written, has no
     lock. Raises ``ConfigError`` if another process has one.
     """
-    bookies = [path for home in data.homes for path in (home.journal_dir, home.ledger_dir)]
+    with _locked(data, (data.path, *_of_bookies(data))):
+        yield
+
+
+def locked_itself(data: DataDir) -> AbstractContextManager[None]:
+    """Hold the lock of a data directory alone: another process has its bookies."""
+    return _locked(data, (data.path,))
+
+
+def locked_bookies(data: DataDir) -> AbstractContextManager[None]:
+    """Hold the locks of the bookies' directories alone."""
+    return _locked(data, _of_bookies(data))
+
+
+def _of_bookies(data: DataDir) -> list[str]:
+    return [path for home in data.homes for path in (home.journal_dir, home.ledger_dir)]
+
+
+@contextlib.contextmanager
+def _locked(data: DataDir, paths: Sequence[str]) -> Iterator[None]:
     held = []
     try:
-        for path in dict.fromkeys(map(os.path.realpath, (data.path, *bookies))):
+        for path in dict.fromkeys(map(os.path.realpath, paths)):
             try:
                 lock = lock_directory(path)
             except OSError:

@@ -37,6 +37,7 @@ class BookieServer:
         self._connections: set[ServedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._leaving: asyncio.Future[None] | None = None
 
     async def listen(self, path: str) -> None:
         """Accept connections at ``path``, which nobody but this user may open."""
@@ -51,6 +52,12 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(self._accept, sock=listening)
 
+    async def left(self) -> None:
+        """Return once nobody is connected."""
+        while self._connections:
+            self._leaving = asyncio.get_running_loop().create_future()
+            await self._leaving
+
     async def close(self) -> None:
         """End all connections, then wait for what they asked for."""
         if self._server is not None:
@@ -62,9 +69,7 @@ class BookieServer:
 
     def connection(self) -> ServedConnection:
         """The protocol of a new connection."""
-        connection = ServedConnection(
-            self._bookie, self._hello, self._run, self._connections.discard
-        )
+        connection = ServedConnection(self._bookie, self._hello, self._run, self._ended)
         self._connections.add(connection)
         return connection
 
@@ -77,6 +82,11 @@ class BookieServer:
             )
             return _Refused()
         return self.connection()
+
+    def _ended(self, connection: ServedConnection) -> None:
+        self._connections.discard(connection)
+        if not self._connections and self._leaving is not None and not self._leaving.done():
+            self._leaving.set_result(None)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

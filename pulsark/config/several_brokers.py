@@ -1,0 +1,73 @@
+"""Several brokers of one machine: the ports of each, and its part of what the machine has.
+
+Clients reach all of them at the configured ports for the binary protocol and HTTP, with and without
+TLS. Each broker also has such ports of its own, where nobody else answers, and its own for Flight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pulsark.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pulsark.config.settings import Settings
+
+SHARED_PORTS = (
+    "brokerServicePort",
+    "brokerServicePortTls",
+    "webServicePort",
+    "webServicePortTls",
+)
+"""Settings of ports at which any broker answers."""
+
+FLIGHT_PORTS = ("flightServicePort", "flightServicePortTls")
+"""Settings of ports that a broker has alone; those of broker 0 are as configured."""
+
+APART = 10
+"""A broker's ports are so many above those of the one before."""
+
+_PARTED = (
+    "managedLedgerCacheSizeMB",
+    "maxMessagePublishBufferSizeInMB",
+    "maxUnreadOutputBufferSizeInMB",
+)
+"""Settings of memory of the machine."""
+
+
+def own_ports(settings: Settings, number: int) -> dict[str, int]:
+    """The ports of one broker, by setting, without those that are not open; 0 is any."""
+    found = {}
+    for keys, first in ((SHARED_PORTS, APART), (FLIGHT_PORTS, 0)):
+        for key in keys:
+            configured: int | None = getattr(settings, key)
+            if configured is not None:
+                found[key] = configured and configured + first + APART * number
+    return found
+
+
+def of_broker(settings: Settings, number: int) -> Settings:
+    """The settings of one broker of several: its ports, and its part of the memory."""
+    changes = own_ports(settings, number) | {"standaloneBrokers": 1}
+    for key in _PARTED:
+        whole: int = getattr(settings, key)
+        if whole > 0:
+            changes[key] = max(1, whole // settings.standaloneBrokers)
+    return dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
+
+
+def check_own_ports(settings: Settings) -> None:
+    """``ConfigError`` if brokers would need a port twice, or one that there is not."""
+    if settings.standaloneBrokers == 1:
+        return
+    taken = {getattr(settings, key): key for key in SHARED_PORTS}
+    for number in range(settings.standaloneBrokers):
+        for key, port in own_ports(settings, number).items():
+            if port > 65535 or (port and port in taken):
+                other = f"is {taken[port]}, too" if port in taken else "is none"
+                raise ConfigError(
+                    f"{key}: that of broker {number} would be {port}, which {other}; choose ports "
+                    f"that are further apart, or fewer brokers (standaloneBrokers)"
+                )
+            taken[port] = f"{key} of broker {number}"

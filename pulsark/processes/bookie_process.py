@@ -1,0 +1,80 @@
+"""The process that has the disks of a data directory, and serves its bookies to the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsark.limits import FRAME_OVERHEAD_BYTES
+from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
+from pulsark.processes.duty import Disks
+from pulsark.processes.own_disks import OwnDisks
+from pulsark.processes.run_directory import RunDirectory
+from pulsark.storage.backup.data_dir import DataDir, locked_bookies
+from pulsark.storage.remote_bookie.server import BookieServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.errors import PulsarkError
+    from pulsark.processes.duty import Duty
+    from pulsark.runtime import Runtime
+
+_LEAVE_SECONDS: Final = 8.0
+"""So long brokers may use the bookies while they stop."""
+
+
+class BookieProcess:
+    """Everything in it, started and stopped in order."""
+
+    def __init__(
+        self, duty: Duty, runtime: Runtime, failed: Callable[[PulsarkError], None]
+    ) -> None:
+        self._settings = duty.settings
+        self._runtime = runtime
+        self._failed = failed
+        self._cleanup = contextlib.AsyncExitStack()
+        self._servers: list[BookieServer] = []
+
+    async def start(self) -> dict[str, Any]:
+        """Start; returns what the brokers have to know.
+
+        A metadata store that does not belong to the bookies is refused here, before any broker
+        opens it: those expect the very store and the instances of bookies that are found.
+        """
+        settings, runtime, cleanup = self._settings, self._runtime, self._cleanup
+        data = DataDir.of(settings)
+        run = RunDirectory(data)
+        cleanup.callback(run.close)
+        run.live()
+        disks = OwnDisks(settings, data, runtime)
+        disks.make_directories()
+        cleanup.enter_context(locked_bookies(data))
+        disks.check_store()
+        metadata = await SharedSqliteMetadataStore.join(
+            data.metadata_path,
+            runtime,
+            timeout_seconds=settings.metadataStoreOperationTimeoutSeconds,
+        )
+        cleanup.push_async_callback(metadata.close)
+        bookies = await disks.open_bookies(metadata, cleanup, self._failed)
+        roots = await disks.open_roots(metadata)
+        for bookie in bookies.values():
+            server = BookieServer(
+                bookie,
+                metadata.identity,
+                entry_bytes_max=settings.maxMessageSize + FRAME_OVERHEAD_BYTES,
+            )
+            await server.listen(run.address_of_bookie(bookie.bookie_id))
+            self._servers.append(server)
+            cleanup.push_async_callback(server.close)
+        return Disks(sorted(bookies), roots).to_json()
+
+    async def stop(self) -> None:
+        """Stop once the brokers have left: they close their ledgers."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                for server in self._servers:
+                    await server.left()
+        await self._cleanup.aclose()

@@ -1,0 +1,93 @@
+"""The process of one broker of several: its bookies and the metadata store are shared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from pulsark.errors import ConfigError, MetadataError
+from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
+from pulsark.processes.run_directory import RunDirectory
+from pulsark.processes.served_broker import ServedBroker, SharedPorts, Stored, within_fleet
+from pulsark.storage.backup.data_dir import DataDir
+from pulsark.storage.remote_bookie.link import unix_socket
+from pulsark.storage.remote_bookie.messages import Hello
+from pulsark.storage.remote_bookie.remote import RemoteBookie
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.errors import PulsarkError
+    from pulsark.processes.duty import Duty
+    from pulsark.runtime import Runtime
+
+
+class BrokerProcess:
+    """Everything in it, started and stopped in order."""
+
+    def __init__(
+        self, duty: Duty, runtime: Runtime, failed: Callable[[PulsarkError], None]
+    ) -> None:
+        assert duty.broker is not None
+        self._settings = duty.settings
+        self._duty = duty.broker
+        self._runtime = runtime
+        self._failed = failed
+        self._cleanup = contextlib.AsyncExitStack()
+
+    async def start(self) -> dict[str, Any]:
+        """Start; returns its addresses."""
+        runtime, cleanup, duty = self._runtime, self._cleanup, self._duty
+        data = DataDir.of(self._settings)
+        run = RunDirectory(data)
+        cleanup.callback(run.close)
+        run.live()
+        sockets = {
+            key: [socket.socket(fileno=descriptor) for descriptor in descriptors]
+            for key, descriptors in duty.sockets.items()
+        }
+        metadata = await self._metadata(data.metadata_path)
+        bookies = {
+            bookie_id: await self._bookie(bookie_id, run, metadata)
+            for bookie_id in duty.disks.bookies
+        }
+        shared = SharedPorts(sockets, duty.urls, run.address_of_broker)
+        settings = within_fleet(self._settings, len(bookies))
+        stored = Stored(metadata, bookies, duty.disks.roots)
+        served = ServedBroker(settings, runtime, stored, cleanup, shared=shared)
+        return (await served.start()).as_json()
+
+    async def _metadata(self, path: str) -> SharedSqliteMetadataStore:
+        if not os.path.exists(path):  # who has the bookies made it, or refused to
+            raise ConfigError(f"{path} is not there any more")
+        metadata = await SharedSqliteMetadataStore.join(
+            path,
+            self._runtime,
+            timeout_seconds=self._settings.metadataStoreOperationTimeoutSeconds,
+        )
+        self._cleanup.push_async_callback(metadata.close)
+        metadata.session.on_end(self._session_ended)
+        return metadata
+
+    async def _bookie(
+        self, bookie_id: str, run: RunDirectory, metadata: SharedSqliteMetadataStore
+    ) -> RemoteBookie:
+        bookie = await RemoteBookie.connect(
+            unix_socket(run.address_of_bookie(bookie_id)),
+            Hello(bookie_id, storeId=metadata.identity),
+        )
+        self._cleanup.push_async_callback(bookie.close)
+        # What a journal holds never comes from a later state of the metadata than its mark.
+        metadata.on_commit(bookie.note_mark)
+        bookie.note_mark(metadata.mark)
+        return bookie
+
+    def _session_ended(self) -> None:
+        """What was given to it is others' now: it begins anew, as another process."""
+        self._failed(MetadataError("the session of the metadata store has ended"))
+
+    async def stop(self) -> None:
+        """Stop everything in the reverse order; durable state is on disk afterwards."""
+        await self._cleanup.aclose()

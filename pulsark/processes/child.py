@@ -1,0 +1,157 @@
+"""The main program of a process that a supervisor starts.
+
+Its standard input is a socket to the supervisor: the duty comes first, then this process says once
+that it is ready, or why it is not. When the other end closes, the supervisor is gone, and this
+process ends in order, as it does on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pulsark.errors import PulsarkError
+from pulsark.log_format import start_logging
+from pulsark.processes.duty import Duty
+from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STOP_SECONDS: Final = 20
+"""The system ends a process that takes longer to stop."""
+
+FAILED_STOP_SECONDS: Final = 5.0
+"""The same where something has failed."""
+
+
+class Process(Protocol):
+    """What runs in this process."""
+
+    async def start(self) -> dict[str, Any]:
+        """Start; returns what the supervisor is told."""
+
+    async def stop(self) -> None:
+        """Stop in order, also what was only half started."""
+
+
+class Life:
+    """From the start of a process to its end."""
+
+    def __init__(self, channel: socket.socket, make: Callable[[Callable[..., None]], Process]):
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._process = make(self._fail)
+
+    async def live(self) -> None:
+        """Raises ``PulsarkError`` if the process could not start, or not go on."""
+        self._loop.add_signal_handler(signal.SIGTERM, self._end)
+        self._channel.setblocking(False)
+        self._loop.add_reader(self._channel, self._hear)
+        starting = self._loop.create_task(self._process.start())
+        either: set[asyncio.Future[Any]] = {starting, self._ended}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not self._ended.done():
+                self._tell(ready=starting.result())
+                collect_rarely()
+            await self._ended
+        finally:
+            await self._stop(starting)
+
+    async def _stop(self, starting: asyncio.Task[dict[str, Any]]) -> None:
+        signal.alarm(STOP_SECONDS)
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, PulsarkError):
+            await starting
+        failed = self._ended.done() and self._ended.exception() is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAILED_STOP_SECONDS if failed else None):
+                await self._process.stop()
+
+    def tell_error(self, error: PulsarkError) -> None:
+        """Say why the process ends."""
+        self._tell(error=str(error))
+
+    def _tell(self, **told: object) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.send(json.dumps(told).encode() + b"\n")
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not self._channel.recv(64):
+                self._loop.remove_reader(self._channel)
+                self._end()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _fail(self, error: PulsarkError) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+
+def main() -> None:
+    """Do what the supervisor says; exit code 1 if that failed."""
+    # The terminal sends SIGINT to all: the supervisor decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = _channel()
+    duty = Duty.decode(_line(channel))
+    settings = duty.settings
+    start_logging(settings.logLevel, settings.logFormat, duty.role)
+    import uvloop
+
+    hand_over_promptly()
+    sys.exit(uvloop.run(_run(channel, duty)))
+
+
+async def _run(channel: socket.socket, duty: Duty) -> int:
+    runtime = Runtime()
+
+    def make(failed: Callable[..., None]) -> Process:
+        if duty.broker is not None:
+            from pulsark.processes.broker_process import BrokerProcess
+
+            return BrokerProcess(duty, runtime, failed)
+        from pulsark.processes.bookie_process import BookieProcess
+
+        return BookieProcess(duty, runtime, failed)
+
+    life = Life(channel, make)
+    try:
+        await life.live()
+    except PulsarkError as error:
+        life.tell_error(error)
+        return 1
+    return 0
+
+
+def _channel() -> socket.socket:
+    """Standard input as a socket that no other process inherits."""
+    channel = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return channel
+
+
+def _line(channel: socket.socket) -> bytes:
+    found = b""
+    while not found.endswith(b"\n"):
+        more = channel.recv(65536)
+        if not more:
+            sys.exit(1)
+        found += more
+    return found
+
+
+if __name__ == "__main__":
+    main()

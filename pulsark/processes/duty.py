@@ -1,0 +1,88 @@
+"""What a process is started for: told by its supervisor in one line, before anything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pulsark.config.settings import Settings
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.storage.table.root_identity import StorageRoots
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BOOKIE = "bookie"
+
+
+@dataclass(frozen=True, slots=True)
+class Disks:
+    """What the process that has the disks tells those that do not."""
+
+    bookies: Sequence[str]
+    """Ids of the bookies that are served."""
+    roots: StorageRoots
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``from_json``."""
+        return {"bookies": list(self.bookies), "roots": dataclasses.asdict(self.roots)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Disks:
+        """The inverse of ``to_json``."""
+        roots = found["roots"]
+        return cls(
+            found["bookies"], StorageRoots(tuple(roots["paths"]), roots["ids"], roots["moved"])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDuty:
+    """What only a broker is told."""
+
+    disks: Disks
+    sockets: Mapping[str, Sequence[int]]
+    """Descriptors of shared ports, by setting."""
+    urls: ServiceUrls
+    """Of the shared ports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """Of one process."""
+
+    role: str
+    """Names it in logs."""
+    settings: Settings
+    broker: BrokerDuty | None = None
+    """Without it, the process is that of the bookies."""
+    descriptors: Sequence[int] = field(default=())
+    """Those that it inherits."""
+
+    def encode(self) -> bytes:
+        """One line."""
+        told: dict[str, Any] = {"role": self.role, "settings": dataclasses.asdict(self.settings)}
+        if self.broker is not None:
+            told["broker"] = {
+                "disks": self.broker.disks.to_json(),
+                "sockets": {key: list(fds) for key, fds in self.broker.sockets.items()},
+                "urls": list(self.broker.urls),
+            }
+        return json.dumps(told).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Duty:
+        """The inverse of ``encode``."""
+        told = json.loads(line)
+        settings: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in told["settings"].items()
+        }
+        broker = None
+        if (found := told.get("broker")) is not None:
+            broker = BrokerDuty(
+                Disks.from_json(found["disks"]), found["sockets"], ServiceUrls(*found["urls"])
+            )
+        return cls(told["role"], Settings(**settings), broker)

@@ -1,0 +1,219 @@
+"""A broker with its ports: what every process has that serves clients."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pulsark.config.addresses import hosts_of
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.connection.server import Server
+from pulsark.dispatch.loop.garbage import Garbage
+from pulsark.dispatch.loop.load import LoopLoad
+from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.dispatch.loop.stalls import LoopStalls
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.dispatch.policies.schemas import Schemas
+from pulsark.runtime import collect, resident_bytes
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.table.tables import Tables
+
+if TYPE_CHECKING:
+    import contextlib
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pulsark.admin.server import AdminServer
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.spark.flight_listener import FlightListener
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import Runtime
+    from pulsark.security.audit.audit import Audit
+    from pulsark.security.tls import ServerTls
+    from pulsark.storage.bookie.bookie import Bookie
+    from pulsark.storage.table.root_identity import StorageRoots
+
+log = logging.getLogger(__name__)
+
+_SPOKEN = {"web_tls": ("http/1.1",), "flight_tls": ("h2",)}
+"""What clients of a port over TLS ask for beside TLS (ALPN)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a broker keeps what it has: who opened it closes it."""
+
+    metadata: MetadataStore
+    bookies: Mapping[str, Bookie]
+    roots: StorageRoots
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPorts:
+    """The ports at which clients reach any of several brokers, beside those of each."""
+
+    sockets: Mapping[str, Sequence[socket.socket]]
+    """They listen already. By the setting that names the port."""
+    urls: ServiceUrls
+    address_of: Callable[[int], str]
+    """The Unix socket of the broker that has a port of the binary protocol."""
+
+
+class ServedBroker:
+    """The broker of this process. What it opens is closed by ``cleanup``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        stored: Stored,
+        cleanup: contextlib.AsyncExitStack,
+        *,
+        adopt: bool = False,
+        shared: SharedPorts | None = None,
+    ) -> None:
+        self._settings = settings
+        self._cleanup = cleanup
+        self._adopt = adopt
+        self._shared = shared
+        tables = Tables(
+            stored.roots,
+            stored.metadata,
+            runtime,
+            copies=settings.managedLedgerDefaultWriteQuorum,
+            copies_needed=settings.managedLedgerDefaultAckQuorum,
+            schemas_of=Schemas(stored.metadata, runtime, RunQueue(runtime.clock)).by_version,
+        )
+        ledgers = LedgerManager(stored.metadata, stored.bookies, runtime, tables)
+        self.broker = Broker(settings, runtime, stored.metadata, ledgers, tables)
+        cleanup.push_async_callback(self.broker.close)
+
+    async def start(self) -> ServiceUrls:
+        """Open the ports, and serve; returns the addresses that are this broker's alone."""
+        from pulsark.admin.server import AdminServer
+        from pulsark.dispatch.spark.flight_listener import FlightListener
+        from pulsark.dispatch.spark.topic_entries import TopicEntries
+
+        settings, broker = self._settings, self.broker
+        server, admin, flight = (
+            Server(broker),
+            AdminServer(broker),
+            FlightListener(
+                TopicEntries(broker.topics),
+                most=settings.flightMaxConnections,
+                most_of_host=settings.flightMaxConnectionsPerIp,
+                most_calls=settings.flightMaxCalls,
+                clock=broker.clock,
+                logins=broker.logins,
+                authorization=broker.authorization,
+                audit=broker.audit,
+            ),
+        )
+        urls = await self._open_ports(server, admin, flight, broker.audit)
+        if self._shared is not None:
+            await self._share_ports(self._shared, server, admin, urls)
+        broker.sealing.rounds.load = LoopLoad(broker.clock, time.thread_time)
+        broker.sealing.repairs.adopts = self._adopt
+        broker.load_reports.cpu_seconds = time.thread_time
+        broker.loop_stalls = stalls = LoopStalls(broker.clock, broker.run_queue)
+        stalls.start()
+        self._cleanup.callback(stalls.close)
+        load = LoopLoad(broker.clock, time.thread_time)
+        garbage = Garbage(broker.clock, load, resident_bytes, collect)
+        garbage.start()
+        self._cleanup.callback(garbage.close)
+        await broker.start(urls, None if self._shared is None else self._shared.urls)
+        await server.serve()
+        return urls
+
+    async def _open_ports(
+        self, server: Server, admin: AdminServer, flight: FlightListener, audit: Audit | None
+    ) -> ServiceUrls:
+        """Take the ports that the settings name; HTTP and Flight answer from now on."""
+        settings, name = self._settings, self._settings.advertisedAddress
+        self._cleanup.callback(server.close)
+        self._cleanup.push_async_callback(admin.close)
+        self._cleanup.push_async_callback(flight.close)
+        found: dict[str, str] = {}
+        for key, scheme, port, listen in (
+            ("broker", "pulsar", settings.brokerServicePort, server.listen),
+            ("web", "http", settings.webServicePort, admin.listen),
+            ("flight", "grpc", settings.flightServicePort, flight.listen),
+        ):
+            if port is not None:
+                found[key] = f"{scheme}://{name}:{await listen(self._hosts(port), port)}"
+        over_tls = (
+            ("broker_tls", "pulsar+ssl", settings.brokerServicePortTls, server.listen_tls),
+            ("web_tls", "https", settings.webServicePortTls, admin.listen_tls),
+            ("flight_tls", "grpc+tls", settings.flightServicePortTls, flight.listen_tls),
+        )
+        if any(port is not None for _, _, port, _ in over_tls):
+            tls = self._tls()
+            if audit is not None:
+                tls.told = partial(audit.broker, "reload")
+            for key, scheme, port, listen_tls in over_tls:
+                if port is not None:
+                    context = tls.context(*_SPOKEN.get(key, ()))
+                    taken = listen_tls(self._hosts(port), port, context)
+                    found[key] = f"{scheme}://{name}:{taken}"
+        return ServiceUrls(**found)
+
+    async def _share_ports(
+        self, shared: SharedPorts, server: Server, admin: AdminServer, urls: ServiceUrls
+    ) -> None:
+        from pulsark.dispatch.connection.shared_port import SharedPort
+        from pulsark.dispatch.handover.sender import Sender
+
+        sockets = shared.sockets
+        if sockets["brokerServicePort"]:
+            sender = Sender(self._settings.advertisedAddress, shared.address_of)
+            self._cleanup.callback(sender.close)
+            own_port = int(urls.broker.rpartition(":")[2])
+            address = shared.address_of(own_port)
+            mine = (urls.broker, shared.urls.broker)
+            server.share(SharedPort(sockets["brokerServicePort"], sender, address, mine))
+        server.share_tls(sockets["brokerServicePortTls"])
+        await admin.share(sockets["webServicePort"])
+        admin.share_tls(sockets["webServicePortTls"])
+
+    def _tls(self) -> ServerTls:
+        """What TLS needs; its files are looked at again from time to time."""
+        from pulsark.security.tls import ServerTls, TlsRules  # for those who need it
+
+        period = self._settings.tlsCertRefreshCheckDurationSec
+        tls = ServerTls(TlsRules.of(self._settings), at_each_handshake=period == 0)
+        if period:
+            looking = asyncio.get_running_loop().create_task(_look_again(tls, period))
+            self._cleanup.callback(looking.cancel)
+        return tls
+
+    def _hosts(self, port: int) -> list[str]:
+        return hosts_of(self._settings.bindAddress, port)
+
+
+async def _look_again(tls: ServerTls, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        tls.look_again()
+
+
+def within_fleet(settings: Settings, bookies: int) -> Settings:
+    """Quorums that the bookies that are there can meet."""
+    if settings.managedLedgerDefaultEnsembleSize <= bookies:
+        return settings
+    log.error(
+        "only %d bookies are there for an ensemble of %d: new ledgers have fewer copies",
+        bookies,
+        settings.managedLedgerDefaultEnsembleSize,
+    )
+    return dataclasses.replace(
+        settings,
+        managedLedgerDefaultEnsembleSize=bookies,
+        managedLedgerDefaultWriteQuorum=min(settings.managedLedgerDefaultWriteQuorum, bookies),
+        managedLedgerDefaultAckQuorum=min(settings.managedLedgerDefaultAckQuorum, bookies),
+    )

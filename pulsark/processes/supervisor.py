@@ -1,0 +1,198 @@
+"""``pulsark standalone --brokers N``: one process with the bookies, and N with a broker each.
+
+The supervisor has the lock of the data directory and the ports that clients know; it serves
+nobody. It starts the bookies first, since they say whether the data are in order, then the
+brokers, and each again that dies. It stops the brokers before the bookies: they close ledgers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsark import __version__
+from pulsark.config.addresses import asks_for_login, check_access, hosts_of, listening
+from pulsark.config.several_brokers import SHARED_PORTS, of_broker
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.errors import ConfigError
+from pulsark.processes.access import warn_of_access
+from pulsark.processes.duty import BOOKIE, BrokerDuty, Disks, Duty
+from pulsark.processes.kept_child import KeptChild
+from pulsark.processes.run_directory import RunDirectory
+from pulsark.runtime import Runtime
+from pulsark.storage.backup.data_dir import DataDir, locked_itself
+
+if TYPE_CHECKING:
+    import socket
+
+    from pulsark.config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+BROKER_STOP_SECONDS: Final = 20.0
+BOOKIE_STOP_SECONDS: Final = 20.0
+
+_DESERTED_LOOK_SECONDS: Final = 0.05
+_DESERTED_LOOKS: Final = 600
+"""So often it is asked whether the children of a supervisor that died have ended."""
+
+_BACKLOG: Final = 1024
+_SCHEMES: Final = ("pulsar", "pulsar+ssl", "http", "https")
+
+
+class Supervisor:
+    """All processes of one data directory, started and stopped in order."""
+
+    def __init__(self, settings: Settings, runtime: Runtime) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._cleanup = contextlib.AsyncExitStack()
+        self._data = DataDir.of(settings)
+        self._sockets: dict[str, list[socket.socket]] = {key: [] for key in SHARED_PORTS}
+        self._urls = ServiceUrls()
+        self._disks: Disks | None = None
+        self._bookie = KeptChild(BOOKIE, self._duty_of_bookie, self._bookie_is_ready)
+        self._brokers = [
+            KeptChild(f"broker-{n}", partial(self._duty_of, n), partial(self._is_ready, n))
+            for n in range(settings.standaloneBrokers)
+        ]
+        self._found: dict[int, dict[str, Any]] = {}
+        """Addresses of the brokers, as each told them last."""
+        self._serves = False
+
+    async def start(self) -> dict[str, Any]:
+        """Start everything; returns what ``standalone.json`` holds."""
+        settings = self._settings
+        check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
+        self._runtime.disk.make_dirs(self._data.path)
+        self._cleanup.enter_context(locked_itself(self._data))
+        await self._wait_for_children_of_others()
+        self._listen()
+        warn_of_access(settings)
+        self._cleanup.push_async_callback(self._bookie.stop, BOOKIE_STOP_SECONDS)
+        self._bookie.start()
+        await self._bookie.first
+        self._cleanup.push_async_callback(self._stop_brokers)
+        for broker in self._brokers:
+            broker.start()
+        await asyncio.gather(*[broker.first for broker in self._brokers])
+        self._serves = True
+        self._cleanup.callback(self._runtime.disk.remove, self._data.ready_path)
+        return self._write_ready()
+
+    async def stop(self) -> None:
+        """Stop everything in the reverse order; durable state is on disk afterwards."""
+        await self._cleanup.aclose()
+
+    async def _stop_brokers(self) -> None:
+        await asyncio.gather(*[broker.stop(BROKER_STOP_SECONDS) for broker in self._brokers])
+
+    async def _wait_for_children_of_others(self) -> None:
+        run = RunDirectory(self._data)
+        try:
+            if run.is_deserted():
+                return
+            log.warning("the processes of a supervisor that died are still stopping")
+            for _ in range(_DESERTED_LOOKS):
+                await asyncio.sleep(_DESERTED_LOOK_SECONDS)
+                if run.is_deserted():
+                    return
+            raise ConfigError(
+                f"dataDir: {self._data.path} is in use by processes of a supervisor that died; "
+                "end them"
+            )
+        finally:
+            run.close()
+
+    def _listen(self) -> None:
+        """Take the ports that all brokers share: they stay open while brokers come and go."""
+        settings, found = self._settings, {}
+        keys = ("broker", "broker_tls", "web", "web_tls")
+        for setting, scheme, key in zip(SHARED_PORTS, _SCHEMES, keys, strict=True):
+            port: int | None = getattr(settings, setting)
+            if port is None:
+                continue
+            hosts = hosts_of(settings.bindAddress, port)
+            self._sockets[setting] = sockets = listening(hosts, port, setting, _BACKLOG)
+            for each in sockets:
+                self._cleanup.callback(each.close)
+            taken = sockets[0].getsockname()[1]
+            found[key] = f"{scheme}://{settings.advertisedAddress}:{taken}"
+        self._urls = ServiceUrls(**found)
+
+    # What its children are told, and tell.
+
+    def _duty_of_bookie(self) -> Duty:
+        return Duty(BOOKIE, self._settings)
+
+    def _duty_of(self, number: int) -> Duty:
+        assert self._disks is not None
+        sockets = {
+            key: [each.fileno() for each in sockets] for key, sockets in self._sockets.items()
+        }
+        return Duty(
+            f"broker-{number}",
+            of_broker(self._settings, number),
+            BrokerDuty(self._disks, sockets, self._urls),
+            [descriptor for descriptors in sockets.values() for descriptor in descriptors],
+        )
+
+    def _bookie_is_ready(self, told: dict[str, Any]) -> None:
+        before, self._disks = self._disks, Disks.from_json(told)
+        if before is not None and before != self._disks:
+            log.error("other bookies or storage roots are there than before: brokers start again")
+            for broker in self._brokers:
+                broker.restart()
+
+    def _is_ready(self, number: int, told: dict[str, Any]) -> None:
+        self._found[number] = told
+        if self._serves:
+            self._write_ready()
+
+    def _write_ready(self) -> dict[str, Any]:
+        brokers = [
+            {"pid": str(broker.pid), **self._found[number]}
+            for number, broker in enumerate(self._brokers)
+        ]
+        flight = ServiceUrls(
+            flight=self._found[0].get("flightUrl", ""),
+            flight_tls=self._found[0].get("flightUrlTls", ""),
+        )
+        info = {
+            "pid": str(os.getpid()),
+            **self._urls.as_json(),
+            **flight.as_json(),
+            "version": __version__,
+            "bookiePid": str(self._bookie.pid),
+            "brokers": brokers,
+        }
+        self._runtime.disk.write_atomic(self._data.ready_path, json.dumps(info, indent=1).encode())
+        return info
+
+
+async def supervise(settings: Settings, ready: asyncio.Future[dict[str, Any]]) -> None:
+    """Run several brokers until SIGINT or SIGTERM."""
+    supervisor = Supervisor(settings, Runtime())
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, ended.set)
+    starting, ending = loop.create_task(supervisor.start()), loop.create_task(ended.wait())
+    try:
+        await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            info = starting.result()
+            log.info("serving", extra=info)
+            ready.set_result(info)
+            await ending
+    finally:
+        ending.cancel()
+        starting.cancel()
+        await asyncio.wait({starting, ending})
+        await supervisor.stop()

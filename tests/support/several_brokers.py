@@ -1,0 +1,117 @@
+"""A standalone of several processes, and clients that go on whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pulsar
+
+from tests.support.standalone import Standalone
+
+
+def processes(standalone: Standalone) -> dict[str, int]:
+    """The children by role, as they are now."""
+    info: dict[str, Any] = json.loads((standalone.data_dir / "standalone.json").read_text())
+    brokers = {f"broker-{n}": int(each["pid"]) for n, each in enumerate(info["brokers"])}
+    return {"bookie": int(info["bookiePid"]), **brokers}
+
+
+def kill(pid: int) -> None:
+    """SIGKILL: nothing gets a chance to be written."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Return once it is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, zombies apart."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@dataclass
+class Load:
+    """Publishes to topics until it is told to stop, and notes when receipts came."""
+
+    client: pulsar.Client
+    topics: list[str]
+    receipts: dict[str, list[bytes]] = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Load:
+        self._ending = threading.Event()
+        self._producers = {
+            topic: self.client.create_producer(
+                topic, send_timeout_millis=0, block_if_queue_full=True
+            )
+            for topic in self.topics
+        }
+        for topic in self.topics:
+            self.receipts[topic], self.times[topic] = [], []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ending.set()
+        self._thread.join(60)
+        for producer in self._producers.values():
+            producer.flush()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ending.is_set():
+            for topic, producer in self._producers.items():
+                payload = f"{number}".encode()
+                producer.send_async(
+                    payload,
+                    lambda result, _, topic=topic, payload=payload: self._answered(
+                        topic, payload, result
+                    ),
+                )
+            number += 1
+            self._ending.wait(0.01)
+
+    def _answered(self, topic: str, payload: bytes, result: pulsar.Result) -> None:
+        if result != pulsar.Result.Ok:
+            self.failures.append(f"{topic}: {result}")
+            return
+        self.receipts[topic].append(payload)
+        self.times[topic].append(time.monotonic())
+
+    def silence(self, topic: str, since: float) -> float:
+        """The longest time without a receipt, from then on."""
+        times = [since, *[at for at in self.times[topic] if at >= since]]
+        return max(b - a for a, b in pairwise(times))
+
+
+def read(client: pulsar.Client, topic: str, expected: list[bytes]) -> list[bytes]:
+    """What is in a topic from its beginning, until all that is expected was there."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found, missing = [], set(expected)
+    try:
+        while missing:
+            data = reader.read_next(timeout_millis=10_000).data()
+            found.append(data)
+            missing.discard(data)
+    finally:
+        reader.close()
+    return found
