@@ -6,12 +6,12 @@ parts, most often ``topics``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
 from pulsark.dispatch.brokers.leader import Leader
+from pulsark.dispatch.brokers.owners import BundleOwners
 from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
 from pulsark.dispatch.connections import Connections
 from pulsark.dispatch.lookup_limit import LookupLimit
@@ -31,6 +31,7 @@ from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
 from pulsark.dispatch.tables.erasure import Erasure
 from pulsark.dispatch.tables.sealing import Sealing
 from pulsark.dispatch.tables.table_retention import TableRetention
+from pulsark.dispatch.topics.assigned_bundles import AssignedBundles
 from pulsark.dispatch.topics.catalog import TopicCatalog
 from pulsark.dispatch.topics.consumer_admission import Subscribing
 from pulsark.dispatch.topics.creation import TopicCreation
@@ -40,6 +41,7 @@ from pulsark.dispatch.topics.group_throttles import GroupThrottles
 from pulsark.dispatch.topics.guarded_storage import GuardedStorage
 from pulsark.dispatch.topics.inactivity import drop_unused
 from pulsark.dispatch.topics.loader import TopicLoader
+from pulsark.dispatch.topics.lookup import Lookup
 from pulsark.dispatch.topics.namespace_deletion import NamespaceDeletion
 from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
 from pulsark.dispatch.topics.ownership import Ownership
@@ -65,7 +67,6 @@ from pulsark.dispatch.upkeep.unloaded_sealing import (
 )
 from pulsark.dispatch.upkeep.unloaded_topics import UnloadedTopics
 from pulsark.dispatch.upkeep.upkeep import chores_of_topics
-from pulsark.errors import ClientError, ServerError
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
 from pulsark.metadata.resources import Resources
 from pulsark.storage.managed_ledger.deletion import delete_noted
@@ -84,19 +85,10 @@ if TYPE_CHECKING:
     from pulsark.security.logins import Logins
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.tables import Tables
-    from pulsark.wire.topic_name import TopicName
 
 
 LOST_CHECK_SECONDS = 1.0
 DELETED_CHECK_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class LookupResult:
-    """Where a topic is served. ``through_service_url``: reach it by the URL in use already."""
-
-    urls: ServiceUrls
-    through_service_url: bool
 
 
 class Broker:
@@ -120,8 +112,6 @@ class Broker:
         self.loop_stalls: LoopStalls | None = None
         """Set by the process whose loop it is."""
         self.urls = ServiceUrls()
-        self.shares_ports = False
-        """Whether clients reach it by an address that others have, too; it has its own as well."""
         self.started_ms = self.clock.now_ms()
         self.run_queue = RunQueue(self.clock)
         self.defects = Defects(self.clock)
@@ -130,7 +120,9 @@ class Broker:
         self.resources = Resources(metadata, runtime)
         self.schemas = Schemas(metadata, runtime, self.run_queue)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
-        self.ownership = Ownership(metadata, self.resources, runtime)
+        self.owners = BundleOwners(metadata)
+        self.ownership = Ownership(metadata, self.resources, runtime, self.registry)
+        self.assigned_bundles = AssignedBundles(metadata, self.ownership, self.registry)
         self.authorization: AuthorizationProvider | None = None
         """Who decides what clients may do; without it they may do everything."""
         if settings.authorizationEnabled:
@@ -148,6 +140,15 @@ class Broker:
         self.policy_source = PolicySource(settings, metadata, self.resources, self.ownership)
         self.topic_tables = TopicTables(metadata, self.resources, tables)
         self._make_topics()
+        self.lookup = Lookup(
+            settings,
+            self.clock,
+            metadata,
+            self.ownership,
+            self.owners,
+            self.registry,
+            self.topics.check_enabled,
+        )
         self.sealing = Sealing(
             settings,
             runtime,
@@ -270,7 +271,7 @@ class Broker:
         them is passed on to the broker whose address it was told.
         """
         self.urls = urls
-        self.shares_ports = shared is not None
+        self.lookup.hands_over = shared is not None
         self.ownership.announce(urls)
         await self.resources.initialize(
             self.settings.clusterName,
@@ -294,6 +295,8 @@ class Broker:
         )
         await self.registry.announce(own)
         await self.leader.start(own)
+        self.owners.start()
+        self.assigned_bundles.start()
         self.chores.start(self._all_chores())
         if self._audit_writer is not None:
             self._audit_writer.start()
@@ -362,6 +365,8 @@ class Broker:
         await self.registry.retire()
         self.registry.close()
         self.leader.close()
+        self.assigned_bundles.close()
+        self.owners.close()
         self.policy_updates.close()
         self.group_throttles.close()
         self.policy_source.close()
@@ -390,16 +395,3 @@ class Broker:
                 self.metadata, self.clock, self.creation, self.topics, self.subscribing
             )
         return self.scalable
-
-    async def lookup(self, name: TopicName, listener: str = "") -> LookupResult:
-        """Who serves a topic. Never creates it. Raises if the broker has no such listener."""
-        if listener:
-            raise ClientError(
-                ServerError.ServiceNotReady,
-                f"The broker has no listener {listener!r}; clients need no listener name here",
-            )
-        self.topics.check_enabled(name)
-        await self.ownership.bundle_of(name)
-        host = self.settings.advertisedAddress
-        is_local = host in ("localhost", "127.0.0.1", "::1")
-        return LookupResult(self.urls, self.shares_ports or is_local)

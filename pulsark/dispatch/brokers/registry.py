@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pulsark.dispatch.brokers.load import LoadReport
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.errors import BadVersionError, MetadataError, OutcomeUnknownError
+from pulsark.metadata.changes import Check
 from pulsark.metadata.paths import BROKERS, broker_path
 from pulsark.metadata.settled import put_settled
 from pulsark.metadata.store import ABSENT
@@ -182,6 +183,11 @@ class BrokerRegistry:
     def own_id(self) -> str:
         """The id of this broker; "" before it is announced."""
         return "" if self._own is None else self._own.broker_id
+
+    @property
+    def check(self) -> Check | None:
+        """What is true only while this process is its broker; ``None`` before it is announced."""
+        return None if self._own is None else Check(broker_path(self.own_id), self._version)
 
     @property
     def live(self) -> Mapping[str, LiveBroker]:

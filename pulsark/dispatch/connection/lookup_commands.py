@@ -46,18 +46,20 @@ def lookup(connection: Connection, command: Command) -> None:
     response.response = pb.CommandLookupTopicResponse.Failed
 
     async def fill() -> None:
-        found = await connection.broker.lookup(
-            TopicName.parse(request.topic), request.advertised_listener_name
+        found = await connection.broker.lookup.find(
+            TopicName.parse(request.topic),
+            authoritative=request.authoritative,
+            listener=request.advertised_listener_name,
+            over_tls=connection.is_over_tls,
         )
-        response.response = pb.CommandLookupTopicResponse.Connect
+        kinds = pb.CommandLookupTopicResponse
+        response.response = kinds.Redirect if found.is_redirect else kinds.Connect
         response.authoritative = True
         if found.urls.broker:
             response.brokerServiceUrl = found.urls.broker
         if found.urls.broker_tls:
             response.brokerServiceUrlTls = found.urls.broker_tls
-        # What is encrypted is passed on to nobody: such a client goes to the owner's own port.
-        stays = connection.broker.shares_ports and connection.is_over_tls
-        response.proxy_through_service_url = found.through_service_url and not stays
+        response.proxy_through_service_url = found.through_service_url
 
     _answer_lookup(connection, reply, response, request.request_id, fill)
 

@@ -1,29 +1,43 @@
-"""Which broker serves a topic: namespace bundles, and the claims on them.
+"""Which bundles this broker has: how they are claimed, given up and lost.
 
 A bundle is a range of the namespace's hash space. It is claimed by an ephemeral node that is
 put with the condition that there is none, so at most one broker holds it. The same commit writes
 the bundle's record, which stays: what the owner writes depends on its version (see
 ``metadata.guarded``).
+
+Nothing here claims because somebody asks a question: whoever loads a topic, or tells a client to
+come here, does.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pulsark.errors import BadVersionError, ClientError, OutcomeUnknownError, ServerError
-from pulsark.metadata.changes import Check, Put
-from pulsark.metadata.paths import bundle_epoch_path, bundle_owner_path
-from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.wire.hashes import bundle_hash
+from pulsark.dispatch.brokers.owners import Assigned, BundleOwner
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.dispatch.topics.bundles import NamespaceBundles
+from pulsark.errors import (
+    BadVersionError,
+    ClientError,
+    MetadataError,
+    OutcomeUnknownError,
+    ServerError,
+)
+from pulsark.metadata.changes import Change, Check, Delete, Put
+from pulsark.metadata.paths import assigned_bundle_path, bundle_epoch_path, bundle_owner_path
+from pulsark.metadata.store import ABSENT, ANY_VERSION, MetadataStore
 
 if TYPE_CHECKING:
-    from pulsark.dispatch.model.service_urls import ServiceUrls
+    from collections.abc import Callable
+
+    from pulsark.dispatch.brokers.registry import BrokerRegistry
     from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
+    from pulsark.metadata.store import Versioned
     from pulsark.runtime import Runtime
     from pulsark.wire.topic_name import TopicName
 
@@ -34,29 +48,55 @@ _ATTEMPTS = 10
 _RETRY_SECONDS = 0.5
 
 
+@dataclass(slots=True)
+class _Held:
+    """A bundle that is claimed, or about to be."""
+
+    claiming: asyncio.Task[int]
+    """Comes to the version of the record that counts claims; it changes with the next one."""
+    leaving: bool = False
+
+    @property
+    def guard_version(self) -> int | None:
+        """That version; ``None`` while it is not claimed, or cannot be."""
+        claiming = self.claiming
+        failed = not claiming.done() or claiming.cancelled() or claiming.exception() is not None
+        return None if failed else claiming.result()
+
+
 class Ownership:
     """The bundles that this broker holds."""
 
-    def __init__(self, metadata: MetadataStore, resources: Resources, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        resources: Resources,
+        runtime: Runtime,
+        registry: BrokerRegistry | None = None,
+    ) -> None:
         self._metadata = metadata
         self._resources = resources
-        self._owned: dict[str, asyncio.Task[int]] = {}
-        metadata.session.on_end(self._owned.clear)
-        self._owner = b""
+        self._clock = runtime.clock
+        self._registry = registry
+        self._held: dict[str, _Held] = {}
+        self._listeners: list[Callable[[str], None]] = []
+        metadata.session.on_end(self._lose_all)
         self.instance = f"{runtime.rng.getrandbits(128):032x}"
         """Of this process alone: the next one of this broker has another."""
+        self._own = BundleOwner("", self.instance, ServiceUrls())
         self.web_url = ""
         """Where this broker's admin API is, from ``announce`` on."""
 
     def announce(self, urls: ServiceUrls) -> None:
         """The addresses under which claims are made from now on."""
         self.web_url = urls.web or urls.web_tls
-        claim = {"nativeUrl": urls.broker, "httpUrl": urls.web, "disabled": False}
-        if urls.broker_tls:
-            claim["nativeUrlTls"] = urls.broker_tls
-        if urls.web_tls:
-            claim["httpUrlTls"] = urls.web_tls
-        self._owner = json.dumps(claim).encode()
+        self._own = BundleOwner(urls.broker_id, self.instance, urls)
+
+    def on_loss(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener(bundle)`` when a bundle is another broker's, or may be, from now on."""
+        self._listeners.append(listener)
+
+    # -- bundles and their names ---
 
     async def namespace(self, name: TopicName) -> Namespace:
         """The namespace of a topic, or ``ClientError(TopicNotFound)``."""
@@ -69,87 +109,243 @@ class Ownership:
 
     async def bundle_of(self, name: TopicName) -> str:
         """The namespace bundle of a topic, as ``0x00000000_0x40000000``."""
-        namespace = await self.namespace(name)
-        boundaries = [int(b, 16) for b in namespace.bundle_boundaries]
-        point = bundle_hash(str(name))
-        for low, high in itertools.pairwise(boundaries):
-            if low <= point < high or (high == boundaries[-1] and point == high):
-                return f"0x{low:08x}_0x{high:08x}"
-        raise ClientError(ServerError.MetadataError, f"No bundle covers {name}")
+        return NamespaceBundles(await self.namespace(name)).range_of(name)
+
+    async def bundle_named(self, name: TopicName) -> str:
+        """The same as ``tenant/namespace/0x00000000_0x40000000``."""
+        return NamespaceBundles(await self.namespace(name)).of(name)
+
+    # -- what is held ---
 
     def owned(self) -> list[str]:
         """The bundles that are claimed, as ``tenant/namespace/bundle``."""
-        return sorted(
-            bundle
-            for bundle, claim in self._owned.items()
-            if claim.done() and not claim.cancelled() and claim.exception() is None
+        return sorted(b for b, held in self._held.items() if held.guard_version is not None)
+
+    def has(self, bundle: str) -> bool:
+        """Whether a bundle is this broker's, certainly, and is to stay so."""
+        held = self._held.get(bundle)
+        return (
+            held is not None
+            and not held.leaving
+            and held.guard_version is not None
+            and self._metadata.session.is_sure
         )
+
+    def is_leaving(self, bundle: str) -> bool:
+        """Whether a bundle is being unloaded."""
+        held = self._held.get(bundle)
+        return held is not None and held.leaving
+
+    def holds(self, guard: Check) -> bool:
+        """Whether what a guard stands for is still so, as far as this process can know."""
+        return self._metadata.session.is_sure and any(
+            guard == _guard(bundle, held) for bundle, held in self._held.items()
+        )
+
+    # -- claims ---
 
     async def own(self, name: TopicName) -> str:
         """Own the bundle of a topic, or raise; returns ``tenant/namespace/bundle``."""
-        bundle = f"{name.namespace_name}/{await self.bundle_of(name)}"
-        self._check_session(bundle)
-        claim = self._owned.get(bundle)
-        if claim is None:
-            claim = self._owned[bundle] = asyncio.create_task(self._claim(bundle))
-        try:
-            await asyncio.shield(claim)
-        except Exception:
-            if self._owned.get(bundle) is claim:
-                del self._owned[bundle]
-            raise
-        self._check_session(bundle)
+        bundle = await self.bundle_named(name)
+        await self.claim(bundle)
         return bundle
 
-    def _check_session(self, bundle: str) -> None:
+    async def claim(self, bundle: str) -> int:
+        """Own a bundle, or raise ``ClientError(ServiceNotReady)``."""
+        self.check_session(bundle)
+        held = self._held.get(bundle)
+        if held is None:
+            held = self._held[bundle] = _Held(asyncio.create_task(self._claim(bundle)))
+        if held.leaving:
+            raise _not_here(f"Bundle {bundle} is being unloaded; look it up again")
+        try:
+            version = await asyncio.shield(held.claiming)
+        except Exception:
+            if self._held.get(bundle) is held:
+                del self._held[bundle]
+            raise
+        self.check_session(bundle)
+        if self._held.get(bundle) is not held:
+            raise _not_here(f"Bundle {bundle} was lost just now; look it up again")
+        return version
+
+    def check_session(self, bundle: str) -> None:
         """What is held for a session that may be over is another broker's, perhaps."""
         if not self._metadata.session.is_sure:
-            raise ClientError(
-                ServerError.ServiceNotReady,
-                f"Bundle {bundle} may be another broker's: the metadata store was not heard of",
+            raise _not_here(
+                f"Bundle {bundle} may be another broker's: the metadata store was not heard of"
             )
 
     async def guard(self, name: TopicName) -> Check:
         """Own the bundle of a topic, or raise; returns what is true only while it is owned."""
-        bundle = await self.own(name)
-        return Check(bundle_epoch_path(bundle), self._owned[bundle].result())
-
-    def lost(self, guard: Check) -> None:
-        """A write was refused by a guard: its bundle has to be claimed again."""
-        for bundle, claim in list(self._owned.items()):
-            is_meant = claim.done() and not claim.cancelled() and claim.exception() is None
-            if is_meant and Check(bundle_epoch_path(bundle), claim.result()) == guard:
-                log.warning("bundle %s was claimed by another broker", bundle)
-                del self._owned[bundle]
+        bundle = await self.bundle_named(name)
+        return Check(bundle_epoch_path(bundle), await self.claim(bundle))
 
     async def _claim(self, bundle: str) -> int:
-        """Returns the version of the record that counts claims; it changes with the next one."""
         path = bundle_epoch_path(bundle)
         for _ in range(_ATTEMPTS):
             found = await self._metadata.get(path)
-            record = {"epoch": 0} if found is None else json.loads(found.value)
-            claimed = {"version": 1, "epoch": record["epoch"] + 1, "broker": self.instance}
+            epoch = 0 if found is None else json.loads(found.value)["epoch"]
+            claimed = {"version": 1, "epoch": epoch + 1, "broker": self.instance}
             version = ABSENT if found is None else found.version
+            changes: list[Change] = [
+                Put(bundle_owner_path(bundle), self._own.encode(), ABSENT, ephemeral=True),
+                Put(path, json.dumps(claimed).encode(), version),
+                await self._assigned_here(bundle),
+            ]
             try:
-                _, version = await self._metadata.commit(
-                    (
-                        Put(bundle_owner_path(bundle), self._owner, ABSENT, ephemeral=True),
-                        Put(path, json.dumps(claimed).encode(), version),
-                    )
-                )
+                return (await self._metadata.commit(changes))[1]
             except BadVersionError as error:
-                if found is not None and record.get("broker") == self.instance:
-                    return found.version  # an earlier attempt was made that nobody answered
-                if error.path == path:
-                    continue  # another broker was faster, or such an attempt
-                raise ClientError(
-                    ServerError.ServiceNotReady, f"Bundle {bundle} is owned by another broker"
-                ) from error
+                claim = await self._made_before(bundle)
+                if claim is not None:
+                    return claim
+                if error.path != bundle_owner_path(bundle):
+                    continue  # another broker was faster, or an attempt that nobody answered
+                if not await self._remove_former(bundle):
+                    raise _not_here(f"Bundle {bundle} is owned by another broker") from error
             except OutcomeUnknownError as error:
                 log.warning("the claim of bundle %s was not answered: %s", bundle, error)
                 await asyncio.sleep(_RETRY_SECONDS)
+        raise _not_here(f"Bundle {bundle} cannot be claimed now; try again")
+
+    async def _assigned_here(self, bundle: str) -> Change:
+        """What a claim does with the note that a broker was told to make it: then there is none."""
+        path = assigned_bundle_path(bundle)
+        found = await self._metadata.get(path)
+        if found is None:
+            return Check(path, ABSENT)
+        assigned = Assigned.decode(found)
+        broker_id = assigned.broker_id
+        if (
+            broker_id != self._own.broker_id
+            and assigned.holds(self._clock.now_ms())
+            and (self._registry is None or self._registry.get(broker_id) is not None)
+        ):
+            raise _not_here(f"Bundle {bundle} goes to the broker {broker_id}; look it up again")
+        return Delete(path, found.version)
+
+    async def _made_before(self, bundle: str) -> int | None:
+        """The claim if it was made, by an attempt that nobody answered."""
+        owner = await self._metadata.get(bundle_owner_path(bundle))
+        record = await self._metadata.get(bundle_epoch_path(bundle))
+        if owner is None or record is None:
+            return None
+        mine = BundleOwner.decode(owner.value).instance == self.instance
+        return record.version if mine and _claimer(record) == self.instance else None
+
+    async def _remove_former(self, bundle: str) -> bool:
+        """Whether the owner was a former process of this broker, whose session is not over yet.
+
+        That the registry names this process tells which of the two is the former one.
+        """
+        path = bundle_owner_path(bundle)
+        found = await self._metadata.get(path)
+        if found is None:
+            return True
+        this = None if self._registry is None else self._registry.check
+        if this is None or BundleOwner.decode(found.value).broker_id != self._own.broker_id:
+            return False
+        try:
+            await self._metadata.commit((this, Delete(path, found.version)))
+        except BadVersionError as error:
+            return error.path == path
+        return True
+
+    # -- the end of a claim ---
+
+    async def begin_leaving(self, bundle: str) -> bool:
+        """Give no topic of a bundle to clients any more, here or elsewhere. False: it is not held.
+
+        ``leave`` or ``stay`` has to follow.
+        """
+        held = self._held.get(bundle)
+        if held is None or held.leaving:
+            return False
+        await asyncio.wait((held.claiming,))
+        if held.guard_version is None or self._held.get(bundle) is not held or held.leaving:
+            return False
+        held.leaving = True
+        await self._tell_owner(bundle, leaving=True)
+        return True
+
+    async def stay(self, bundle: str) -> None:
+        """Undo ``begin_leaving``."""
+        held = self._held.get(bundle)
+        if held is not None and held.leaving:
+            held.leaving = False
+            await self._tell_owner(bundle, leaving=False)
+
+    async def leave(self, bundle: str, to: str = "") -> None:
+        """Give a bundle up that nobody uses here any more; ``to`` a broker, that is told so.
+
+        When this returns, it is another's or nobody's, or will be with the end of this session.
+        """
+        held = self._held.get(bundle)
+        if held is None:
+            return
+        try:
+            await self._delete_owner(bundle, to)
+        finally:
+            if self._held.get(bundle) is held:
+                del self._held[bundle]
+
+    async def _delete_owner(self, bundle: str, to: str) -> None:
+        path = bundle_owner_path(bundle)
+        for _ in range(_ATTEMPTS):
+            found = await self._metadata.get(path)
+            if found is None or BundleOwner.decode(found.value).instance != self.instance:
+                return  # an attempt that nobody answered, or it was lost
+            changes: list[Change] = [Delete(path, found.version)]
+            if to:
+                note = Assigned(to, self._clock.now_ms()).encode()
+                changes.append(Put(assigned_bundle_path(bundle), note, ANY_VERSION))
+            try:
+                await self._metadata.commit(changes)
+            except BadVersionError:
                 continue
-            return version
-        raise ClientError(
-            ServerError.ServiceNotReady, f"Bundle {bundle} cannot be claimed now; try again"
-        )
+            except OutcomeUnknownError as error:
+                log.warning("the release of bundle %s was not answered: %s", bundle, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            return
+
+    async def _tell_owner(self, bundle: str, *, leaving: bool) -> None:
+        """What lookups elsewhere say; nothing depends on it."""
+        path = bundle_owner_path(bundle)
+        own = BundleOwner(self._own.broker_id, self.instance, self._own.urls, leaving)
+        try:
+            found = await self._metadata.get(path)
+            if found is not None and BundleOwner.decode(found.value).instance == self.instance:
+                await self._metadata.put(path, own.encode(), found.version, ephemeral=True)
+        except MetadataError as error:
+            log.debug("others do not hear what happens to bundle %s: %s", bundle, error)
+
+    def lost(self, guard: Check) -> None:
+        """A write was refused by a guard: its bundle has to be claimed again."""
+        for bundle, held in list(self._held.items()):
+            if _guard(bundle, held) == guard:
+                log.warning("bundle %s was claimed by another broker", bundle)
+                self._lose(bundle)
+
+    def _lose_all(self) -> None:
+        for bundle in list(self._held):
+            self._lose(bundle)
+
+    def _lose(self, bundle: str) -> None:
+        del self._held[bundle]
+        for listener in self._listeners:
+            listener(bundle)
+
+
+def _guard(bundle: str, held: _Held) -> Check | None:
+    version = held.guard_version
+    return None if version is None else Check(bundle_epoch_path(bundle), version)
+
+
+def _claimer(record: Versioned) -> str | None:
+    claimer: str | None = json.loads(record.value).get("broker")
+    return claimer
+
+
+def _not_here(why: str) -> ClientError:
+    return ClientError(ServerError.ServiceNotReady, why)

@@ -1,0 +1,51 @@
+"""Bundles by their names, like ``tenant/namespace/0x00000000_0x40000000``. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from pulsark.wire.hashes import bundle_hash
+
+if TYPE_CHECKING:
+    from pulsark.metadata.namespaces import Namespace
+    from pulsark.wire.topic_name import TopicName
+
+_LAST = 0xFFFFFFFF
+"""The end of the last bundle, which is in it."""
+
+
+class NamespaceBundles:
+    """The bundles of one namespace, as they were when it was read."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._name = namespace.name
+        self._edges = [int(edge, 16) for edge in namespace.bundle_boundaries]
+
+    def range_of(self, name: TopicName) -> str:
+        """The range that a topic is in."""
+        at = min(bisect_right(self._edges, bundle_hash(str(name))), len(self._edges) - 1)
+        return f"0x{self._edges[at - 1]:08x}_0x{self._edges[at]:08x}"
+
+    def of(self, name: TopicName) -> str:
+        """The bundle that a topic is in."""
+        return f"{self._name}/{self.range_of(name)}"
+
+
+def namespace_of(bundle: str) -> str:
+    """The namespace that a bundle is part of."""
+    return bundle.rpartition("/")[0]
+
+
+class Covered:
+    """Whether topics are in a bundle."""
+
+    def __init__(self, bundle: str) -> None:
+        self._namespace, _, edges = bundle.rpartition("/")
+        self._low, self._high = (int(edge, 16) for edge in edges.split("_"))
+
+    def __contains__(self, name: TopicName) -> bool:
+        if name.namespace_name != self._namespace:
+            return False
+        point = bundle_hash(str(name))
+        return self._low <= point < self._high or point == self._high == _LAST

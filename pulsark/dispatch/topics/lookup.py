@@ -1,0 +1,240 @@
+"""Who serves a topic: what lookups of clients and of the admin API ask.
+
+Any broker answers. If nobody has the topic's bundle, it chooses who should by the load of the live
+brokers, and either claims the bundle itself, or sends the client on to the chosen one, which then
+claims it whatever it thinks of the choice. Where clients reach all brokers by one address they
+cannot be sent on, because they know only that one; so the chosen broker is told to claim, and the
+answer waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.brokers.owners import Assigned
+from pulsark.dispatch.brokers.placement import choose
+from pulsark.errors import BadVersionError, ClientError, OutcomeUnknownError, ServerError
+from pulsark.metadata.changes import Check, Put
+from pulsark.metadata.paths import assigned_bundle_path, bundle_owner_path
+from pulsark.metadata.store import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.brokers.owners import BundleOwner, BundleOwners
+    from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
+    from pulsark.dispatch.model.service_urls import ServiceUrls
+    from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import Clock
+    from pulsark.wire.topic_name import TopicName
+
+CLAIM_SECONDS = 5.0
+"""So long a lookup waits for the claim of another broker."""
+
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """Where a topic is served."""
+
+    urls: ServiceUrls
+    through_service_url: bool = False
+    """Reach it by the address in use already."""
+    is_redirect: bool = False
+    """Ask the broker at these addresses, with authority: it will serve the topic."""
+    broker_id: str = ""
+    is_here: bool = True
+
+
+class Lookup:
+    """Finds the brokers of topics."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        metadata: MetadataStore,
+        ownership: Ownership,
+        owners: BundleOwners,
+        registry: BrokerRegistry,
+        check_enabled: Callable[[TopicName], None],
+    ) -> None:
+        """``check_enabled`` raises ``ClientError`` for topics of a kind that is off here."""
+        self._settings = settings
+        self._clock = clock
+        self._metadata = metadata
+        self._ownership = ownership
+        self._owners = owners
+        self._registry = registry
+        self._check_enabled = check_enabled
+        self._chosen: dict[str, tuple[str, LiveBroker | None]] = {}
+        """By bundle the broker that was chosen here, and what it said of itself then."""
+        self.hands_over = False
+        """Whether clients reach any broker by one address, and one that asks for another's is
+        passed on to it; but nobody passes on what is encrypted."""
+
+    async def find(
+        self,
+        name: TopicName,
+        *,
+        authoritative: bool = False,
+        listener: str = "",
+        over_tls: bool = False,
+    ) -> LookupResult:
+        """Who serves a topic, or will. Never creates it, but has its bundle claimed.
+
+        ``authoritative``: another broker has decided that it is this one, if nobody is it yet.
+        Raises ``ClientError(ServiceNotReady)`` if it is not known now: the client asks again.
+        """
+        if listener:
+            raise ClientError(
+                ServerError.ServiceNotReady,
+                f"The broker has no listener {listener!r}; clients need no listener name here",
+            )
+        alone = self._registry.is_alone
+        if alone:
+            self._check_enabled(name)
+        bundle = await self._ownership.bundle_named(name)
+        self._ownership.check_session(bundle)
+        if alone:
+            return self._here(over_tls=over_tls)  # it is claimed with its first client
+        if self._ownership.has(bundle):
+            self._check_enabled(name)
+            return self._here(over_tls=over_tls)
+        if self._ownership.is_leaving(bundle):
+            raise _ask_again(bundle, "is being unloaded")
+        owner = await self._owner(bundle)
+        if owner is not None and owner.broker_id != self._registry.own_id:
+            return self._there(owner, over_tls=over_tls)
+        if owner is not None:
+            return await self._claimed(name, bundle, over_tls=over_tls)
+        target = await self._target(bundle, name, authoritative=authoritative)
+        if target is None or target.broker_id == self._registry.own_id:
+            return await self._claimed(name, bundle, over_tls=over_tls)
+        if self.hands_over:
+            owner = await self._wait_for(bundle, target)
+            return self._there(owner, over_tls=over_tls)
+        return LookupResult(
+            target.urls, is_redirect=True, broker_id=target.broker_id, is_here=False
+        )
+
+    # -- answers ---
+
+    def _here(self, *, over_tls: bool) -> LookupResult:
+        own = self._registry.own
+        if own is None:
+            raise ClientError(ServerError.ServiceNotReady, "The broker is starting, or stopping")
+        return LookupResult(own.urls, self._through(over_tls=over_tls), broker_id=own.broker_id)
+
+    def _there(self, owner: BundleOwner, *, over_tls: bool) -> LookupResult:
+        through = self._through(over_tls=over_tls)
+        live = self._registry.get(owner.broker_id)
+        urls = owner.urls if live is None else live.urls
+        return LookupResult(urls, through, broker_id=owner.broker_id, is_here=False)
+
+    def _through(self, *, over_tls: bool) -> bool:
+        """A broker that is alone is reached by any address that leads to it."""
+        if self.hands_over:
+            return not over_tls
+        return self._registry.is_alone and self._settings.advertisedAddress in _THIS_MACHINE
+
+    # -- owners ---
+
+    async def _owner(self, bundle: str) -> BundleOwner | None:
+        """Who has a bundle. This broker may not know that it is it, or a former process was."""
+        owner = await self._owners.of(bundle)
+        if owner is not None and owner.leaving and owner.broker_id != self._registry.own_id:
+            raise _ask_again(bundle, "is being unloaded")
+        return owner
+
+    async def _target(
+        self, bundle: str, name: TopicName, *, authoritative: bool
+    ) -> LiveBroker | None:
+        """Who should have a bundle that nobody has; ``None`` is this broker."""
+        live = self._registry.live
+        assigned = await self._owners.assigned(bundle)
+        if assigned is not None and assigned.holds(self._clock.now_ms()):
+            found = live.get(assigned.broker_id)
+            if found is not None:
+                return found
+        if authoritative or not live:
+            self._check_enabled(name)
+            return None
+        candidates = {
+            broker_id: broker.load
+            for broker_id, broker in live.items()
+            if broker.serves(persistent=name.is_persistent)
+        }
+        if not candidates:
+            self._check_enabled(name)
+            return None
+        chosen = choose(bundle, candidates, self._chosen_since_reports())
+        assert chosen is not None
+        self._chosen[bundle] = chosen, live[chosen]
+        return live[chosen]
+
+    def _chosen_since_reports(self) -> list[str]:
+        """Brokers that were chosen here and have not said anything since, once for each bundle."""
+        live = self._registry.live
+        self._chosen = {
+            bundle: (broker_id, then)
+            for bundle, (broker_id, then) in self._chosen.items()
+            if live.get(broker_id) is then
+        }
+        return [broker_id for broker_id, _ in self._chosen.values()]
+
+    async def _claimed(self, name: TopicName, bundle: str, *, over_tls: bool) -> LookupResult:
+        self._check_enabled(name)
+        try:
+            await self._ownership.claim(bundle)
+        except ClientError:
+            owner = await self._owner(bundle)
+            if owner is None or owner.broker_id == self._registry.own_id:
+                raise
+            return self._there(owner, over_tls=over_tls)  # it was faster
+        return self._here(over_tls=over_tls)
+
+    async def _wait_for(self, bundle: str, target: LiveBroker) -> BundleOwner:
+        """Have a broker claim a bundle; whoever has it then."""
+        with self._owners.changes_of(bundle) as changed:
+            await self.assign(bundle, target.broker_id)
+            try:
+                async with asyncio.timeout(CLAIM_SECONDS):
+                    while True:
+                        changed.clear()
+                        owner = await self._owner(bundle)
+                        if owner is not None:
+                            return owner
+                        await changed.wait()
+            except TimeoutError as error:
+                raise _ask_again(bundle, "is not claimed yet") from error
+
+    async def assign(self, bundle: str, broker_id: str) -> None:
+        """Tell a broker to claim a bundle that nobody has, unless one was told so just now."""
+        path = assigned_bundle_path(bundle)
+        note = Assigned(broker_id, self._clock.now_ms())
+        found = await self._metadata.get(path)
+        if found is not None:
+            before = Assigned.decode(found)
+            is_there = self._registry.get(before.broker_id) is not None
+            if is_there and before.holds(self._clock.now_ms()):
+                return
+        version = ABSENT if found is None else found.version
+        try:
+            await self._metadata.commit(
+                (
+                    Check(bundle_owner_path(bundle), ABSENT),
+                    Put(path, note.encode(), version),
+                )
+            )
+        except (BadVersionError, OutcomeUnknownError):
+            return  # another was faster, or nobody knows: who waits for it sees what comes of it
+
+
+def _ask_again(bundle: str, why: str) -> ClientError:
+    return ClientError(ServerError.ServiceNotReady, f"Bundle {bundle} {why}; look it up again")

@@ -1,0 +1,193 @@
+"""Lookups of several brokers agree, and only they claim what nobody has."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from pulsark.dispatch.topics import lookup as lookup_module
+from pulsark.dispatch.topics.lookup import LookupResult
+from pulsark.errors import ClientError
+from pulsark.metadata.paths import ASSIGNED_BUNDLES
+from pulsark.wire.topic_name import TopicName
+from tests.support.bundle_nodes import Node, nodes, topic, turns
+
+NAME = topic(0)
+
+
+async def ask(found: list[Node], node: Node, name: TopicName) -> LookupResult:
+    """As a client: goes where it is sent, and asks again when it is told so."""
+    authoritative = False
+    for _ in range(20):
+        try:
+            result = await node.lookup.find(name, authoritative=authoritative)
+        except ClientError:
+            await turns(5)
+            continue
+        if not result.is_redirect:
+            return result
+        authoritative = True
+        node = next(each for each in found if each.id == result.broker_id)
+    raise AssertionError(f"{name} is not found")
+
+
+def test_a_broker_that_is_alone_answers_for_all_and_claims_nothing() -> None:
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+        result = await one.lookup.find(NAME)
+        assert result.urls == one.urls
+        assert result.is_here
+        assert result.through_service_url  # its name is localhost
+        assert one.ownership.owned() == []
+
+    asyncio.run(scenario())
+
+
+def test_who_is_chosen_is_told_with_authority_and_then_known_to_all() -> None:
+    async def scenario() -> None:
+        found = await nodes(3)
+        for node in found:
+            await node.report(bundles={"b0:8080": 5, "b1:8080": 4, "b2:8080": 9}[node.id])
+        await turns()
+        sent_on = await found[0].lookup.find(NAME)
+        assert sent_on.is_redirect
+        assert sent_on.urls == found[1].urls
+        result = await found[2].lookup.find(NAME, authoritative=True)
+        assert result.is_here
+        assert result.urls == found[2].urls
+        for node in found:
+            result = await node.lookup.find(NAME)
+            assert (result.urls, result.is_redirect) == (found[2].urls, False)
+            assert not result.through_service_url
+            assert result.is_here is (node is found[2])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_asks_whomever_comes_to_the_one_owner(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def scenario() -> None:
+        found = await nodes(3)
+        for node in found:
+            node.lookup.hands_over = seed % 2 == 1
+        topics = [topic(number) for number in range(12)]
+        asked = [(rng.choice(found), rng.choice(topics)) for _ in range(40)]
+        results = await asyncio.gather(*(ask(found, node, name) for node, name in asked))
+        owners: dict[str, str] = {}
+        for (_, name), result in zip(asked, results, strict=True):
+            bundle = await found[0].ownership.bundle_named(name)
+            assert owners.setdefault(bundle, result.broker_id) == result.broker_id
+            (owner,) = [node.id for node in found if node.ownership.has(bundle)]
+            assert owner == result.broker_id
+        assert max(Counter(owners.values()).values()) <= 3
+        assert found[0].store.tree.children(ASSIGNED_BUNDLES) == []
+
+    asyncio.run(scenario())
+
+
+def test_where_one_address_leads_to_all_nobody_is_sent_on() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        one.lookup.hands_over = two.lookup.hands_over = True
+        await one.report(bundles=1)
+        await turns()
+        result = await one.lookup.find(NAME)
+        assert result.urls == two.urls
+        assert not result.is_redirect
+        assert result.through_service_url
+        assert two.ownership.owned() != []
+        assert not (await one.lookup.find(NAME, over_tls=True)).through_service_url
+        here = await two.lookup.find(NAME)
+        assert here.is_here
+        assert here.through_service_url
+
+    asyncio.run(scenario())
+
+
+def test_a_lookup_does_not_wait_for_ever_for_a_broker_that_does_not_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lookup_module, "CLAIM_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        one.lookup.hands_over = True
+        await one.report(bundles=1)
+        await turns()
+        two.assigned.close()
+        with pytest.raises(ClientError, match="not claimed yet"):
+            await one.lookup.find(NAME)
+        two.store.expire()
+        await turns()
+        assert (await one.lookup.find(NAME)).is_here
+        await one.ownership.own(NAME)
+
+    asyncio.run(scenario())
+
+
+def test_a_bundle_that_is_being_unloaded_is_nobodys_for_a_moment() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        assert (await two.lookup.find(NAME)).urls == one.urls
+        await one.ownership.begin_leaving(bundle)
+        await turns()
+        for node in (one, two):
+            with pytest.raises(ClientError, match="being unloaded"):
+                await node.lookup.find(NAME)
+        await one.ownership.leave(bundle, two.id)
+        await turns()
+        for node in (one, two):
+            assert (await node.lookup.find(NAME)).urls == two.urls
+
+    asyncio.run(scenario())
+
+
+def test_who_is_named_by_the_former_owner_is_not_outrun() -> None:
+    async def scenario() -> None:
+        one, two, three = await nodes(3)
+        two.assigned.close()
+        bundle = await one.ownership.own(NAME)
+        await one.ownership.begin_leaving(bundle)
+        await one.ownership.leave(bundle, two.id)
+        with pytest.raises(ClientError, match="goes to the broker b1"):
+            await three.ownership.own(NAME)
+        result = await three.lookup.find(NAME)
+        assert result.is_redirect
+        assert result.urls == two.urls
+        two.store.expire()
+        await turns()
+        await three.ownership.own(NAME)
+        assert one.store.tree.children(ASSIGNED_BUNDLES) == []
+
+    asyncio.run(scenario())
+
+
+def test_without_a_sure_session_nothing_is_said() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        await one.ownership.own(NAME)
+        await two.lookup.find(NAME)
+        for node in (one, two):
+            node.store.session.timeout_seconds = 0.0
+            node.store.session._sure_until = 0.0
+            with pytest.raises(ClientError, match="was not heard of"):
+                await node.lookup.find(NAME)
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_retires_sends_nobody_to_itself() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        await one.registry.retire()
+        await turns()
+        for number in range(20):
+            assert (await two.lookup.find(topic(number))).urls == two.urls
+
+    asyncio.run(scenario())

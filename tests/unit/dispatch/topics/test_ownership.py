@@ -1,0 +1,243 @@
+"""Bundles are claimed, given up and lost, and two brokers never have one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+
+import pytest
+
+from pulsark.dispatch.topics import ownership as ownership_module
+from pulsark.dispatch.topics.bundles import Covered, NamespaceBundles
+from pulsark.errors import BadVersionError, ClientError, PulsarkError, ServerError
+from pulsark.metadata.namespaces import Namespace, even_boundaries
+from pulsark.metadata.paths import bundle_epoch_path, bundle_owner_path
+from pulsark.wire.topic_name import TopicName
+from tests.support.bundle_nodes import Node, nodes, topic, turns
+from tests.support.faulty_metadata import Fate
+
+NAME = topic(0)
+UNHEARD = (Fate.NEVER, Fate.UNHEARD, Fate.LATE)
+FATES = list(itertools.product(UNHEARD, repeat=2))
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership_module, "_RETRY_SECONDS", 0)
+
+
+def owners_of(found: list[Node], bundle: str) -> list[int]:
+    return [index for index, node in enumerate(found) if node.ownership.has(bundle)]
+
+
+def test_one_of_those_that_claim_at_once_has_the_bundle() -> None:
+    async def scenario() -> None:
+        found = await nodes(3)
+        claims = await asyncio.gather(
+            *(node.ownership.own(NAME) for node in found), return_exceptions=True
+        )
+        (bundle,) = {claim for claim in claims if isinstance(claim, str)}
+        refused = [claim for claim in claims if not isinstance(claim, str)]
+        assert [getattr(error, "code", None) for error in refused] == [
+            ServerError.ServiceNotReady
+        ] * 2
+        assert len(owners_of(found, bundle)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_bundle_that_was_given_up_is_the_next_owners_and_the_old_guard_is_worth_nothing() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        guard = await one.ownership.guard(NAME)
+        (bundle,) = one.ownership.owned()
+        assert await one.ownership.begin_leaving(bundle)
+        assert not one.ownership.has(bundle)
+        assert not await one.ownership.begin_leaving(bundle)
+        with pytest.raises(ClientError, match="being unloaded"):
+            await one.ownership.own(NAME)
+        with pytest.raises(ClientError, match="owned by another broker"):
+            await two.ownership.own(NAME)
+        assert one.ownership.holds(guard)
+        await one.ownership.leave(bundle)
+        assert not one.ownership.holds(guard)
+        assert one.ownership.owned() == []
+        later = await two.ownership.guard(NAME)
+        with pytest.raises(BadVersionError):
+            await one.store.commit((guard,))
+        await two.store.commit((later,))
+        with pytest.raises(ClientError, match="owned by another broker"):
+            await one.ownership.own(NAME)
+        assert one.lost == []
+
+    asyncio.run(scenario())
+
+
+def test_a_bundle_may_stay_after_all() -> None:
+    async def scenario() -> None:
+        one, _ = await nodes(2)
+        guard = await one.ownership.guard(NAME)
+        (bundle,) = one.ownership.owned()
+        assert await one.ownership.begin_leaving(bundle)
+        await one.ownership.stay(bundle)
+        assert one.ownership.has(bundle)
+        assert await one.ownership.guard(NAME) == guard
+        owner = await one.owners.of(bundle)
+        assert owner is not None
+        assert not owner.leaving
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fates", FATES, ids=str)
+def test_a_release_that_nobody_answered_is_made_once(fates: tuple[Fate, ...]) -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        await one.ownership.begin_leaving(bundle)
+        one.store.fates.extend(fates)
+        await one.ownership.leave(bundle)
+        guard = await two.ownership.guard(NAME)
+        await turns()
+        assert two.ownership.holds(guard)
+        assert owners_of([one, two], bundle) == [1]
+        found = await one.owners.of(bundle)
+        assert found is not None
+        assert found.broker_id == two.id
+
+    asyncio.run(scenario())
+
+
+def test_a_claim_that_was_made_before_is_not_taken_for_this_one() -> None:
+    """Its broker is named in the bundle's record although another one has claimed it since."""
+
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        await one.ownership.begin_leaving(bundle)
+        await one.ownership.leave(bundle)
+        await asyncio.gather(
+            two.ownership.own(NAME), one.ownership.own(NAME), return_exceptions=True
+        )
+        (owner,) = owners_of([one, two], bundle)
+        found = one.store.tree.get(bundle_owner_path(bundle))
+        record = one.store.tree.get(bundle_epoch_path(bundle))
+        assert found is not None
+        assert record is not None
+        instance = [one, two][owner].ownership.instance
+        assert json.loads(found.value)["instance"] == instance
+        assert json.loads(record.value)["broker"] == instance
+
+    asyncio.run(scenario())
+
+
+def test_all_attempts_of_a_claim_unheard_and_made_late_do_no_harm() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        one.store.fates.extend([Fate.LATE] * ownership_module._ATTEMPTS)
+        with pytest.raises(ClientError, match="cannot be claimed now"):
+            await one.ownership.own(NAME)
+        await turns()
+        with pytest.raises(ClientError, match="owned by another"):
+            await two.ownership.own(NAME)
+        guard = await one.ownership.guard(NAME)
+        await one.store.commit((guard,))
+
+    asyncio.run(scenario())
+
+
+def test_with_its_session_a_broker_loses_all_at_once_and_the_next_one_gets_it() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundles = {await one.ownership.own(topic(number)) for number in range(20)}
+        assert len(bundles) == 4
+        one.store.expire()
+        assert sorted(one.lost) == sorted(bundles)
+        assert one.ownership.owned() == []
+        with pytest.raises(PulsarkError):
+            await one.ownership.own(NAME)
+        await two.ownership.own(NAME)
+
+    asyncio.run(scenario())
+
+
+def test_a_guard_that_was_refused_loses_its_bundle_alone() -> None:
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+        guards = {await one.ownership.guard(topic(number)) for number in range(20)}
+        guard = min(guards, key=str)
+        one.ownership.lost(guard)
+        one.ownership.lost(guard)
+        assert [bundle_epoch_path(bundle) for bundle in one.lost] == [guard.path]
+        assert len(one.ownership.owned()) == len(guards) - 1
+
+    asyncio.run(scenario())
+
+
+def test_what_a_former_process_of_the_broker_has_is_no_obstacle() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        again = await Node(one.store.tree, 0).start()
+        guard = await again.ownership.guard(NAME)
+        one.ownership.lost(await one.ownership.guard(NAME))
+        assert one.lost == [bundle]
+        with pytest.raises(ClientError, match="owned by another"):
+            await one.ownership.own(NAME)
+        with pytest.raises(ClientError, match="owned by another"):
+            await two.ownership.own(NAME)
+        await again.store.commit((guard,))
+
+    asyncio.run(scenario())
+
+
+def test_while_a_bundle_is_lost_a_claim_of_it_is_refused() -> None:
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+        claiming = asyncio.create_task(one.ownership.own(NAME))
+        await asyncio.sleep(0)
+        one.ownership._lose_all()
+        with pytest.raises(ClientError, match="was lost just now"):
+            await claiming
+        assert one.ownership.owned() == []
+        await one.ownership.own(NAME)
+
+    asyncio.run(scenario())
+
+
+def test_whoever_was_cancelled_leaves_the_claim_to_others() -> None:
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+        claiming = asyncio.create_task(one.ownership.own(NAME))
+        await asyncio.sleep(0)
+        other = asyncio.create_task(one.ownership.own(NAME))
+        claiming.cancel()
+        bundle = await other
+        assert one.ownership.has(bundle)
+
+    asyncio.run(scenario())
+
+
+def test_each_topic_is_in_one_bundle() -> None:
+    namespace = Namespace("public/default", even_boundaries(7))
+    bundles = NamespaceBundles(namespace)
+    covered = {
+        f"public/default/{one}": Covered(f"public/default/{one}") for one in namespace.bundles
+    }
+    for number in range(1000):
+        name = topic(number)
+        assert [bundle for bundle, names in covered.items() if name in names] == [bundles.of(name)]
+        other = TopicName.parse(f"persistent://public/other/t{number}")
+        assert not any(other in names for names in covered.values())
+
+
+def test_the_ends_of_the_hash_space_are_in_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pulsark.dispatch.topics import bundles as module
+
+    namespace = Namespace("public/default", even_boundaries(4))
+    for point, low in ((0, 0), (0x3FFFFFFF, 0), (0x40000000, 1), (0xFFFFFFFE, 3), (0xFFFFFFFF, 3)):
+        monkeypatch.setattr(module, "bundle_hash", lambda name, point=point: point)
+        bundle = NamespaceBundles(namespace).of(NAME)
+        assert bundle == f"public/default/{namespace.bundles[low]}"
+        assert NAME in Covered(bundle)
