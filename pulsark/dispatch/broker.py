@@ -32,6 +32,7 @@ from pulsark.dispatch.tables.erasure import Erasure
 from pulsark.dispatch.tables.sealing import Sealing
 from pulsark.dispatch.tables.table_retention import TableRetention
 from pulsark.dispatch.topics.assigned_bundles import AssignedBundles
+from pulsark.dispatch.topics.bundle_release import BundleRelease
 from pulsark.dispatch.topics.catalog import TopicCatalog
 from pulsark.dispatch.topics.consumer_admission import Subscribing
 from pulsark.dispatch.topics.creation import TopicCreation
@@ -248,7 +249,19 @@ class Broker:
             self.topic_tables.existing,
         )
         self.topics = Topics(
-            settings, self.clock, self.catalog, remains, self.loader, self.non_persistent
+            settings,
+            self.clock,
+            self.catalog,
+            remains,
+            self.loader,
+            self.non_persistent,
+            self.ownership,
+        )
+        self.bundle_release = BundleRelease(
+            self.ownership,
+            self.topics,
+            self.cursor_logs,
+            lambda covered, names: self.tables.forget_those(covered, {n.base for n in names}),
         )
         self.policy_updates = PolicyUpdates(
             settings, metadata, resources, self.policy_source, self.topics
@@ -362,6 +375,7 @@ class Broker:
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""
         self.topics.refuse_all()
+        alone = self.registry.is_alone
         await self.registry.retire()
         self.registry.close()
         self.leader.close()
@@ -380,6 +394,9 @@ class Broker:
         await self.chores.close()
         if self._audit_writer is not None:
             await self._audit_writer.close()
+        if not alone:
+            await self.bundle_release.release_all()
+        await self.bundle_release.settled()
         await self.non_persistent.close_all()
         await self.sealing.close()
         await self.topics.close()

@@ -51,14 +51,9 @@ async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
 
 @router.put(_ONE + "/unload", needs=superuser)
 async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
-    """Close the topics of one bundle."""
+    """Give a bundle up, with its topics; whoever is asked for it next may be its broker."""
     wanted = await checked_bundle(broker, name, bundle)
-    async for topic in in_turns(broker.topics.served()):
-        if (
-            topic.name.namespace_name == name
-            and await broker.ownership.bundle_of(topic.name) == wanted
-        ):
-            await broker.topics.unload(topic.name)
+    await broker.bundle_release.release(f"{name}/{wanted}")
     return done()
 
 

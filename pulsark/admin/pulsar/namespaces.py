@@ -37,7 +37,6 @@ from pulsark.admin.pulsar.policies import existing_namespace
 from pulsark.admin.pulsar.policy_table import document_of, policies_of
 from pulsark.admin.pulsar.resource_groups import check_group
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.loop.turns import in_turns
 from pulsark.metadata.namespaces import Namespace, check_boundaries, even_boundaries
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.security.operations import NamespaceOperation as N
@@ -137,11 +136,9 @@ async def set_replication(name: NamespaceOf, request: Request, broker: BrokerOf)
 
 @router.put("/{tenant}/{namespace}/unload", needs=superuser)
 async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
-    """Close the namespace's topics; clients connect anew and load them again."""
+    """Give the namespace's bundles up, with their topics; clients look them up again."""
     await existing_namespace(broker, name)
-    async for topic in in_turns(broker.topics.served()):
-        if topic.name.namespace_name == name:
-            await broker.topics.unload(topic.name)
+    await broker.bundle_release.release_namespace(name)
     return done()
 
 

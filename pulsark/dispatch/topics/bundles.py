@@ -6,10 +6,10 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from pulsark.wire.hashes import bundle_hash
+from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pulsark.metadata.namespaces import Namespace
-    from pulsark.wire.topic_name import TopicName
 
 _LAST = 0xFFFFFFFF
 """The end of the last bundle, which is in it."""
@@ -44,8 +44,8 @@ class Covered:
         self._namespace, _, edges = bundle.rpartition("/")
         self._low, self._high = (int(edge, 16) for edge in edges.split("_"))
 
-    def __contains__(self, name: TopicName) -> bool:
-        if name.namespace_name != self._namespace:
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, TopicName) or name.namespace_name != self._namespace:
             return False
         point = bundle_hash(str(name))
         return self._low <= point < self._high or point == self._high == _LAST

@@ -60,6 +60,23 @@ class CursorLogs:
             if opened and task.result().failed is not None:
                 del self._logs[bundle]
 
+    async def close_of(self, bundle: str) -> None:
+        """Close the log of one bundle, if it is open or about to be."""
+        opening = self._logs.get(bundle)
+        if opening is None:
+            return
+        await asyncio.wait([opening])
+        if self._logs.get(bundle) is opening:
+            del self._logs[bundle]
+        if not opening.cancelled() and opening.exception() is None:
+            await opening.result().close()
+
+    async def abandon(self, bundle: str) -> None:
+        """The bundle is another broker's: who needs its log asks for it anew, there or here."""
+        opening = self._logs.pop(bundle, None)
+        if opening is not None:
+            await (await opening).close()
+
     async def close(self) -> None:
         """Close all of them. What was acknowledged is on disk already."""
         for found in await asyncio.gather(*self._logs.values(), return_exceptions=True):

@@ -96,11 +96,11 @@ class Lookup:
                 ServerError.ServiceNotReady,
                 f"The broker has no listener {listener!r}; clients need no listener name here",
             )
+        self._ownership.check_session(str(name))
         alone = self._registry.is_alone
         if alone:
             self._check_enabled(name)
         bundle = await self._ownership.bundle_named(name)
-        self._ownership.check_session(bundle)
         if alone:
             return self._here(over_tls=over_tls)  # it is claimed with its first client
         if self._ownership.has(bundle):

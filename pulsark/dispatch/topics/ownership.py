@@ -169,12 +169,10 @@ class Ownership:
             raise _not_here(f"Bundle {bundle} was lost just now; look it up again")
         return version
 
-    def check_session(self, bundle: str) -> None:
+    def check_session(self, what: str) -> None:
         """What is held for a session that may be over is another broker's, perhaps."""
         if not self._metadata.session.is_sure:
-            raise _not_here(
-                f"Bundle {bundle} may be another broker's: the metadata store was not heard of"
-            )
+            raise _not_here(f"{what} may be another broker's: the metadata store was not heard of")
 
     async def guard(self, name: TopicName) -> Check:
         """Own the bundle of a topic, or raise; returns what is true only while it is owned."""

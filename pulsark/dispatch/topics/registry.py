@@ -11,9 +11,10 @@ from weakref import WeakValueDictionary
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.topics.damage import Damage
 from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Container, Iterator
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.interfaces import AnyTopic
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.loader import TopicLoader
     from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
+    from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.remains import Remains
+    from pulsark.metadata.changes import Check
     from pulsark.runtime import Clock
-    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class Topics:
         remains: Remains,
         loader: TopicLoader,
         non_persistent: NonPersistentTopics,
+        ownership: Ownership,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -46,6 +49,7 @@ class Topics:
         self._remains = remains
         self._loader = loader
         self._non_persistent = non_persistent
+        self._ownership = ownership
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         """Persistent topics, loaded or on their way."""
         self._damage = Damage(clock)
@@ -82,6 +86,12 @@ class Topics:
     def is_loading(self, name: TopicName) -> bool:
         """Whether a persistent topic is in memory, or on its way there."""
         return str(name) in self._loading
+
+    def names_in(self, bundle: Container[TopicName]) -> list[TopicName]:
+        """Topics of a bundle that are in memory, or on their way there."""
+        names = [TopicName.parse(name) for name in self._loading]
+        names += [topic.name for topic in self._non_persistent.all()]
+        return [name for name in names if name in bundle]
 
     # -- loading ---
 
@@ -130,8 +140,10 @@ class Topics:
             return topic
         if not create and not await self._catalog.exists(name):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        guard = await self._ownership.guard(name)
         topic = await self._loader.make_non_persistent(name)
         self._check_serving(name)
+        self._check_held(name, guard)
         return self._non_persistent.add(topic)  # another request may have been first
 
     async def _load(self, name: TopicName, *, create: bool, served: bool) -> Topic:
@@ -168,11 +180,25 @@ class Topics:
         return task
 
     async def _loaded_anew(self, name: TopicName, *, served: bool) -> Topic:
+        guard = await self._ownership.guard(name)  # another owner may have written before
         if served and await self._catalog.is_orphan(name):
             # Its topic was there when it was asked for. A deletion that begins now waits for this.
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
         await self._remains.finish_deletion(name)
-        return await self._loader.load(name)
+        topic = await self._loader.load(name)
+        try:
+            self._check_held(name, guard)
+        except ClientError:
+            await topic.close()
+            raise
+        return topic
+
+    def _check_held(self, name: TopicName, guard: Check) -> None:
+        """Raise ``ClientError`` if the bundle of a topic went while that was loaded."""
+        if not self._ownership.holds(guard):
+            raise ClientError(
+                ServerError.ServiceNotReady, f"Topic {name} has moved; look it up again"
+            )
 
     def _forget_failed(self, name: TopicName, task: asyncio.Task[Topic]) -> None:
         key = str(name)
@@ -187,11 +213,24 @@ class Topics:
     async def unload(self, name: TopicName) -> None:
         """Close a topic; clients connect anew and load it again."""
         await self._non_persistent.close(name)
+        loading = self._loading.get(str(name))
+        if loading is not None:
+            await asyncio.wait([loading])
         async with self.ending(name):
             topic = self.get_loaded(name)
             if topic is not None and not topic.closed:
                 self.unused_since = self._clock.monotonic()
                 await self._leave(topic)
+
+    def abandon(self, name: TopicName) -> list[Awaitable[None]]:
+        """Another broker has a topic: its clients go at once. What is returned closes the rest."""
+        closing: list[Awaitable[None]] = [self._non_persistent.close(name)]
+        topic = self.get_loaded(name)
+        if topic is not None:
+            topic.disconnect()
+            self.forget(topic)
+            closing.append(topic.close())
+        return closing
 
     def ending(self, name: TopicName) -> asyncio.Lock:
         """Held while a topic is unloaded or deleted: only one of them happens at a time."""

@@ -131,6 +131,10 @@ class OpenTables:
         """The present owner knows more: the next caller that needs a table opens it anew."""
         self._tables.pop(table_path(name), None)
 
+    def names(self) -> list[TopicName]:
+        """The topics of open tables."""
+        return [table.name for table in self._tables.values()]
+
     def _lost(self, table: Table) -> None:
         if self.get(table.name) is table:
             self.drop(table.name)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         AsyncIterator,
         Awaitable,
         Callable,
+        Container,
         Iterable,
         Sequence,
     )
@@ -301,6 +302,11 @@ class Tables:
         """Nothing that is in memory of a table is true any more."""
         self._open.drop(name)
         self._parts.forget(table_path(name))
+
+    def forget_those(self, covered: Container[TopicName], others: Iterable[TopicName]) -> None:
+        """The same for all in ``covered`` that are open, and for some that need not be."""
+        for name in {name for name in self._open.names() if name in covered}.union(others):
+            self.forget(name)
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""

@@ -1,0 +1,128 @@
+"""How a bundle leaves this broker, by intent or not, with all that is in memory of its topics.
+
+A planned release comes in one order: nobody gets a topic of it any more, topics are closed, then
+the cursor log, and only then the owner's node goes. So the next owner finds closed ledgers, and
+waits for no recovery. A bundle that was lost is another's already: its clients are told at once,
+and what can be closed is closed behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.topics.bundles import Covered, namespace_of
+from pulsark.errors import PulsarkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container
+
+    from pulsark.dispatch.topics.cursor_logs import CursorLogs
+    from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.wire.topic_name import TopicName
+
+    Forget = Callable[[Container[TopicName], Collection[TopicName]], None]
+
+log = logging.getLogger(__name__)
+
+CLOSING_SECONDS = 60.0
+"""So long a release waits for topics to be closed; as long as in Pulsar."""
+
+AT_ONCE = 32
+"""Topics that are closed beside each other: each writes metadata."""
+
+
+class BundleRelease:
+    """One for a broker."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        topics: Topics,
+        cursor_logs: CursorLogs,
+        forget: Forget,
+    ) -> None:
+        """``forget(covered, unloaded)`` drops what is known of tables, as another owner may change
+        them: those of topics in ``covered``, some of which have just been unloaded."""
+        self._ownership = ownership
+        self._topics = topics
+        self._cursor_logs = cursor_logs
+        self._forget = forget
+        self._releasing: dict[str, asyncio.Task[bool]] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+        ownership.on_loss(self._lost)
+
+    async def release(self, bundle: str) -> bool:
+        """Give a bundle up, also if the caller is cancelled. False: this broker has it not."""
+        releasing = self._releasing.get(bundle)
+        if releasing is None:
+            releasing = asyncio.create_task(self._release(bundle))
+            self._releasing[bundle] = releasing
+            releasing.add_done_callback(lambda _: self._releasing.pop(bundle))
+        return await asyncio.shield(releasing)
+
+    async def release_namespace(self, namespace: str) -> None:
+        """Give up all bundles of a namespace that this broker has."""
+        for bundle in self._ownership.owned():
+            if namespace_of(bundle) == namespace:
+                await self.release(bundle)
+
+    async def release_all(self) -> None:
+        """Give up whatever this broker has: it is about to stop."""
+        await asyncio.gather(*(self.release(bundle) for bundle in self._ownership.owned()))
+
+    async def settled(self) -> None:
+        """Return once nothing is under way."""
+        while waiting := [*self._releasing.values(), *self._dropping]:
+            await asyncio.wait(waiting)
+
+    async def _release(self, bundle: str) -> bool:
+        if not await self._ownership.begin_leaving(bundle):
+            return False
+        covered = Covered(bundle)
+        names = self._topics.names_in(covered)
+        log.info("bundle %s is released, with %d topics in memory", bundle, len(names))
+        try:
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await self._close(names)
+                await self._cursor_logs.close_of(bundle)
+        except TimeoutError:
+            log.warning("bundle %s: its topics are not closed in time; it goes anyway", bundle)
+            await self._drop(bundle)
+        self._forget(covered, names)
+        await self._ownership.leave(bundle)
+        return True
+
+    async def _close(self, names: Collection[TopicName]) -> None:
+        waiting = iter(names)
+
+        async def close_some() -> None:
+            for name in waiting:
+                try:
+                    await self._topics.unload(name)
+                except PulsarkError as error:
+                    log.warning("%s is not closed in order: %s", name, error)
+
+        await asyncio.gather(*(close_some() for _ in range(min(AT_ONCE, len(names)))))
+
+    def _lost(self, bundle: str) -> None:
+        task = asyncio.create_task(self._drop(bundle))
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
+
+    async def _drop(self, bundle: str) -> None:
+        """Let clients go at once, and close what they had as far as that is possible."""
+        covered = Covered(bundle)
+        names = self._topics.names_in(covered)
+        self._forget(covered, names)
+        log.warning("bundle %s is another broker's: its %d topics go", bundle, len(names))
+        closings = []
+        async for name in in_turns(names):
+            closings += self._topics.abandon(name)
+        closings.append(self._cursor_logs.abandon(bundle))
+        for found in await asyncio.gather(*closings, return_exceptions=True):
+            if isinstance(found, BaseException):
+                log.info("bundle %s: not closed in order: %s", bundle, found)

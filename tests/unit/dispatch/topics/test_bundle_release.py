@@ -1,0 +1,187 @@
+"""A bundle leaves its broker, by intent or not, and its topics and clients go along."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import copy
+
+import pytest
+
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.dispatch.topics import bundle_release
+from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.metadata.paths import bundle_owner_path
+from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, Command, scenario
+
+NOT_READY = int(ServerError.ServiceNotReady)
+
+
+async def another(one: BrokerInMemory) -> BrokerInMemory:
+    """A second broker over the same storage, which both know."""
+    two = copy(one)
+    two.metadata = MemoryMetadataStore(one._tree)
+    two.broker = two._new_broker()
+    await two.broker.start(ServiceUrls("pulsar://b2:6650", "http://b2:8080"))
+    await asyncio.sleep(0.01)
+    return two
+
+
+async def attached(broker: BrokerInMemory) -> Client:
+    """A client that has published one entry, and subscribed."""
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    assert await client.subscribe(TOPIC) == 0
+    return client
+
+
+@scenario()
+async def test_clients_and_entries_are_the_next_owners(broker) -> None:
+    client = await attached(broker)
+    two = await another(broker)
+    (bundle,) = broker.broker.ownership.owned()
+    topic = broker.broker.topics.get_loaded(NAME)
+    assert await broker.broker.bundle_release.release(bundle)
+    await client.take(Command.CLOSE_PRODUCER)
+    await client.take(Command.CLOSE_CONSUMER)
+    assert topic.closed
+    assert broker.broker.topics.served() == []
+    assert broker.broker.ownership.owned() == []
+    assert broker.metadata.tree.get(bundle_owner_path(bundle)) is None
+    assert not await broker.broker.bundle_release.release(bundle)
+    later = Client(two)
+    await later.produce(TOPIC, 1)
+    assert await later.subscribe(TOPIC) == 0
+    assert len(await later.deliveries()) == 2
+    assert two.broker.topics.get_loaded(NAME).ledger.entries == 2
+    # Its ledgers were closed in order: there was nothing to be recovered.
+    assert two.broker.topics.get_loaded(NAME).ledger.record.ledgers[0].entries == 1
+    found = await broker.broker.lookup.find(NAME)
+    assert found.urls.broker == "pulsar://b2:6650"
+    assert await client.subscribe(TOPIC) == NOT_READY
+    with pytest.raises(ClientError, match="owned by another broker"):
+        await broker.broker.topics.load(NAME)
+
+
+@scenario()
+async def test_whoever_is_cancelled_releases_all_the_same(broker) -> None:
+    await attached(broker)
+    (bundle,) = broker.broker.ownership.owned()
+    releasing = [
+        asyncio.create_task(broker.broker.bundle_release.release(bundle)) for _ in range(3)
+    ]
+    await asyncio.sleep(0)
+    releasing[0].cancel()
+    assert await asyncio.gather(*releasing[1:]) == [True, True]
+    assert broker.broker.ownership.owned() == []
+
+
+@scenario()
+async def test_a_topic_that_is_being_loaded_does_not_stay_behind(broker) -> None:
+    """At whatever step of its load the release begins."""
+    await attached(broker)
+    two = await another(broker)
+    (bundle,) = broker.broker.ownership.owned()
+    for steps in range(0, 60, 3):
+        one, other = (broker, two) if broker.broker.ownership.owned() else (two, broker)
+        await one.broker.topics.unload(NAME)
+        loading = asyncio.create_task(one.broker.topics.load(NAME))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await one.broker.bundle_release.release(bundle)
+        (found,) = await asyncio.gather(loading, return_exceptions=True)
+        assert found.code == NOT_READY if isinstance(found, ClientError) else found.closed
+        assert one.broker.topics.served() == []
+        await other.broker.topics.load(NAME)
+        assert other.broker.ownership.owned() == [bundle]
+
+
+@scenario()
+async def test_with_its_session_a_broker_lets_all_clients_go(broker) -> None:
+    client = await attached(broker)
+    await client.subscribe("non-persistent://public/default/n", consumer_id=2)
+    two = await another(broker)
+    topic = broker.broker.topics.get_loaded(NAME)
+    broker.metadata.expire()
+    closed = [await client.take(Command.CLOSE_CONSUMER) for _ in range(2)]
+    assert sorted(command.close_consumer.consumer_id for command in closed) == [1, 2]
+    await client.take(Command.CLOSE_PRODUCER)
+    await broker.broker.bundle_release.settled()
+    assert broker.broker.topics.served() == []
+    assert topic.closed
+    later = Client(two)
+    await later.produce(TOPIC, 1)
+    assert two.broker.topics.get_loaded(NAME).ledger.entries == 2
+    with pytest.raises(PulsarkError):
+        await broker.broker.topics.load(NAME)
+    with pytest.raises(ClientError, match="was not heard of"):
+        await broker.broker.lookup.find(NAME)
+
+
+@scenario()
+async def test_a_refused_write_lets_the_clients_of_the_whole_bundle_go(broker) -> None:
+    client = await attached(broker)
+    other = "persistent://public/default/t4"
+    assert await broker.broker.ownership.bundle_of(NAME.parse(other)) == (
+        await broker.broker.ownership.bundle_of(NAME)
+    )
+    await client.subscribe(other, consumer_id=2)
+    broker._tree.end_session(broker.metadata)  # and it has not heard of that
+    two = await another(broker)
+    await Client(two).produce(TOPIC, 1)
+    stale = broker.broker.topics.get_loaded(NAME)
+    with pytest.raises(PulsarkError):
+        await stale.ledger.set_properties({"by": "the stale one"})
+    closed = [await client.take(Command.CLOSE_CONSUMER) for _ in range(2)]
+    assert sorted(command.close_consumer.consumer_id for command in closed) == [1, 2]
+    await broker.broker.bundle_release.settled()
+    assert broker.broker.topics.served() == []
+    assert two.broker.topics.get_loaded(NAME).ledger.entries == 2
+    assert not two.broker.topics.get_loaded(NAME).ledger.is_fenced
+
+
+@scenario()
+async def test_a_topic_that_cannot_be_closed_holds_the_bundle_for_a_time_only(broker) -> None:
+    await attached(broker)
+    two = await another(broker)
+    (bundle,) = broker.broker.ownership.owned()
+    async with broker.broker.topics.ending(NAME):
+        releasing = asyncio.create_task(broker.broker.bundle_release.release(bundle))
+        await asyncio.sleep(bundle_release.CLOSING_SECONDS - 1)
+        with pytest.raises(ClientError, match="being unloaded"):
+            await two.broker.lookup.find(NAME)
+        await asyncio.sleep(2)
+        assert await releasing
+    await Client(two).produce(TOPIC, 1)
+    assert two.broker.topics.get_loaded(NAME).ledger.entries == 2
+
+
+@scenario()
+async def test_non_persistent_topics_go_along(broker) -> None:
+    client = Client(broker)
+    name = "non-persistent://public/default/n"
+    await client.produce(name, 1)
+    two = await another(broker)
+    (bundle,) = broker.broker.ownership.owned()
+    opening = asyncio.create_task(broker.broker.topics.open(NAME.parse(f"{name}2"), create=True))
+    await broker.broker.bundle_release.release_namespace("public/default")
+    await asyncio.gather(opening, return_exceptions=True)
+    await client.take(Command.CLOSE_PRODUCER)
+    held = broker.broker.ownership.owned()
+    for topic in broker.broker.topics.served():
+        assert await broker.broker.ownership.bundle_named(topic.name) in held
+    assert bundle not in held
+    await Client(two).produce(name, 1)
+
+
+@scenario()
+async def test_a_broker_that_stops_leaves_nothing_to_be_recovered(broker) -> None:
+    await attached(broker)
+    two = await another(broker)
+    (bundle,) = broker.broker.ownership.owned()
+    await broker.broker.close()
+    assert broker.metadata.tree.get(bundle_owner_path(bundle)) is None
+    await asyncio.sleep(0.01)
+    assert (await two.broker.lookup.find(NAME)).is_here
+    await Client(two).produce(TOPIC, 1)
+    assert two.broker.topics.get_loaded(NAME).ledger.entries == 2
