@@ -187,6 +187,15 @@ FLIGHT_REQUEST_BYTES_MAX = 20 * 1024
 FLIGHT_REQUESTS_BYTES_MAX = 256 * 1024
 """Most bytes of requests that one connection has begun and not ended."""
 
+FLIGHT_LOGIN_SURE_SECONDS = 1.0
+"""A connection whose client has not logged in has this time in any case; then it may be cut for
+another one. One of an address with many such connections has not even that."""
+
+FLIGHT_COPY_BYTES_MIN = 16 * 1024
+FLIGHT_COPY_BYTES_MAX = 256 * 1024
+"""What a Flight connection is copied through: at first, and at most for what the server sends. A
+client sends little, and over TLS 16 KiB at a time."""
+
 FLIGHT_IDLE_SECONDS = 60.0
 """A connection silent for longer makes room when all places are taken."""
 

@@ -13,14 +13,16 @@ import logging
 import socket
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from pulsark.dispatch.spark.flight_buffers import CopyBuffer
 from pulsark.dispatch.spark.flight_calls import Calls
 from pulsark.dispatch.spark.flight_requests import PREFACE, RequestError, Requests
 from pulsark.dispatch.spark.flight_tls import copy, shake_hands
 from pulsark.limits import (
+    FLIGHT_COPY_BYTES_MAX,
     FLIGHT_IDLE_SECONDS,
-    HANDSHAKE_SECONDS,
+    FLIGHT_LOGIN_SURE_SECONDS,
     TLS_HANDSHAKE_SURE_SECONDS,
     TLS_HANDSHAKES_MAX,
     TLS_HANDSHAKES_PER_ADDRESS_MAX,
@@ -30,13 +32,12 @@ from pulsark.security.peer import certificate_of, peer_of, refused_certificate
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pulsark.security.peer import TlsPeer
 
 log = logging.getLogger(__name__)
 
-_COPY_BYTES = 256 * 1024
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 _UNANSWERED_MS = 120_000
 
@@ -100,6 +101,36 @@ class Lobby:
         gone = list(self._waiting)
         self._waiting.clear()
         return gone
+
+
+class Rival(Protocol):
+    """A connection that may be cut for another one."""
+
+    host: str
+    logged_in: bool
+    begun: float
+    heard_at: float
+
+
+R = TypeVar("R", bound=Rival)
+
+
+def whom_to_cut(rivals: Sequence[R], host: str, now: float, *, logins: bool) -> R | None:
+    """Who goes for a client of this address, if anybody does; ``rivals`` are in order of age.
+
+    First those who have not logged in, where that is wanted: of the network that has most of
+    them the oldest one, so that no flood keeps others out. Else who has been silent for long.
+    """
+    strangers = [rival for rival in rivals if not rival.logged_in] if logins else []
+    if strangers:
+        counts = Counter(network_of(rival.host) for rival in strangers)
+        oldest = max(strangers, key=lambda rival: counts[network_of(rival.host)])
+        others = counts[network_of(oldest.host)] - counts[network_of(host)]
+        if others > 1 or now - oldest.begun >= FLIGHT_LOGIN_SURE_SECONDS:
+            return oldest
+    silent = min(rivals, key=lambda rival: rival.heard_at, default=None)
+    idle = silent is not None and now - silent.heard_at >= FLIGHT_IDLE_SECONDS
+    return silent if idle else None
 
 
 class Relay:
@@ -362,7 +393,8 @@ class Relays:
             if self._closed or (taken < self._most and not of_host):
                 self._of_host[host] += not self._closed
                 return not self._closed
-            leaving = self._least([r for r in self._open if not of_host or r.host == host])
+            rivals = [r for r in self._open if not of_host or r.host == host]
+            leaving = whom_to_cut(rivals, host, self._now(), logins=self._logins)
             if leaving is None:
                 log.warning("flight: %s is refused, all %d connections are in use", host, taken)
                 return False
@@ -371,17 +403,6 @@ class Relays:
             self._of_host[host] += 1
         leaving.cut()
         return True
-
-    def _least(self, rivals: list[Relay]) -> Relay | None:
-        """Who is cut for another: the oldest stranger, or else the most silent one."""
-        now = self._now()
-        if self._logins:
-            for relay in rivals:
-                if not relay.logged_in and now - relay.begun >= HANDSHAKE_SECONDS:
-                    return relay
-        silent = min(rivals, key=lambda relay: relay.heard_at, default=None)
-        idle = silent is not None and now - silent.heard_at >= FLIGHT_IDLE_SECONDS
-        return silent if idle else None
 
     def _give_back(self, host: str) -> None:
         with self._lock:
@@ -395,14 +416,14 @@ class Relays:
         half_done: threading.Event,
     ) -> None:
         """Copy one direction to its end; the direction that ends last closes both sockets."""
-        buffer = memoryview(bytearray(_COPY_BYTES))
+        is_client = source is relay.client
+        buffer = CopyBuffer() if is_client else CopyBuffer(FLIGHT_COPY_BYTES_MAX)
+        note = self._heard if is_client else self._answered
         try:
-            while size := source.recv_into(buffer):
-                if source is relay.client:
-                    self._heard(relay, buffer[:size])
-                else:
-                    self._answered(relay, buffer[:size])
-                target.sendall(buffer[:size])
+            while size := source.recv_into(buffer.view):
+                read = buffer.took(size)
+                note(relay, read)
+                target.sendall(read)
             with contextlib.suppress(OSError):  # the peer may have gone completely
                 target.shutdown(socket.SHUT_WR)
         except OSError:

@@ -11,7 +11,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from pulsark.limits import TLS_HANDSHAKE_SECONDS
+from pulsark.dispatch.spark.flight_buffers import CopyBuffer
+from pulsark.limits import FLIGHT_COPY_BYTES_MAX, TLS_HANDSHAKE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ HELLO = b"\x16\x03"
 """What every client over TLS sends first: a record of a handshake, of any version."""
 
 _Wait = tuple[socket.socket, int]
-_COPY_BYTES = 256 * 1024
 _STEPS = 16
 
 
@@ -42,8 +42,8 @@ def copy(client: ssl.SSLSocket, server: socket.socket, heard: Heard, answered: H
     """
     client.setblocking(False)
     server.setblocking(False)
-    up = _Direction(client, server, heard)
-    down = _Direction(server, client, answered)
+    up = _Direction(client, server, heard, CopyBuffer())
+    down = _Direction(server, client, answered, CopyBuffer(FLIGHT_COPY_BYTES_MAX))
     with contextlib.suppress(EOFError, OSError):
         while True:
             waits = [up.steps(), down.steps()]
@@ -54,26 +54,28 @@ def copy(client: ssl.SSLSocket, server: socket.socket, heard: Heard, answered: H
 
 
 class _Direction:
-    def __init__(self, source: socket.socket, target: socket.socket, heard: Heard) -> None:
+    def __init__(
+        self, source: socket.socket, target: socket.socket, heard: Heard, buffer: CopyBuffer
+    ) -> None:
         self._source = source
         self._target = target
         self._heard = heard
-        self._buffer = memoryview(bytearray(_COPY_BYTES))
-        self._rest = self._buffer[:0]
+        self._buffer = buffer
+        self._rest = buffer.view[:0]
 
     def steps(self) -> _Wait | None:
         """Copy a little; returns what has to be waited for. ``EOFError`` at the source's end."""
         for _ in range(_STEPS):  # so that neither direction starves the other
             if not self._rest:
                 try:
-                    size = self._source.recv_into(self._buffer)
+                    size = self._source.recv_into(self._buffer.view)
                 except (BlockingIOError, ssl.SSLWantReadError):
                     return self._source, select.POLLIN
                 except ssl.SSLWantWriteError:
                     return self._source, select.POLLOUT
                 if not size:
                     raise EOFError
-                self._rest = self._buffer[:size]
+                self._rest = self._buffer.took(size)
                 self._heard(self._rest)
             try:
                 self._rest = self._rest[self._target.send(self._rest) :]
