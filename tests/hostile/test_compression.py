@@ -72,6 +72,26 @@ def looked_into(broker: Secured, topic: str) -> None:
         reader.request(last, pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
 
 
+def sealed(broker: Secured, topic: str) -> None:
+    """Have it become rows, in the process for that."""
+    admin, path = broker.admin(), "/" + topic.replace("://", "/", 1)
+    admin.call("POST", f"{path}/seal")
+    table = admin.get(f"{path}/table")
+    assert table["rows"] == 1, table
+
+
+@cache
+def wide_window(exponent: int) -> bytes:
+    """A frame of Zstandard that says its content may refer back very far, and is small."""
+    payload = encode_batch([(pb.SingleMessageMetadata(partition_key="k"), b"x" * 100)])
+    block = (len(payload) << 3 | 1).to_bytes(3, "little")
+    frame = bytes.fromhex("28b52ffd00") + bytes([exponent - 10 << 3]) + block + payload
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata.compression, metadata.num_messages_in_batch = pb.ZSTD, 1
+    metadata.uncompressed_size = len(payload)
+    return build_entry(metadata, frame)
+
+
 BATCHES: dict[str, Callable[[str], bytes]] = {"one message": bomb, "tiny messages": tiny_messages}
 
 
@@ -93,3 +113,20 @@ def test_a_size_that_is_a_lie(broker: Secured, target: str, codec: str, claimed:
     with WireClient(broker.broker_port, token=token(ATTACKER)) as client:
         store(client, target, entry(codec, payload, 1, claimed))
     looked_into(broker, target)
+
+
+@pytest.mark.parametrize("exponent", [27, 31, 41])
+def test_a_window_of_zstandard(broker: Secured, target: str, exponent: int) -> None:
+    with WireClient(broker.broker_port, token=token(ATTACKER)) as client:
+        store(client, target, wide_window(exponent))
+    looked_into(broker, target)
+    sealed(broker, target)
+
+
+@pytest.mark.parametrize("codec", ["ZSTD", "SNAPPY"])  # the largest, and one that is not that large
+def test_a_batch_that_becomes_very_large_when_it_is_sealed(
+    broker: Secured, target: str, codec: str
+) -> None:
+    with WireClient(broker.broker_port, token=token(ATTACKER)) as client:
+        store(client, target, bomb(codec))
+    sealed(broker, target)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
+from pulsark.limits import FLIGHT_LOGIN_SURE_SECONDS
 from tests.hostile.conftest import ATTACKED, ATTACKER, CANARY
 from tests.support.secured import Secured, token
 from tests.support.wire_client import WireClient
@@ -199,4 +203,91 @@ def test_calls_that_are_left_at_once(new_client: Callable[[], fl.FlightClient]) 
     client = new_client()
     for _ in range(20):
         reader = client.do_get(fl.Ticket(ticket()), options())
+        reader.cancel()
+
+
+# -- below the calls -----------------------------------------------------------------------------
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind: int, payload: bytes = b"", flags: int = 0, stream: int = 0) -> bytes:
+    """Of HTTP/2."""
+    head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
+    return head + stream.to_bytes(4, "big") + payload
+
+
+DATA, HEADERS, RST, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+END_HEADERS = 4
+BEGIN = PREFACE + frame(SETTINGS)
+METHOD = b"\x83\x86\x44\x23" + b"/arrow.flight.protocol.FlightService"[:35]
+NOT_CALLS = {
+    "HTTP/1.1": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000,
+    "zeros": bytes(1 << 16),
+    "a preface alone": PREFACE,
+    "a frame of 16 MiB": BEGIN + b"\xff\xff\xff" + bytes([DATA, 0]) + bytes(1 << 20),
+    "settings of a wrong size": PREFACE + frame(SETTINGS, b"x"),
+    "1e5 settings": BEGIN + frame(SETTINGS, bytes.fromhex("00040000ffff")) * 100_000,
+    "1e5 pings": BEGIN + frame(PING, bytes(8)) * 100_000,
+    "windows that overflow": BEGIN + frame(WINDOW, b"\x7f\xff\xff\xff") * 1000,
+    "streams that are reset at once": BEGIN
+    + b"".join(
+        frame(HEADERS, METHOD, END_HEADERS, stream) + frame(RST, bytes(4), 0, stream)
+        for stream in range(1, 40_001, 2)
+    ),
+    "headers without end": BEGIN
+    + frame(HEADERS, b"\x00", 0, 1)
+    + frame(CONTINUATION, b"\x00\x01a\x01b" * 3000, 0, 1) * 2000,
+    "a header of many names": BEGIN + frame(HEADERS, b"\x40\x01a\x01b" * 4000, END_HEADERS, 1),
+    "a table of 1 GiB": BEGIN + frame(HEADERS, b"\x3f\xe1\xff\xff\xff\x03", END_HEADERS, 1),
+    "data of no stream": BEGIN + frame(DATA, bytes(16_384), 0, 99) * 500,
+}
+
+
+@pytest.fixture(params=["plain", "tls"])
+def raw(broker: Secured, request: pytest.FixtureRequest) -> Callable[[], socket.socket]:
+    def connect() -> socket.socket:
+        if request.param == "tls":
+            context = broker.context()
+            context.set_alpn_protocols(["h2"])
+            return broker.over_tls("flightUrlTls", context)
+        port = int(broker.flight_url.rpartition(":")[2])
+        return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+    return connect
+
+
+@pytest.mark.parametrize("said", NOT_CALLS.values(), ids=NOT_CALLS.keys())
+def test_bytes_that_are_no_calls(
+    raw: Callable[[], socket.socket], new_client: Callable[[], fl.FlightClient], said: bytes
+) -> None:
+    with raw() as connection, contextlib.suppress(OSError):  # it may have hung up
+        connection.settimeout(5)
+        connection.sendall(said)
+        connection.recv(1 << 16)
+    assert new_client().do_get(fl.Ticket(ticket()), options()).read_all().num_rows == MESSAGES
+
+
+def test_connections_that_say_nothing(
+    raw: Callable[[], socket.socket], new_client: Callable[[], fl.FlightClient]
+) -> None:
+    silent = []
+    for number in range(300):
+        with contextlib.suppress(OSError):  # TLS has room for some at a time
+            silent.append(raw())
+            if number % 2:  # some are clients, as far as that
+                silent[-1].sendall(BEGIN)
+    time.sleep(FLIGHT_LOGIN_SURE_SECONDS)  # this client has their address
+    assert new_client().do_get(fl.Ticket(ticket()), options()).read_all().num_rows == MESSAGES
+    for connection in silent:
+        connection.close()
+
+
+def test_streams_that_nobody_reads(new_client: Callable[[], fl.FlightClient]) -> None:
+    """Together they would be far more than the process may grow by."""
+    clients = [new_client() for _ in range(3)]
+    left = [client.do_get(fl.Ticket(ticket()), options()) for client in clients for _ in range(60)]
+    time.sleep(1)
+    assert new_client().do_get(fl.Ticket(ticket()), options()).read_all().num_rows == MESSAGES
+    for reader in left:
         reader.cancel()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
+from typing import NamedTuple
 
 import pytest
 import trustme
@@ -28,17 +29,30 @@ PORTS = {
     "HTTP": ("webServiceUrl", "webServiceUrlTls"),
     "Flight": ("flightUrl", "flightUrlTls"),
 }
+FIRST = {"Flight": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])}
+"""What a client says first where a byte would end the connection: the preface, and no settings."""
 SERVED = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 
 
+class Port(NamedTuple):
+    """One port without TLS and with it, and what a client may say there first."""
+
+    plain: int
+    tls: int
+    first: bytes
+
+    @classmethod
+    def of(cls, broker: Secured, name: str) -> Port:
+        plain, tls = (port_of(broker, url) for url in PORTS[name])
+        return cls(plain, tls, FIRST.get(name, b"\0"))
+
+
 @pytest.fixture(params=PORTS)
-def port(broker: Secured, request: pytest.FixtureRequest) -> tuple[int, int]:
-    """One port without TLS and with it."""
-    plain, tls = (_port_of(broker, url) for url in PORTS[request.param])
-    return plain, tls
+def port(broker: Secured, request: pytest.FixtureRequest) -> Port:
+    return Port.of(broker, request.param)
 
 
-def _port_of(broker: Secured, url: str) -> int:
+def port_of(broker: Secured, url: str) -> int:
     return int(broker.info[url].rpartition(":")[2])
 
 
@@ -109,16 +123,16 @@ NOT_TLS = {
 
 
 @pytest.mark.parametrize("sent", NOT_TLS.values(), ids=NOT_TLS.keys())
-def test_bytes_that_are_no_tls_on_a_port_for_it(port: tuple[int, int], sent: bytes) -> None:
-    connection = opened(port[1])
+def test_bytes_that_are_no_tls_on_a_port_for_it(port: Port, sent: bytes) -> None:
+    connection = opened(port.tls)
     with contextlib.suppress(OSError):  # it may have hung up
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
     assert ends(connection)[:1] in (b"", b"\x15"), "neither an end nor an alert"
 
 
-def test_tls_on_a_port_without_it(port: tuple[int, int]) -> None:
-    connection = opened(port[0])
+def test_tls_on_a_port_without_it(port: Port) -> None:
+    connection = opened(port.plain)
     connection.sendall(client_hello(any_context()))
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
@@ -135,8 +149,8 @@ def old_hello(version: int) -> bytes:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2], ids=["SSL 3", "TLS 1.0", "TLS 1.1"])
-def test_old_versions(port: tuple[int, int], version: int) -> None:
-    connection = opened(port[1])
+def test_old_versions(port: Port, version: int) -> None:
+    connection = opened(port.tls)
     connection.sendall(old_hello(version))
     came = ends(connection)
     assert came[:1] in (b"", b"\x15"), "they are spoken"
@@ -147,7 +161,7 @@ def test_no_session_outlives_a_certificate(broker: Secured, version: ssl.TLSVers
     """There are no tickets, with which a client would come back under its former certificate."""
     context = broker.context()
     context.minimum_version = context.maximum_version = version
-    with opened(_port_of(broker, "brokerServiceUrlTls")) as plain:
+    with opened(port_of(broker, "brokerServiceUrlTls")) as plain:
         client = context.wrap_socket(plain, server_hostname="localhost")
         client.sendall(encode_command(hello()))
         assert client.recv(1000)
@@ -166,9 +180,9 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
-def test_the_name_of_another_server(port: tuple[int, int], name: bytes) -> None:
+def test_the_name_of_another_server(port: Port, name: bytes) -> None:
     """No name chooses anything: it is answered, or refused by an alert, as the library likes."""
-    connection = opened(port[1])
+    connection = opened(port.tls)
     connection.sendall(renamed(client_hello(any_context(), "localhost"), name))
     answer = connection.recv(1)
     connection.close()
@@ -204,7 +218,7 @@ def test_half_handshakes_keep_nobody_out_for_long(broker: Secured) -> None:
     waiting = []
     for url in ("brokerServiceUrlTls", "webServiceUrlTls"):
         for _ in range(3 * TLS_HANDSHAKES_PER_ADDRESS_MAX):
-            connection = opened(_port_of(broker, url))
+            connection = opened(port_of(broker, url))
             with contextlib.suppress(OSError):
                 connection.sendall(half)
             waiting.append(connection)
@@ -216,14 +230,12 @@ def test_half_handshakes_keep_nobody_out_for_long(broker: Secured) -> None:
 def test_handshakes_that_are_left_at_each_byte(broker: Secured) -> None:
     sent = client_hello(any_context())
     for length in range(0, len(sent), 7):
-        with opened(_port_of(broker, "brokerServiceUrlTls")) as connection:
+        with opened(port_of(broker, "brokerServiceUrlTls")) as connection:
             connection.sendall(sent[:length])
     works_soon(broker)
 
 
-def test_a_chain_of_very_many_certificates(
-    broker: Secured, port: tuple[int, int], tmp_path: Path
-) -> None:
+def test_a_chain_of_very_many_certificates(broker: Secured, port: Port, tmp_path: Path) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("client@example.org", common_name=ATTACKER)
     chain, key = tmp_path / "chain.pem", tmp_path / "client.key"
@@ -231,16 +243,17 @@ def test_a_chain_of_very_many_certificates(
     issued.private_key_pem.write_to_path(str(key))
     context = broker.context()
     context.load_cert_chain(chain, key)
-    assert not is_let_in(port[1], context)
+    assert not is_let_in(port, context)
 
 
-def is_let_in(port: int, context: ssl.SSLContext) -> bool:
+def is_let_in(port: Port, context: ssl.SSLContext) -> bool:
     """With TLS 1.3 a client notices at its first read that its certificate is refused."""
+    context.set_alpn_protocols(["h2", "http/1.1"])
     try:
-        with opened(port) as plain:
+        with opened(port.tls) as plain:
             client = context.wrap_socket(plain, server_hostname="localhost")
             client.settimeout(1)
-            client.sendall(b"\0")
+            client.sendall(port.first)
             return bool(client.recv(100))
     except TimeoutError:
         return True
@@ -250,7 +263,7 @@ def is_let_in(port: int, context: ssl.SSLContext) -> bool:
 
 @pytest.mark.skipif(which("openssl") is None, reason="needs the program openssl")
 def test_a_handshake_is_not_renegotiated(broker: Secured) -> None:
-    where = f"localhost:{_port_of(broker, 'brokerServiceUrlTls')}"
+    where = f"localhost:{port_of(broker, 'brokerServiceUrlTls')}"
     command = ["openssl", "s_client", "-connect", where, "-tls1_2"]
     asked = subprocess.run(command, input=b"R\n", capture_output=True, timeout=60, check=False)
     said = asked.stdout + asked.stderr

@@ -65,11 +65,11 @@ class Secured(Standalone):
         """What one role needs, on each port."""
         return Credentials("token", {"token": token(role)}, str(self.trust_path))
 
-    def over_tls(self, url: str) -> socket.socket:
+    def over_tls(self, url: str, context: ssl.SSLContext | None = None) -> socket.socket:
         """A connection to a port of ``info``, such as ``webServiceUrlTls``."""
         host, port = self.info[url].rsplit("/", 1)[1].split(":")
         plain = socket.create_connection((host, int(port)), timeout=30)
-        return self.context().wrap_socket(plain, server_hostname=host)
+        return (context or self.context()).wrap_socket(plain, server_hostname=host)
 
     def context(self) -> ssl.SSLContext:
         """Clients trust its CA."""
