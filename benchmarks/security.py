@@ -43,7 +43,7 @@ from benchmarks.load import LoadClient
 from benchmarks.usage import processor_seconds
 from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.credentials import Credentials
-from pulsark.limits import FAILED_LOGIN_DELAY_SECONDS
+from pulsark.security.limits import FAILED_LOGIN_DELAY_SECONDS
 
 RATE_RATIO = 0.97
 LOGINS_A_SECOND = 1000

@@ -2,6 +2,7 @@
 
 Settings are what an operator may have a reason to change (`config/settings.py`). What is here
 protects the process or follows from the protocol, and changing it is a change of the program.
+Rooms with many bounds of their own have them in a `limits.py` of their own.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ COMMAND_BYTES_MAX = 1 << 20
 """Largest command of a frame, its entry apart. Parsed, it may take thirty times its bytes."""
 
 COMMAND_TEXTS_MAX = 5000
-"""Most texts, or pairs of them, in one list of a command: three milliseconds to look at.
+"""Most texts, or pairs of texts, in one list of a command: reading them takes three milliseconds.
 Clients send a few properties."""
 
 MESSAGE_METADATA_BYTES_MAX = 1 << 20
@@ -107,22 +108,12 @@ That is a hundred thousand batches of up to 64 messages, and about 16 MiB."""
 SUBSCRIPTION_NAME_CHARS_MAX = 1024
 """Longest name of a subscription."""
 
-PUBLISH_HOLD_SECONDS_MAX = 30.0
-"""Longest time in a row that a connection is not read because of a rate, and most that is owed.
-What the client sent behind its publishes waits with them."""
-
-NEW_PUBLISHERS_WAIT_FROM_SECONDS = 5.0
-"""New producers wait before their first publish, too, if so much of a rate is owed."""
-
-THROTTLED_AT_ONCE_MAX = 128
-"""Connections held because of a rate that go on in one step: a millisecond."""
-
 SUBSCRIBE_RATES_REMEMBERED_MAX = 10_000
-"""Consumers of a broker whose subscribe rates are known; of others it is as if they never came."""
+"""Most consumers of a broker whose subscribe rates are counted; the oldest is forgotten."""
 
 SUBSCRIPTION_RATES_MAX = 500
-"""Most subscriptions of a topic that have a dispatch rate of their own: they are one value in the
-metadata store."""
+"""Most subscriptions of a topic with a dispatch rate of their own: one value of the metadata store
+has them all."""
 
 RECENTLY_CLOSED_PRODUCERS_MAX = 1000
 """Closed producer ids that a connection remembers, to ignore publishes still under way."""
@@ -134,7 +125,7 @@ UNREAD_OUTPUT_BYTES_MAX = 1 << 20
 """Unsent bytes of a socket above which it gets no messages until it has drained."""
 
 UNREAD_OUTPUT_BYTES_COUNTED = 64 << 10
-"""Unsent bytes of a socket from which on they count among those of all connections."""
+"""A socket with fewer unsent bytes than this does not count towards the limit of all."""
 
 PENDING_PUBLISH_BYTES_MAX = 64 << 20
 """Bytes of one connection that wait for the journal. Above it, the socket is not read."""
@@ -178,8 +169,8 @@ FLIGHT_CALLS_MAX = 64
 """Calls under way on one connection: each has a thread."""
 
 FLIGHT_CHUNKS_BYTES_MAX = 256 << 20
-"""Bytes that all calls together read at a time; a call holds what it sends, and what is next.
-At least one entry and 64 KiB are read for each."""
+"""Bytes that all calls together read at a time; a call holds what it sends and what comes next.
+Each call reads at least one entry and 64 KiB."""
 
 FLIGHT_REQUEST_BYTES_MAX = 20 * 1024
 """Largest request: a ticket, and some bytes around it."""
@@ -199,124 +190,6 @@ client sends little, and over TLS 16 KiB at a time."""
 FLIGHT_IDLE_SECONDS = 60.0
 """A connection silent for longer makes room when all places are taken."""
 
-# -- logging in ------------------------------------------------------------------------------
-
-CRL_FILE_BYTES_MAX = 16 << 20
-"""Largest file of lists of revoked certificates."""
-
-KEY_FILE_BYTES_MAX = 1 << 20
-"""Largest file of a key, of users or of an issuer's keys."""
-
-TOKEN_BYTES_MAX = 64 * 1024
-"""Longest token: it is verified on the event loop, and a connected client's frames are large."""
-
-TOKEN_KEYS_MAX = 8
-"""Keys that may verify tokens at the same time: a forged token costs as many verifications."""
-
-TOKEN_HEADER_CHARS_MAX = 8 * 1024
-"""Longest header of a token, as it is sent."""
-
-ROLE_CHARS_MAX = 256
-"""Longest name of a role."""
-
-PASSWORD_BYTES_MAX = 256
-"""Longest password: hashing takes longer with its length."""
-
-PASSWORDS_REMEMBERED_MAX = 10_000
-"""Passwords that were right lately and are not hashed again."""
-
-PASSWORDS_REMEMBERED_SECONDS = 60.0
-"""For so long."""
-
-LOGINS_WAITING_MAX = 1000
-"""Passwords that wait for being hashed; beyond, the address with most of them loses its newest."""
-
-ISSUER_RETRY_SECONDS = 5.0
-"""An issuer of tokens whose keys could not be fetched is not asked again before."""
-
-FAILED_LOGINS_PER_SECOND_MAX = 10
-"""Failures of one address that are answered at once in a second; the others after a delay."""
-
-FAILED_LOGIN_DELAY_SECONDS = 1.0
-"""That delay."""
-
-TRIALS_MAX = 10_000
-"""Addresses that are remembered because a login of theirs has failed a moment ago."""
-
-COMPLAINT_SECONDS = 60.0
-"""A cause of failed logins is a warning in the log once in this time."""
-
-FAILED_LOGINS_DELAYED_MAX = 256
-"""Failures over HTTP and Flight that wait at a time; beyond, they are answered at once."""
-TOKEN_ID_CHARS_MAX = 128
-"""Longest ``jti`` by which a token is named."""
-
-AUDIT_EVENTS_MAX = 10_000
-"""Events of the audit that wait to be written; denials take half of the room at most."""
-
-AUDIT_ACCESSES_MAX = 100_000
-"""Accesses to data that the audit has noted today and remembers; the oldest is forgotten."""
-
-AUDIT_STUCK_SECONDS = 5.0
-"""An audit topic that has not taken an event after this time takes none, for `auditFailClosed`."""
-
-LASTING_THROTTLE_SECONDS = 10.0
-"""A publish rate that has held somebody back for so long is told of."""
-
-LASTING_THROTTLE_TOLD_SECONDS = 60.0
-"""So often, as long as that lasts."""
-
-AUDIT_EVENTS_AT_ONCE = 100
-"""So many are on their way to storage at the same time."""
-
-AUDIT_SUM_SECONDS = 10.0
-"""Equal denials within this time at least are one event and a number."""
-
-AUDIT_SUM_SECONDS_OF_KIND = 5.0
-"""The time for each kind of denials in it, so that a flood of kinds makes it longer."""
-
-AUDIT_SUM_SECONDS_MAX = 600.0
-"""Within this time at most."""
-
-AUDIT_SUMMED_MAX = 1000
-"""Kinds of denials that are told apart in that time."""
-
-AUDIT_SUMMED_OF_HOST_MAX = 100
-"""Kinds of denials of one role or address that are told apart; others are counted together."""
-
-AUDIT_SUMMED_HOSTS_MAX = 1000
-"""Roles and addresses whose denials are counted; those of all others are counted together."""
-
-AUDIT_TEXT_CHARS_MAX = 512
-"""Longest text of a client in an event of the audit."""
-
-AUDIT_BODY_BYTES_MAX = 4096
-"""Most that an event of the audit shows of what was set."""
-
-AUDIT_RETRY_SECONDS = 1.0
-"""The audit topic is tried again after this time, and each time after twice as long."""
-
-AUDIT_RETRY_SECONDS_MAX = 30.0
-"""At most after this time."""
-
-AUDIT_CLOSE_SECONDS = 5.0
-"""A broker that stops waits so long at most until its audit is written."""
-
-AUDIT_HEAD_SEARCH_MAX = 100
-"""So many entries are read from the end of the audit topic to find the last record."""
-
-AUDIT_HEAD_TRIES = 6
-"""So often they are tried to be read, within about half a minute."""
-
-AUDIT_LOGGED_SECONDS = 86_400.0
-"""The digest of the last record goes to the log so often."""
-
-EXPIRY_LOOKED_AT_SECONDS = 3600.0
-"""When credentials expire is compared with the wall clock so often at least: it may be set."""
-
-REFRESH_SECONDS_MIN = 1.0
-"""A connection's client may show its credentials again once in this time."""
-
 # -- HTTP ------------------------------------------------------------------------------------
 
 HTTP_BODY_BYTES_MAX = 1 << 20
@@ -332,28 +205,10 @@ HTTP_HEAD_TIMEOUT_SECONDS = 30.0
 """A connection that has not sent its first request within this time is closed."""
 
 HTTP_REQUEST_SECONDS = 60.0
-"""A request that has not come whole within this time ends its connection."""
+"""A request that has not arrived completely within this time ends its connection."""
 
 HTTP_UNREAD_SECONDS = 60.0
-"""A client that reads nothing of its answer for so long loses its connection."""
-
-TLS_HANDSHAKE_SECONDS = 10.0
-"""A client that has not finished its TLS handshake within this time is closed."""
-
-TLS_CLOSE_SECONDS = 5.0
-"""How long a closed TLS connection waits for the client's last word."""
-
-TLS_HANDSHAKE_SURE_SECONDS = 1.0
-"""A handshake that takes longer makes room for others when too many are under way."""
-
-TLS_HANDSHAKES_MAX = 256
-"""TLS handshakes under way on one port; beyond, the oldest or else the newest is closed."""
-
-TLS_HANDSHAKES_PER_ADDRESS_MAX = 16
-"""The same of one address."""
-
-TLS_ACCEPTS_PER_TURN_MAX = 16
-"""Connections that a TLS port accepts in one turn: each costs up to three milliseconds."""
+"""A client that reads nothing of its answer for this long is disconnected."""
 
 HTTP_PIECE_BYTES = 64 * 1024
 """Large answers go to the socket in pieces of about this size."""
@@ -373,29 +228,6 @@ ANALYZED_ENTRIES_MAX = 10_000
 JSON_DEPTH_MAX = 32
 """Deepest nesting of a request's JSON; the deepest that Pulsar's tools send is five."""
 
-# -- bookie processes ------------------------------------------------------------------------
-
-BOOKIE_HELLO_BYTES_MAX = 64 * 1024
-"""Largest frame before both sides know who the other one is."""
-
-BOOKIE_RUN_BYTES_MAX = 16 << 20
-"""A frame has so many bytes more than the largest entry, at most: longer runs are sent in parts."""
-
-BOOKIE_READ_BYTES_MAX = 4 << 20
-"""Bytes after which the answer to a read ends."""
-
-BOOKIE_CALLS_MAX = 256
-"""Requests of a connection, beside adds, that are under way; no more are read then."""
-
-BOOKIE_UNANSWERED_BYTES_MAX = 16 << 20
-"""Bytes of adds of a connection that are not on the disk; no more are read then."""
-
-BOOKIE_PENDING_BYTES_MAX = 256 << 20
-"""Bytes that wait for a bookie in a broker; beyond, the bookie is given up as too slow."""
-
-BOOKIE_CONNECTIONS_MAX = 64
-"""Connections to a bookie process: each broker has two."""
-
 # -- metadata --------------------------------------------------------------------------------
 
 METADATA_VALUE_BYTES_MAX = 1 << 20
@@ -405,10 +237,10 @@ METADATA_COMMIT_CHANGES_MAX = 128
 """Most changes of one commit of the metadata store; part of its contract. As many as etcd takes."""
 
 METADATA_COMMIT_BYTES_MAX = METADATA_VALUE_BYTES_MAX + (64 << 10)
-"""Largest sum of the values of one commit: one of the largest, and what belongs to it."""
+"""Most bytes of all values of one commit: the largest value, and the small ones with it."""
 
 METADATA_PAGE_MAX = 1000
-"""Most names that one look at a path of the metadata store returns; part of its contract."""
+"""Most names in one page of a listing of the metadata store; part of its contract."""
 
 KEPT_FIELDS_MAX = 64
 """Most members of a policy that is stored and shown, but has no effect."""
@@ -416,18 +248,9 @@ KEPT_FIELDS_MAX = 64
 GRANTS_PER_NAMESPACE_MAX = 5_000
 """Most roles granted in a namespace, with its topics and subscriptions: one record holds them."""
 
-FACTS_KEPT_MAX = 200_000
-"""Most names of tenants and namespaces, and grants in them, that are kept for decisions."""
-
-REVOKED_AGAIN_SECONDS = 10.0
-"""A change of grants is looked at once more after this time: creation takes less."""
-
 METADATA_RETRY_SECONDS = 1.0
 METADATA_RETRY_SECONDS_MAX = 30.0
 """What changed and could not be read is read again after this time, then after twice as long."""
-
-REVISITED_PER_TURN_MAX = 100
-"""Producers and consumers that are asked for their right again in one turn of the event loop."""
 
 PARTITIONS_MAX = 10_000
 """Most partitions of a topic: all are created at once, each a row in the metadata store."""
@@ -507,57 +330,11 @@ TOPIC_PATTERNS_KEPT_MAX = 32
 TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 """Most topic lists that one connection watches at a time."""
 
-SCALABLE_SESSIONS_PER_CONNECTION_MAX = 10_000
-"""Most layouts of topics that one connection follows at a time."""
-
-NAMESPACE_WATCHES_PER_CONNECTION_MAX = 100
-"""Most namespaces that one connection of Pulsar 5's clients watches at a time."""
-
-PROPERTY_FILTERS_CHARS_MAX = 10_000
-"""Most characters in the properties by which a watch chooses topics: they are kept."""
-
-SCALABLE_CONSUMERS_PER_CONNECTION_MAX = 1000
-"""Most consumers of one connection that share segments with others."""
-
-SCALABLE_SEGMENTS_PER_CONNECTION_MAX = 100_000
-"""Most segments of the topics of all these consumers, each topic as often as it has one: each takes
-some bytes in the memory of a group."""
-
-GROUP_MEMBERS_MAX = 1000
-"""Most consumers that share the segments of a topic."""
-
-SEGMENT_HAND_OVER_SECONDS = 5.0
-"""A consumer that was told to give a segment up has this time to close what it has there."""
-
-SEGMENT_WAIT_SECONDS = 10.0
-"""A consumer that comes before its segment is free waits this long."""
-
-SHARE_REMINDER_SECONDS = 2.0
-"""A consumer that attaches to nothing new of its share is told it again after this time."""
-
-SHARE_SILENCE_SECONDS = 3.0
-"""After this time more it is taken to be closed, if it is on no segment at all."""
-
-STREAM_CONSUMER_GRACE_SECONDS = 10.0
-"""A consumer whose connection is lost keeps its segments for this time."""
-
-HAND_OVER_CHECK_SECONDS = 0.25
-"""While a segment changes hands, it is looked whether it is free as often as this."""
-
-HAND_OVER_CHECKS_MAX = 500
-"""Segments that are looked at each time: a millisecond."""
-
-SEGMENTS_PER_TURN_MAX = 250
-"""Segments of a layout encoded in one turn: a few milliseconds."""
-
-LAYOUT_RETRY_SECONDS = 1.0
-"""A layout that could not be read is read again after this time."""
-
 COMPACTION_KEYS_MAX = 1_000_000
 """Most keys of a topic that a broker compacts without Spark; they are held in memory."""
 
 COMPACTION_BATCH_BYTES_MAX = 16 << 20
-"""Largest decompressed batch that is compacted; a larger one stays whole. It is there three times.
+"""Largest decompressed batch that is compacted; larger ones stay whole. Three copies are held.
 Clients put 128 KiB into a batch by default."""
 
 COMPACTION_BATCH_MESSAGES_MAX = 100_000
@@ -609,7 +386,8 @@ METADATA_CHECK_SECONDS = 10.0
 """Longest check of the metadata store's file at a start."""
 
 METADATA_CHANGES_KEPT = 5000
-"""So many changes a process may be behind others on one file; then it looks at everything again."""
+"""Changes kept for other processes on the same file. One that is further behind reads everything
+again."""
 
 METADATA_WAL_CHECK_BYTES_MAX = 64 << 20
 """Largest write-ahead log that is checked frame by frame at a start."""

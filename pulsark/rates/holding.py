@@ -6,7 +6,7 @@ count: it lasts until nobody was held for a while.
 
 from __future__ import annotations
 
-from pulsark.limits import LASTING_THROTTLE_SECONDS, LASTING_THROTTLE_TOLD_SECONDS
+from pulsark.rates.limits import LASTING_THROTTLE_SECONDS, LASTING_THROTTLE_TOLD_SECONDS
 
 _BREAK_SECONDS = 1.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pulsark.limits import PUBLISH_HOLD_SECONDS_MAX
 from pulsark.rates.bucket import TokenBucket
+from pulsark.rates.limits import PUBLISH_HOLD_SECONDS_MAX
 
 _ENOUGH = 0.01
 """What part of a second's tokens there has to be before somebody goes on, as in Pulsar."""

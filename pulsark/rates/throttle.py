@@ -13,12 +13,12 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.limits import (
+from pulsark.rates.holding import Holding
+from pulsark.rates.limits import (
     NEW_PUBLISHERS_WAIT_FROM_SECONDS,
     PUBLISH_HOLD_SECONDS_MAX,
     THROTTLED_AT_ONCE_MAX,
 )
-from pulsark.rates.holding import Holding
 from pulsark.rates.publish_limit import PublishLimit, PublishRate
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from pulsark.limits import COMPLAINT_SECONDS
+from pulsark.security.limits import COMPLAINT_SECONDS
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pulsark.limits import FAILED_LOGIN_DELAY_SECONDS, FAILED_LOGINS_PER_SECOND_MAX
+from pulsark.security.limits import FAILED_LOGIN_DELAY_SECONDS, FAILED_LOGINS_PER_SECOND_MAX
 from pulsark.security.networks import network_of
 
 

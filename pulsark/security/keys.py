@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import unquote, unquote_to_bytes
 
 from pulsark.errors import ConfigError
-from pulsark.limits import KEY_FILE_BYTES_MAX
+from pulsark.security.limits import KEY_FILE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from pulsark.limits import FACTS_KEPT_MAX
 from pulsark.metadata.paths import POLICIES, policies_at
 from pulsark.security.facts import Facts, Grants, Rules
+from pulsark.security.limits import FACTS_KEPT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

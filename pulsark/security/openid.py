@@ -20,9 +20,9 @@ from jwt.api_jwk import PyJWKSet
 from jwt.exceptions import PyJWTError
 
 from pulsark.errors import ConfigError
-from pulsark.limits import ISSUER_RETRY_SECONDS, KEY_FILE_BYTES_MAX
 from pulsark.runtime import run_in_worker
 from pulsark.security.keys import Kept
+from pulsark.security.limits import ISSUER_RETRY_SECONDS, KEY_FILE_BYTES_MAX
 from pulsark.security.provider import Credentials, LoginError
 from pulsark.security.tokens import Rules, VerificationKey, claims_of, header_of, principal_of
 

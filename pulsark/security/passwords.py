@@ -16,14 +16,14 @@ import bcrypt
 from passlib.hash import apr_md5_crypt, sha256_crypt, sha512_crypt
 
 from pulsark.errors import ConfigError
-from pulsark.limits import (
+from pulsark.security.fair_worker import CrowdedError, FairWorker
+from pulsark.security.keys import Kept
+from pulsark.security.limits import (
     LOGINS_WAITING_MAX,
     PASSWORD_BYTES_MAX,
     PASSWORDS_REMEMBERED_MAX,
     PASSWORDS_REMEMBERED_SECONDS,
 )
-from pulsark.security.fair_worker import CrowdedError, FairWorker
-from pulsark.security.keys import Kept
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError, checked_role
 

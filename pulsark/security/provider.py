@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pulsark.errors import PulsarkError
-from pulsark.limits import ROLE_CHARS_MAX
+from pulsark.security.limits import ROLE_CHARS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -8,7 +8,7 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from pulsark.limits import FAILED_LOGINS_DELAYED_MAX
+from pulsark.security.limits import FAILED_LOGINS_DELAYED_MAX
 from pulsark.security.principal import Origin
 from pulsark.security.provider import Credentials, LoginError, checked_role
 

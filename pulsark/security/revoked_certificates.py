@@ -7,7 +7,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
-from pulsark.limits import CRL_FILE_BYTES_MAX
+from pulsark.security.limits import CRL_FILE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.config.addresses import listening
 from pulsark.errors import CrowdedOutError
-from pulsark.limits import (
+from pulsark.security.limits import (
     TLS_ACCEPTS_PER_TURN_MAX,
     TLS_CLOSE_SECONDS,
     TLS_HANDSHAKE_SECONDS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from pulsark.limits import TOKEN_ID_CHARS_MAX
+from pulsark.security.limits import TOKEN_ID_CHARS_MAX
 
 _DIGITS = 16
 

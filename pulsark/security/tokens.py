@@ -19,8 +19,8 @@ from jwt.api_jws import PyJWS
 from jwt.exceptions import PyJWTError
 
 from pulsark.errors import ConfigError
-from pulsark.limits import TOKEN_BYTES_MAX, TOKEN_HEADER_CHARS_MAX, TOKEN_KEYS_MAX
 from pulsark.security.keys import Kept
+from pulsark.security.limits import TOKEN_BYTES_MAX, TOKEN_HEADER_CHARS_MAX, TOKEN_KEYS_MAX
 from pulsark.security.principal import Principal
 from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
 from pulsark.security.token_ids import token_id

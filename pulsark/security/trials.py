@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pulsark.errors import CrowdedOutError
-from pulsark.limits import TRIALS_MAX
+from pulsark.security.limits import TRIALS_MAX
 from pulsark.security.networks import network_of
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 import trustme
 
-from pulsark.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
+from pulsark.security.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
 from pulsark.wire.frames import encode_command
 from tests.hostile.conftest import ATTACKER
 from tests.hostile.test_frames import hello

@@ -9,7 +9,7 @@ import pyarrow.flight as fl
 import pytest
 
 from pulsark.errors import ServerError
-from pulsark.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
+from pulsark.security.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command
 from tests.hostile.conftest import ATTACKED, ATTACKER, Connect

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pulsark.limits import SEGMENT_HAND_OVER_SECONDS, STREAM_CONSUMER_GRACE_SECONDS
+from pulsark.dispatch.scalable.limits import (
+    SEGMENT_HAND_OVER_SECONDS,
+    STREAM_CONSUMER_GRACE_SECONDS,
+)
 from pulsark.wire import pulsar_pb2 as pb
 from tests.support.standalone import Standalone
 from tests.support.stream_consumers import TOPIC, StreamConsumer, Truth

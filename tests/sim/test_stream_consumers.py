@@ -7,7 +7,10 @@ import random
 
 import pytest
 
-from pulsark.limits import SEGMENT_HAND_OVER_SECONDS, STREAM_CONSUMER_GRACE_SECONDS
+from pulsark.dispatch.scalable.limits import (
+    SEGMENT_HAND_OVER_SECONDS,
+    STREAM_CONSUMER_GRACE_SECONDS,
+)
 from pulsark.wire.topic_name import TopicName
 from tests.scripts.process import Machine, Process
 from tests.sim.loop import SimulatedCrash

@@ -207,10 +207,28 @@ def circles() -> list[set[str]]:
 def reach(module: str) -> set[str]:
     seen, new = set[str](), [module]
     while new:
-        fresh = set(imported(new.pop())) - seen
+        fresh = set(imported(new.pop(), for_types=True)) - seen
         seen |= fresh
         new += fresh
     return seen
+
+
+def is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def test_modules_and_classes_are_small() -> None:
+    """As a rule, one noun each; who needs more room has found a second noun."""
+    long, wide = [], []
+    for module, path in modules().items():
+        if path.name.endswith("_pb2.py"):
+            continue
+        text = path.read_text()
+        if len(text.splitlines()) > 500:
+            long.append(module)
+        classes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
+        wide += [f"{module}.{c.name}" for c in classes if sum(map(is_function, c.body)) > 30]
+    assert (long, wide) == ([], [])
 
 
 def test_folders_that_stand_apart_import_only_what_is_named() -> None:

@@ -17,7 +17,6 @@ from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import NOTE, of_path
 from pulsark.admin.http.requests import TLS_PEER, name_part
 from pulsark.errors import PulsarkError
-from pulsark.limits import AUDIT_BODY_BYTES_MAX
 from pulsark.metadata.resources import SYSTEM_TENANT
 from pulsark.runtime import Runtime
 from pulsark.security.audit.audit import DENIED, Audit
@@ -30,6 +29,7 @@ from pulsark.security.audit.events import (
     is_of_clients,
     shows_body,
 )
+from pulsark.security.audit.limits import AUDIT_BODY_BYTES_MAX
 from pulsark.security.decisions import Decision, Target
 from pulsark.security.operations import GeneralOperation, Operation
 from pulsark.security.principal import Origin, Principal

@@ -24,11 +24,12 @@ from pulsark.admin.pulsar.partitioned import is_there, staying
 from pulsark.admin.pulsar.policies import Edit, existing_namespace, of_namespace
 from pulsark.dispatch.broker import Broker
 from pulsark.errors import ClientError, ServerError, near_miss
-from pulsark.limits import GRANTS_PER_NAMESPACE_MAX, ROLE_CHARS_MAX
+from pulsark.limits import GRANTS_PER_NAMESPACE_MAX
 from pulsark.security import grants
 from pulsark.security.authorization import StoredGrants
 from pulsark.security.decisions import Target
 from pulsark.security.facts import Rules
+from pulsark.security.limits import ROLE_CHARS_MAX
 from pulsark.security.operations import GeneralOperation as G
 from pulsark.security.operations import NamespaceOperation, TopicOperation
 from pulsark.security.operations import NamespaceOperation as N

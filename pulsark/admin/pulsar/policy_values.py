@@ -25,10 +25,10 @@ from pulsark.limits import (
     GRANTS_PER_NAMESPACE_MAX,
     KEPT_FIELDS_MAX,
     PARTITIONS_MAX,
-    ROLE_CHARS_MAX,
     TOPIC_PROPERTIES_MAX,
 )
 from pulsark.security import grants
+from pulsark.security.limits import ROLE_CHARS_MAX
 from pulsark.wire.topic_name import TopicName, check_name_part
 
 Check = Callable[[Any], Any]

@@ -13,11 +13,12 @@ from pulsark.dispatch.model.holdings import Holdings
 from pulsark.dispatch.model.producer import Producer
 from pulsark.dispatch.policies.schemas import encode_version
 from pulsark.errors import ClientError, ProtocolError, ServerError, StorageError
-from pulsark.limits import AUDIT_HEAD_SEARCH_MAX, AUDIT_HEAD_TRIES, DECOMPRESSED_BYTES_MAX
+from pulsark.limits import DECOMPRESSED_BYTES_MAX
 from pulsark.metadata.records import AlreadyExistsError
 from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.security.audit.chain import NOTHING, Head, head_of, is_record
 from pulsark.security.audit.definition import POLICIES, SCHEMA, TOPIC
+from pulsark.security.audit.limits import AUDIT_HEAD_SEARCH_MAX, AUDIT_HEAD_TRIES
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import read_messages
 from pulsark.wire.entry import build_entry, parse_entry

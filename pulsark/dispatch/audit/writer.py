@@ -8,15 +8,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
-from pulsark.limits import (
+from pulsark.security.audit.chain import NOTHING, Record, record
+from pulsark.security.audit.events import START, STOP
+from pulsark.security.audit.limits import (
     AUDIT_CLOSE_SECONDS,
     AUDIT_EVENTS_AT_ONCE,
     AUDIT_LOGGED_SECONDS,
     AUDIT_RETRY_SECONDS,
     AUDIT_RETRY_SECONDS_MAX,
 )
-from pulsark.security.audit.chain import NOTHING, Record, record
-from pulsark.security.audit.events import START, STOP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
+from pulsark.dispatch.scalable.limits import NAMESPACE_WATCHES_PER_CONNECTION_MAX
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import NAMESPACE_WATCHES_PER_CONNECTION_MAX, TOPIC_NAMES_PER_TURN
+from pulsark.limits import TOPIC_NAMES_PER_TURN
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.layout_fields import added_frame, snapshot_frame
 from pulsark.wire.topic_fields import TopicsField

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pulsark.dispatch.connection.intake import Intake
+    from collections.abc import Callable
+
     from pulsark.dispatch.model.interfaces import AnyTopic
     from pulsark.dispatch.publish_rates import PublishRates
     from pulsark.rates.throttle import Throttle
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class PublishHold:
     """That of one connection, made by its first publish to which a rate applies."""
 
-    def __init__(self, intake: Intake, rates: PublishRates) -> None:
-        self._intake = intake
+    def __init__(self, may_publish: Callable[[], None], rates: PublishRates) -> None:
+        """``may_publish`` is called when the connection may be read again."""
+        self._may_publish = may_publish
         self._rates = rates
         self._overdrawn: dict[Throttle, None] = {}
         """By what it published since it was read last."""
@@ -71,11 +73,11 @@ class PublishHold:
         """One of the lines lets it go."""
         self._overdrawn.pop(throttle, None)
         if not self._overdrawn:
-            self._intake.may_publish()
+            self._may_publish()
 
     def waited_enough(self) -> None:
         """It has waited as long as anybody may: it has a turn now, whatever is owed."""
         for throttle in self._overdrawn:
             throttle.leave(self)
         self._overdrawn.clear()
-        self._intake.may_publish()
+        self._may_publish()

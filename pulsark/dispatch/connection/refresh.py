@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pulsark.limits import EXPIRY_LOOKED_AT_SECONDS, REFRESH_SECONDS_MIN
+from pulsark.security.limits import EXPIRY_LOOKED_AT_SECONDS, REFRESH_SECONDS_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, CorruptMetadataError, PulsarkError, ServerError
-from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.paths import POLICIES, policies_at
 from pulsark.security.decisions import Target
+from pulsark.security.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.security.logged_roles import logged_role
 from pulsark.security.operations import NamespaceOperation, TopicOperation
 from pulsark.wire.topic_name import TopicName

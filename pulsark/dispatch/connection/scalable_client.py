@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.namespace_watches import NamespaceWatch, NamespaceWatches
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.errors import ClientError, ServerError
-from pulsark.limits import (
-    FRAME_OVERHEAD_BYTES,
+from pulsark.dispatch.scalable.limits import (
     SCALABLE_CONSUMERS_PER_CONNECTION_MAX,
     SCALABLE_SEGMENTS_PER_CONNECTION_MAX,
     SCALABLE_SESSIONS_PER_CONNECTION_MAX,
     SEGMENTS_PER_TURN_MAX,
 )
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import FRAME_OVERHEAD_BYTES
 from pulsark.wire.layout_fields import (
     assigned_fields,
     first_share_frame,
@@ -31,9 +31,11 @@ from pulsark.wire.layout_fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from pulsark.dispatch.connection.connection import Connection
+    from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.connection.output import Output
+    from pulsark.dispatch.connection.pending_requests import Requests
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.scalable.followed import FollowedTopic
     from pulsark.dispatch.scalable.groups import GroupKey, Member
@@ -70,22 +72,29 @@ class Session:
 class ScalableClient:
     """Its sessions, members of groups and watches, each by the id that the client gave it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(
+        self,
+        output: Output,
+        requests: Requests,
+        broker: Broker,
+        probe: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """``probe`` says whether the client still answers; if not, its connection is closed."""
         self.sessions: dict[int, Session] = {}
         self.members: dict[int, Member] = {}
         self._expected: dict[int, int] = {}
         """The consumers that are being registered, and by which request."""
-        self._output = connection.output
-        self._requests = connection.requests
-        self._keep_alive = connection.keep_alive
-        self._run_queue = connection.broker.run_queue
-        topics = connection.broker.scalable_topics()
+        self._probe = probe
+        self._output = output
+        self._requests = requests
+        self._run_queue = broker.run_queue
+        topics = broker.scalable_topics()
         self._followed = topics.followed
         self._groups = topics.groups
-        self._frame_bytes_max = connection.settings.maxMessageSize + FRAME_OVERHEAD_BYTES
+        self._frame_bytes_max = broker.settings.maxMessageSize + FRAME_OVERHEAD_BYTES
         self._untold: dict[Session | Member | NamespaceWatch, None] = {}
         self._tells = False
-        self.watches = NamespaceWatches(connection.output, connection.broker.topic_feeds, self.tell)
+        self.watches = NamespaceWatches(output, broker.topic_feeds, self.tell)
 
     # -- lookups ---
 
@@ -211,7 +220,7 @@ class ScalableClient:
 
     async def probe(self) -> bool:
         """Whether the client still answers; if not, its connection is closed."""
-        return await self._keep_alive.probe()
+        return await self._probe()
 
     # -- what it is told ---
 

@@ -121,7 +121,8 @@ def client_of(connection: Connection) -> ScalableClient:
         )
     attached = connection.attached
     if attached.scalable is None:
-        attached.scalable = ScalableClient(connection)
+        parts = connection.output, connection.requests, connection.broker
+        attached.scalable = ScalableClient(*parts, connection.keep_alive.probe)
     return attached.scalable
 
 

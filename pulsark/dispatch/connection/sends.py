@@ -104,7 +104,7 @@ class Sends:
     def _hold(self) -> PublishHold:
         hold = self._intake.hold
         if hold is None:
-            hold = self._intake.hold = PublishHold(self._intake, self._rates)
+            hold = self._intake.hold = PublishHold(self._intake.may_publish, self._rates)
         return hold
 
     def _without_producer(self, send: pb.CommandSend) -> None:

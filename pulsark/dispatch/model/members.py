@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.model.subscription_stats import Sent
 from pulsark.dispatch.model.subscription_type import (
     SubscriptionClosedError,
     SubscriptionType,
@@ -21,6 +20,26 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.dispatch.model.consumer import Consumer
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was sent to some consumers, and when (ms since the epoch; 0: never)."""
+
+    messages: int = 0
+    entries: int = 0
+    bytes: int = 0
+    redelivered: int = 0
+    """Messages that were sent again because a client asked for it."""
+    last_ms: int = 0
+
+    def add(self, consumer: Consumer) -> None:
+        """Add what one consumer was sent."""
+        self.messages += consumer.messages_out
+        self.entries += consumer.entries_out
+        self.bytes += consumer.bytes_out
+        self.redelivered += consumer.messages_redelivered
+        self.last_ms = max(self.last_ms, consumer.last_consumed_ms)
 
 
 class Members:

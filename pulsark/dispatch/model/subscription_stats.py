@@ -1,4 +1,4 @@
-"""What statistics say of a subscription beyond its consumers: sums over them, and its backlog."""
+"""What statistics say of a subscription beyond its consumers: counters, and its backlog."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pulsark.dispatch.model.consumer import Consumer
 
 
 class Level(Enum):
@@ -25,26 +23,6 @@ class Kind(Enum):
 
     MESSAGES = "Msg"
     BYTES = "Bytes"
-
-
-@dataclass(slots=True)
-class Sent:
-    """What was sent to some consumers, and when (ms since the epoch; 0: never)."""
-
-    messages: int = 0
-    entries: int = 0
-    bytes: int = 0
-    redelivered: int = 0
-    """Messages that were sent again because a client asked for it."""
-    last_ms: int = 0
-
-    def add(self, consumer: Consumer) -> None:
-        """Add what one consumer was sent."""
-        self.messages += consumer.messages_out
-        self.entries += consumer.entries_out
-        self.bytes += consumer.bytes_out
-        self.redelivered += consumer.messages_redelivered
-        self.last_ms = max(self.last_ms, consumer.last_consumed_ms)
 
 
 @dataclass(slots=True)

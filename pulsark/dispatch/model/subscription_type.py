@@ -1,8 +1,7 @@
 """The seam between a subscription and its type.
 
 A type is a pure decision: it knows the consumers and says which one takes the next entry. It does
-no I/O, reads no clock and never awaits, so each is tested with scripted scenarios. What it
-sees of a consumer is the `Receiver` protocol.
+no I/O, reads no clock and never awaits, so each is tested with scripted scenarios.
 
 A type that *tracks pending* entries also knows which of them wait to be delivered again, and
 which comes next. An entry is then, from the first time it is offered until it is acknowledged,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from pulsark.dispatch.loop.turns import Pace
 from pulsark.dispatch.scalable.layouts import Layout, check_has_layout, first_layout
+from pulsark.dispatch.scalable.limits import LAYOUT_RETRY_SECONDS
 from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.limits import LAYOUT_RETRY_SECONDS
 from pulsark.metadata.paths import PARTITIONED_TOPICS, topic_at
 
 if TYPE_CHECKING:

@@ -12,9 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.dispatch.scalable.shares import Shares
-from pulsark.errors import ClientError, CorruptEntryError, CorruptMetadataError, ServerError
-from pulsark.limits import (
+from pulsark.dispatch.scalable.limits import (
     GROUP_MEMBERS_MAX,
     HAND_OVER_CHECK_SECONDS,
     HAND_OVER_CHECKS_MAX,
@@ -23,8 +21,15 @@ from pulsark.limits import (
     SEGMENTS_PER_TURN_MAX,
     SHARE_REMINDER_SECONDS,
     SHARE_SILENCE_SECONDS,
-    TOPICS_PER_TURN_MAX,
 )
+from pulsark.dispatch.scalable.shares import Shares
+from pulsark.errors import (
+    ClientError,
+    CorruptEntryError,
+    CorruptMetadataError,
+    ServerError,
+)
+from pulsark.limits import TOPICS_PER_TURN_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pulsark.limits import (
+from pulsark.dispatch.scalable.limits import (
     HAND_OVER_CHECKS_MAX,
     SEGMENT_HAND_OVER_SECONDS,
     STREAM_CONSUMER_GRACE_SECONDS,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.scalable.limits import PROPERTY_FILTERS_CHARS_MAX
 from pulsark.dispatch.topics.topic_names import in_order, is_system
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import PROPERTY_FILTERS_CHARS_MAX, TOPIC_NAMES_PER_TURN, TOPIC_PROPERTIES_MAX
+from pulsark.limits import TOPIC_NAMES_PER_TURN, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.storage.managed_ledger.record import read_record
 from pulsark.wire.topic_name import TopicName, without_partition

@@ -19,10 +19,8 @@ from pulsark.dispatch.spark.flight_buffers import CopyBuffer
 from pulsark.dispatch.spark.flight_calls import Calls
 from pulsark.dispatch.spark.flight_requests import PREFACE, RequestError, Requests
 from pulsark.dispatch.spark.flight_tls import copy, shake_hands
-from pulsark.limits import (
-    FLIGHT_COPY_BYTES_MAX,
-    FLIGHT_IDLE_SECONDS,
-    FLIGHT_LOGIN_SURE_SECONDS,
+from pulsark.limits import FLIGHT_COPY_BYTES_MAX, FLIGHT_IDLE_SECONDS, FLIGHT_LOGIN_SURE_SECONDS
+from pulsark.security.limits import (
     TLS_HANDSHAKE_SURE_SECONDS,
     TLS_HANDSHAKES_MAX,
     TLS_HANDSHAKES_PER_ADDRESS_MAX,

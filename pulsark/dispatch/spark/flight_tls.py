@@ -12,7 +12,8 @@ import ssl
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.spark.flight_buffers import CopyBuffer
-from pulsark.limits import FLIGHT_COPY_BYTES_MAX, TLS_HANDSHAKE_SECONDS
+from pulsark.limits import FLIGHT_COPY_BYTES_MAX
+from pulsark.security.limits import TLS_HANDSHAKE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

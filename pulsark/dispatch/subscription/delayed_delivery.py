@@ -30,7 +30,7 @@ from pulsark.errors import (
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from pulsark.dispatch.subscription.stored_topic import StoredTopic
+    from pulsark.dispatch.subscription.subscription import SubscribedTopic
     from pulsark.storage.delayed.delayed_buckets import DelayedBuckets, StoredBucket
     from pulsark.storage.position_set import PositionSet
     from pulsark.wire.position import Position
@@ -64,7 +64,7 @@ class DelayedDelivery:
 
     def __init__(
         self,
-        topic: StoredTopic,
+        topic: SubscribedTopic,
         buckets: DelayedBuckets | None = None,
         stored: Iterable[StoredBucket] = (),
     ) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.dispatch.model.interfaces import AnyTopic, SubscriptionRegistry
+from pulsark.dispatch.model.interfaces import AnyTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.entry import Entry
     from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
-    from pulsark.dispatch.subscription.delayed_delivery import DelayedDelivery
+    from pulsark.dispatch.subscription.delayed_tracker import DelayedDeliveryTracker
     from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
-    from pulsark.dispatch.subscription.subscription import Subscription
     from pulsark.runtime import Clock
     from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
     from pulsark.wire.position import Position
@@ -57,14 +56,16 @@ class StoredEntries(EntrySource, Protocol):
         """The mark-delete position that makes ``position`` the next one delivered."""
 
 
-class Registry(SubscriptionRegistry, Protocol):
-    """The subscriptions of the topic."""
+class DelayedEntries(Protocol):
+    """Which entries of the topic are delayed."""
 
-    def idle(self, subscription: Subscription) -> None:
-        """The last consumer of one left."""
+    tracker: DelayedDeliveryTracker
 
-    async def delete(self, subscription: Subscription) -> None:
-        """Delete one, durably. The caller holds ``members.changing``."""
+    def cutoff_ms(self) -> int:
+        """Entries whose deliver-at time is above it are too early now."""
+
+    def add(self, deliver_at_ms: int, position: Position) -> None:
+        """An entry is too early; its subscriptions hear when it is due."""
 
 
 class ReadBudget(Protocol):
@@ -87,10 +88,6 @@ class StoredTopic(AnyTopic, Protocol):
     clock: Clock
 
     @property
-    def subscriptions(self) -> Mapping[str, Subscription]:
-        """Subscriptions by name."""
-
-    @property
     def ledger(self) -> ManagedLedger:
         """All entries."""
 
@@ -107,13 +104,9 @@ class StoredTopic(AnyTopic, Protocol):
         """Dispatch rates that all its subscriptions share: its own and the broker's."""
 
     @property
-    def delayed(self) -> DelayedDelivery:
+    def delayed(self) -> DelayedEntries:
         """Which entries are delayed."""
 
     @property
     def entries(self) -> StoredEntries:
         """Where subscriptions read."""
-
-    @property
-    def registry(self) -> Registry:
-        """Where they are created and deleted."""

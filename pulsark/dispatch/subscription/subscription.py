@@ -6,8 +6,9 @@ sends it; ``acks`` takes the acknowledgements; ``seeking`` moves the cursor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from pulsark.dispatch.model.interfaces import SubscriptionRegistry
 from pulsark.dispatch.model.members import Members
 from pulsark.dispatch.model.subscription_stats import BacklogStats, Totals
 from pulsark.dispatch.model.subscription_type import SubscriptionType, SubType, TypeSpec
@@ -16,26 +17,48 @@ from pulsark.dispatch.subscription.dispatcher import Dispatcher
 from pulsark.dispatch.subscription.exclusive import Exclusive
 from pulsark.dispatch.subscription.pending import PendingEntries
 from pulsark.dispatch.subscription.seeking import Seeking
+from pulsark.dispatch.subscription.stored_topic import StoredTopic
 from pulsark.dispatch.subscription.subscription_properties import CursorProperties
 from pulsark.dispatch.subscription.subscription_types import change_type
 from pulsark.dispatch.subscription.takeover import Takeover
 from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyroaring import BitMap
 
     from pulsark.dispatch.model.consumer import Consumer
-    from pulsark.dispatch.subscription.stored_topic import StoredTopic
     from pulsark.storage.cursor.cursor import Cursor
     from pulsark.wire.position import Position
+
+
+class Registry(SubscriptionRegistry, Protocol):
+    """The subscriptions of the topic."""
+
+    def idle(self, subscription: Subscription) -> None:
+        """The last consumer of one left."""
+
+    async def delete(self, subscription: Subscription) -> None:
+        """Delete one, durably. The caller holds ``members.changing``."""
+
+
+class SubscribedTopic(StoredTopic, Protocol):
+    """A topic that stores its messages, with its subscriptions."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """Subscriptions by name."""
+
+    @property
+    def registry(self) -> Registry:
+        """Where they are created and deleted."""
 
 
 class Subscription:
     """One named subscription of one topic."""
 
-    def __init__(self, topic: StoredTopic, name: str, cursor: Cursor) -> None:
+    def __init__(self, topic: SubscribedTopic, name: str, cursor: Cursor) -> None:
         self.topic = topic
         self.name = name
         self.cursor = cursor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.limits import AUDIT_ACCESSES_MAX
+from pulsark.security.audit.limits import AUDIT_ACCESSES_MAX
 
 if TYPE_CHECKING:
     from pulsark.security.principal import Principal

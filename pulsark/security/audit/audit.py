@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.limits import AUDIT_STUCK_SECONDS
 from pulsark.security.audit.accesses import Access, Accesses
 from pulsark.security.audit.events import (
     Call,
@@ -21,6 +20,7 @@ from pulsark.security.audit.events_waiting import (
     ROOM_OF_DENIALS,
     EventsWaiting,
 )
+from pulsark.security.audit.limits import AUDIT_STUCK_SECONDS
 from pulsark.security.audit.sums import Sums, by_network, by_role
 from pulsark.security.principal import Origin
 

@@ -12,7 +12,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
-from pulsark.limits import AUDIT_EVENTS_AT_ONCE
+from pulsark.security.audit.limits import AUDIT_EVENTS_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

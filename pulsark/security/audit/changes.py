@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pulsark.limits import AUDIT_BODY_BYTES_MAX
+from pulsark.security.audit.limits import AUDIT_BODY_BYTES_MAX
 
 _PROPERTIES = "properties"
 """Texts of users, which may be secrets: of them only the names are noted."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pulsark.limits import AUDIT_TEXT_CHARS_MAX
+from pulsark.security.audit.limits import AUDIT_TEXT_CHARS_MAX
 from pulsark.security.decisions import Target
 from pulsark.security.operations import Kind, PolicyOperation, TopicOperation
 from pulsark.security.principal import Origin

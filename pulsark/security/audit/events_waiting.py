@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.limits import AUDIT_EVENTS_MAX
+from pulsark.security.audit.limits import AUDIT_EVENTS_MAX
 
 if TYPE_CHECKING:
     from pulsark.security.audit.events import Event

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pulsark.limits import (
+from pulsark.security.audit.limits import (
     AUDIT_SUM_SECONDS,
     AUDIT_SUM_SECONDS_MAX,
     AUDIT_SUM_SECONDS_OF_KIND,

@@ -26,7 +26,6 @@ from pulsark.storage.bookie.identity import (
     commission,
 )
 from pulsark.storage.bookie.index import (
-    MARK_LEDGER,
     BookieIndex,
     LedgerState,
     SegmentState,
@@ -355,28 +354,14 @@ class EmbeddedBookie:
                     r.ledger_id, r.first, r.count, r.value, segment_id, r.offset, r.size, r.total
                 )
                 continue
-            self._apply_state(r, segment_id)
+            index.apply(r.kind, r.ledger_id, r.first, segment_id)
+            self._upkeep.recorded(r)
         self._upkeep.checkpointer.journal_grew(
             JournalOffset(segment_id, written.segment_size), size, len(group)
         )
         self._end.grew(group)
         if not self._closing:
             self._upkeep.start_if_due()
-
-    def _apply_state(self, record: JournalRecord, segment_id: int) -> None:
-        index = self._index
-        if record.kind == Kind.FENCE:
-            index.fence(record.ledger_id)
-        elif record.kind == Kind.RELEASE:
-            index.release(record.ledger_id, record.first)
-            if record.ledger_id != MARK_LEDGER:
-                self._upkeep.must_collect = True
-        elif record.kind == Kind.DELETE:
-            index.delete(record.ledger_id, segment_id)
-            self._upkeep.must_collect = True
-        elif record.kind == Kind.SEGMENT_REMOVED:
-            index.segment_removed(record.first)
-            self._upkeep.checkpointer.removing.add(record.first)
 
     def _note_segment(self, written: WrittenGroup) -> None:
         segment = self._index.segments.get(written.segment_id)

@@ -16,7 +16,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.storage.bookie.journal_format import Snapshot
+from pulsark.storage.bookie.journal_format import Kind, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -291,6 +291,17 @@ class BookieIndex:
                 self._account(extent, -1)
         self.max_ledger_id = max(self.max_ledger_id, ledger_id)
         self.tombstones[ledger_id] = max(segment_id, self.tombstones.get(ledger_id, 0))
+
+    def apply(self, kind: int, ledger_id: int, first: int, segment_id: int) -> None:
+        """Apply a record of a segment that holds no entries and no snapshot."""
+        if kind == Kind.FENCE:
+            self.fence(ledger_id)
+        elif kind == Kind.RELEASE:
+            self.release(ledger_id, first)
+        elif kind == Kind.DELETE:
+            self.delete(ledger_id, segment_id)
+        elif kind == Kind.SEGMENT_REMOVED:
+            self.segment_removed(first)
 
     def merge(self, snapshot: Snapshot) -> None:
         """A segment's snapshot was read: what it knows of older segments holds."""

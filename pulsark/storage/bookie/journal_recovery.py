@@ -216,18 +216,14 @@ class _Recovery:
                 head.size,
                 head.total,
             )
-        elif head.kind == Kind.FENCE:
-            index.fence(head.ledger_id)
-        elif head.kind == Kind.RELEASE:
-            index.release(head.ledger_id, head.first)
-        elif head.kind == Kind.DELETE:
-            index.delete(head.ledger_id, segment_id)
         elif head.kind == Kind.SNAPSHOT:
             self.apply_snapshot(segment_id, decode_snapshot(record.body))
         elif head.kind == Kind.SEGMENT_REMOVED:
             self.removing.add(head.first)
             self.highest = max(self.highest, head.first)
             self.listed.pop(head.first, None)
+        else:
+            index.apply(head.kind, head.ledger_id, head.first, segment_id)
 
     def apply_snapshot(self, segment_id: int, snapshot: Snapshot) -> None:
         self.listed = {number: (epoch, size) for number, epoch, size in snapshot.segments}

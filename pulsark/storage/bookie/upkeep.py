@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pulsark.storage.bookie.index import MARK_LEDGER
+from pulsark.storage.bookie.journal_format import Kind
 from pulsark.storage.bookie.journal_gc import SegmentCollector, collect_all
 
 if TYPE_CHECKING:
     from pulsark.runtime import Runtime, Worker
     from pulsark.storage.bookie.index_checkpoint import Checkpointer
+    from pulsark.storage.bookie.journal import JournalRecord
 
 
 class Upkeep:
@@ -32,6 +35,13 @@ class Upkeep:
         """A segment was begun. Those before it may be emptied now."""
         self.must_collect = self.segment_id > 0
         self.segment_id = segment_id
+
+    def recorded(self, record: JournalRecord) -> None:
+        """A record without entries is durable. It may leave a segment without a use."""
+        if record.kind == Kind.SEGMENT_REMOVED:
+            self.checkpointer.removing.add(record.first)
+        elif record.kind in (Kind.RELEASE, Kind.DELETE) and record.ledger_id != MARK_LEDGER:
+            self.must_collect = True
 
     def start_if_due(self) -> None:
         """Begin, if there is something to do and nothing is being done."""

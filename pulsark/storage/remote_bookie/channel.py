@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pulsark.errors import ProtocolError, StorageError
-from pulsark.limits import BOOKIE_HELLO_BYTES_MAX
+from pulsark.storage.remote_bookie.limits import BOOKIE_HELLO_BYTES_MAX
 from pulsark.storage.remote_bookie.messages import Hello, decode_error, decode_hello
 from pulsark.storage.remote_bookie.protocol import FrameReader, FrameType, frame_head
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ProtocolError, StorageError
-from pulsark.limits import BOOKIE_PENDING_BYTES_MAX, BOOKIE_RUN_BYTES_MAX
 from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
 from pulsark.storage.bookie.journal_format import TABLE_ENTRY, Kind, encode_record
+from pulsark.storage.remote_bookie.limits import BOOKIE_PENDING_BYTES_MAX, BOOKIE_RUN_BYTES_MAX
 from pulsark.storage.remote_bookie.link import Link
 from pulsark.storage.remote_bookie.messages import (
     Hello,

@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from pulsark.errors import ProtocolError, StorageError
-from pulsark.limits import (
+from pulsark.storage.bookie.journal import JournalRecord
+from pulsark.storage.bookie.journal_format import BadRecordError, Kind, verify_record
+from pulsark.storage.remote_bookie.limits import (
     BOOKIE_CALLS_MAX,
     BOOKIE_HELLO_BYTES_MAX,
     BOOKIE_READ_BYTES_MAX,
     BOOKIE_UNANSWERED_BYTES_MAX,
 )
-from pulsark.storage.bookie.journal import JournalRecord
-from pulsark.storage.bookie.journal_format import BadRecordError, Kind, verify_record
 from pulsark.storage.remote_bookie.messages import (
     Hello,
     decode_hello,

@@ -9,7 +9,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from pulsark.limits import BOOKIE_CONNECTIONS_MAX, BOOKIE_RUN_BYTES_MAX
+from pulsark.storage.remote_bookie.limits import BOOKIE_CONNECTIONS_MAX, BOOKIE_RUN_BYTES_MAX
 from pulsark.storage.remote_bookie.messages import Hello
 from pulsark.storage.remote_bookie.served import ServedConnection
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pulsark.limits import LASTING_THROTTLE_SECONDS, LASTING_THROTTLE_TOLD_SECONDS
 from pulsark.rates.holding import Holding
+from pulsark.rates.limits import LASTING_THROTTLE_SECONDS, LASTING_THROTTLE_TOLD_SECONDS
 
 
 def told(holding: Holding, begin: float, end: float, step: float, held: float) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.limits import PUBLISH_HOLD_SECONDS_MAX
+from pulsark.rates.limits import PUBLISH_HOLD_SECONDS_MAX
 from pulsark.rates.publish_limit import NO_LIMIT, PublishLimit, PublishRate
 from pulsark.rates.throttle import Throttle
 from tests.sim.clock import SimClock

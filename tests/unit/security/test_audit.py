@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from pulsark.limits import (
+from pulsark.security.audit.accesses import Access, Accesses
+from pulsark.security.audit.audit import Audit
+from pulsark.security.audit.chain import NOTHING, Checker, Record, checked, record
+from pulsark.security.audit.events import Call, Judged, is_change, shows_body
+from pulsark.security.audit.events_waiting import (
+    ROOM_OF_ACCESSES,
+    ROOM_OF_DENIALS,
+    EventsWaiting,
+)
+from pulsark.security.audit.limits import (
     AUDIT_EVENTS_MAX,
     AUDIT_STUCK_SECONDS,
     AUDIT_SUM_SECONDS,
@@ -18,15 +27,6 @@ from pulsark.limits import (
     AUDIT_SUMMED_MAX,
     AUDIT_SUMMED_OF_HOST_MAX,
     AUDIT_TEXT_CHARS_MAX,
-)
-from pulsark.security.audit.accesses import Access, Accesses
-from pulsark.security.audit.audit import Audit
-from pulsark.security.audit.chain import NOTHING, Checker, Record, checked, record
-from pulsark.security.audit.events import Call, Judged, is_change, shows_body
-from pulsark.security.audit.events_waiting import (
-    ROOM_OF_ACCESSES,
-    ROOM_OF_DENIALS,
-    EventsWaiting,
 )
 from pulsark.security.decisions import Decision, Rule, Target
 from pulsark.security.operations import (

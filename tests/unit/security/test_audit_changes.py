@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pulsark.limits import AUDIT_BODY_BYTES_MAX
 from pulsark.security.audit.changes import Changes, difference
+from pulsark.security.audit.limits import AUDIT_BODY_BYTES_MAX
 
 
 @pytest.mark.parametrize(

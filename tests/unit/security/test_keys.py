@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pulsark.errors import ConfigError
-from pulsark.limits import KEY_FILE_BYTES_MAX
 from pulsark.security.keys import Kept, read_location
+from pulsark.security.limits import KEY_FILE_BYTES_MAX
 
 DATA = b"\x00secret\n"
 

@@ -13,11 +13,11 @@ import pytest
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
-from pulsark.limits import FAILED_LOGINS_PER_SECOND_MAX
 from pulsark.runtime import Runtime
 from pulsark.security import providers as providers_module
 from pulsark.security.certificates import CertificateProvider
 from pulsark.security.failures import Failures
+from pulsark.security.limits import FAILED_LOGINS_PER_SECOND_MAX
 from pulsark.security.logins import Logins
 from pulsark.security.principal import Principal
 from pulsark.security.provider import EXPIRED, Credentials, LoginError, Provider

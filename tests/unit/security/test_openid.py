@@ -16,7 +16,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
-from pulsark.limits import KEY_FILE_BYTES_MAX
+from pulsark.security.limits import KEY_FILE_BYTES_MAX
 from pulsark.security.openid import Fetcher, OpenIdProvider
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError

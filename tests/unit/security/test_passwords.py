@@ -14,9 +14,9 @@ from passlib.hash import apr_md5_crypt, des_crypt, sha256_crypt, sha512_crypt
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
-from pulsark.limits import LOGINS_WAITING_MAX, PASSWORDS_REMEMBERED_SECONDS
 from pulsark.runtime import Runtime
 from pulsark.security import passwords
+from pulsark.security.limits import LOGINS_WAITING_MAX, PASSWORDS_REMEMBERED_SECONDS
 from pulsark.security.passwords import PasswordProvider, Remembered, fits
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError

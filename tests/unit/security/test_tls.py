@@ -16,8 +16,8 @@ import uvloop
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
-from pulsark.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
 from pulsark.security import tls_listener
+from pulsark.security.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
 from pulsark.security.tls import ServerTls, TlsRules
 from pulsark.security.tls_listener import TlsListener
 from pulsark.security.trials import Trial, Trials

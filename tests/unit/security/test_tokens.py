@@ -18,7 +18,7 @@ from jwt.exceptions import InvalidSignatureError
 
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
-from pulsark.limits import TOKEN_BYTES_MAX, TOKEN_KEYS_MAX
+from pulsark.security.limits import TOKEN_BYTES_MAX, TOKEN_KEYS_MAX
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError
 from pulsark.security.tokens import TokenProvider

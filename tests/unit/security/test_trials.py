@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsark.errors import CrowdedOutError
-from pulsark.limits import TRIALS_MAX
+from pulsark.security.limits import TRIALS_MAX
 from pulsark.security.trials import Trial, Trials
 
 HOST, OTHER = "10.0.0.1", "10.0.0.2"

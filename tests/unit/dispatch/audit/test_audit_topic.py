@@ -12,9 +12,9 @@ from pulsark.dispatch.model.entry import Entry
 from pulsark.dispatch.topic.entries import TopicEntries
 from pulsark.dispatch.topics.inactivity import is_due
 from pulsark.errors import CorruptEntryError, ServerError
-from pulsark.limits import AUDIT_HEAD_TRIES
 from pulsark.security.audit.chain import checked
 from pulsark.security.audit.definition import TOPIC
+from pulsark.security.audit.limits import AUDIT_HEAD_TRIES
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import read_messages
 from pulsark.wire.position import Position

@@ -12,14 +12,14 @@ import pytest
 
 from pulsark.dispatch.audit.writer import AuditWriter
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import (
+from pulsark.security.audit.audit import Audit
+from pulsark.security.audit.chain import NOTHING, Head, Record, checked
+from pulsark.security.audit.limits import (
     AUDIT_CLOSE_SECONDS,
     AUDIT_EVENTS_AT_ONCE,
     AUDIT_EVENTS_MAX,
     AUDIT_STUCK_SECONDS,
 )
-from pulsark.security.audit.audit import Audit
-from pulsark.security.audit.chain import NOTHING, Head, Record, checked
 from pulsark.security.principal import Origin
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation

@@ -11,7 +11,8 @@ import pytest
 
 from pulsark.dispatch.connection.login import FAILED
 from pulsark.errors import ServerError
-from pulsark.limits import FAILED_LOGINS_PER_SECOND_MAX, HANDSHAKE_SECONDS
+from pulsark.limits import HANDSHAKE_SECONDS
+from pulsark.security.limits import FAILED_LOGINS_PER_SECOND_MAX
 from pulsark.security.principal import Principal
 from pulsark.security.provider import Credentials, LoginError
 from pulsark.wire import pulsar_pb2 as pb

@@ -12,9 +12,9 @@ import pytest
 
 from pulsark.dispatch.connection.reading import State
 from pulsark.dispatch.policies.policies import BYTE_RATE, MESSAGE_RATE, PUBLISH_RATE
-from pulsark.limits import PUBLISH_HOLD_SECONDS_MAX
 from pulsark.metadata.namespaces import even_boundaries
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
+from pulsark.rates.limits import PUBLISH_HOLD_SECONDS_MAX
 from pulsark.wire.frames import encode_command
 from pulsark.wire.topic_name import TopicName
 from tests.sim.simulation import Simulation

@@ -10,10 +10,10 @@ import pytest
 
 from pulsark.dispatch.connection.revocation import Revocation
 from pulsark.errors import CorruptMetadataError, ServerError
-from pulsark.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.metadata.resources import Tenant
 from pulsark.security import grants
 from pulsark.security.facts import Rules
+from pulsark.security.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.security.principal import Principal
 from tests.support.broker_clients import SHARED, BrokerInMemory, Client, Command, scenario
 from tests.support.samples import TOPIC, sample_of

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.connection import scalable_client
-from pulsark.dispatch.scalable.shares import Shares
-from pulsark.errors import CorruptMetadataError, MetadataError, ServerError
-from pulsark.limits import (
+from pulsark.dispatch.scalable.limits import (
     SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
     SEGMENTS_PER_TURN_MAX,
@@ -18,6 +16,8 @@ from pulsark.limits import (
     SHARE_SILENCE_SECONDS,
     STREAM_CONSUMER_GRACE_SECONDS,
 )
+from pulsark.dispatch.scalable.shares import Shares
+from pulsark.errors import CorruptMetadataError, MetadataError, ServerError
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import SHARED, BrokerInMemory, Client, Command, scenario

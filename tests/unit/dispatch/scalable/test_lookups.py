@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch.scalable.limits import SCALABLE_SESSIONS_PER_CONNECTION_MAX
 from pulsark.errors import ServerError
-from pulsark.limits import SCALABLE_SESSIONS_PER_CONNECTION_MAX, TOPICS_PER_TURN_MAX
+from pulsark.limits import TOPICS_PER_TURN_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import encode_command
 from pulsark.wire.topic_name import TopicName

@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch.scalable.limits import NAMESPACE_WATCHES_PER_CONNECTION_MAX
 from pulsark.dispatch.topics import topic_lists
 from pulsark.errors import MetadataError, ServerError
-from pulsark.limits import (
-    NAMESPACE_WATCHES_PER_CONNECTION_MAX,
-    TOPIC_FEED_LINGER_SECONDS,
-    TOPIC_PROPERTIES_MAX,
-)
+from pulsark.limits import TOPIC_FEED_LINGER_SECONDS, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import topics_hash

@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 
-from pulsark.limits import (
+from pulsark.dispatch.scalable.limits import (
     SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
     STREAM_CONSUMER_GRACE_SECONDS,
-    TOPIC_FEED_LINGER_SECONDS,
 )
+from pulsark.limits import TOPIC_FEED_LINGER_SECONDS
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario

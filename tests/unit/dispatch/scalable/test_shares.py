@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pulsark.dispatch.scalable.limits import (
+    SEGMENT_HAND_OVER_SECONDS,
+    STREAM_CONSUMER_GRACE_SECONDS,
+)
 from pulsark.dispatch.scalable.shares import Shares, dealt
-from pulsark.limits import SEGMENT_HAND_OVER_SECONDS, STREAM_CONSUMER_GRACE_SECONDS
 
 NAMES = st.lists(st.text("abc", min_size=1, max_size=2), unique=True, max_size=9).map(sorted)
 QUIET = 3 * (SEGMENT_HAND_OVER_SECONDS + STREAM_CONSUMER_GRACE_SECONDS)

@@ -7,8 +7,7 @@ import pytest
 from pulsark.config.settings import Settings
 from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.model.consumer import Consumer
-from pulsark.dispatch.model.members import Members
-from pulsark.dispatch.model.subscription_stats import Sent
+from pulsark.dispatch.model.members import Members, Sent
 from pulsark.dispatch.model.subscription_type import (
     PlaceTakenError,
     SubscriptionClosedError,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pulsark.errors import LedgerFencedError, StorageError, StorageFullError
-from pulsark.limits import BOOKIE_RUN_BYTES_MAX, BOOKIE_UNANSWERED_BYTES_MAX
 from pulsark.runtime import Done
 from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
 from pulsark.storage.bookie.embedded import EmbeddedBookie
 from pulsark.storage.bookie.journal import JournalRecord
 from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.remote_bookie.limits import BOOKIE_RUN_BYTES_MAX, BOOKIE_UNANSWERED_BYTES_MAX
 from pulsark.storage.remote_bookie.messages import Hello
 from pulsark.storage.remote_bookie.protocol import FrameType
 from pulsark.storage.remote_bookie.remote import RemoteBookie

@@ -1,0 +1,24 @@
+"""Bounds of the protocol of bookie processes. `pulsark.limits` says what belongs here."""
+
+from __future__ import annotations
+
+BOOKIE_HELLO_BYTES_MAX = 64 * 1024
+"""Largest frame before both sides have identified themselves."""
+
+BOOKIE_RUN_BYTES_MAX = 16 << 20
+"""A frame is at most this much larger than the largest entry; longer runs are sent in parts."""
+
+BOOKIE_READ_BYTES_MAX = 4 << 20
+"""The answer to a read ends after this many bytes."""
+
+BOOKIE_CALLS_MAX = 256
+"""Requests of a connection under way, not counting adds. Above it, the socket is not read."""
+
+BOOKIE_UNANSWERED_BYTES_MAX = 16 << 20
+"""Bytes of adds of a connection that are not durable yet. Above it, the socket is not read."""
+
+BOOKIE_PENDING_BYTES_MAX = 256 << 20
+"""Bytes in a broker that wait for one bookie. Above it, the broker gives the bookie up."""
+
+BOOKIE_CONNECTIONS_MAX = 64
+"""Connections to a bookie process; each broker has two."""
