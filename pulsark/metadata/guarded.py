@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import BadVersionError, OwnershipLostError
 from pulsark.limits import METADATA_PAGE_MAX
-from pulsark.metadata.changes import Delete, Put
-from pulsark.metadata.store import ANY_VERSION
+from pulsark.metadata.single_writes import SingleWrites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,27 +21,13 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore, Versioned
 
 
-class GuardedMetadataStore:
+class GuardedMetadataStore(SingleWrites):
     """A view of a store. ``OwnershipLostError`` of a write: nothing of it is ever made."""
 
     def __init__(self, store: MetadataStore, guard: Check, lost: Callable[[], None]) -> None:
         self._store = store
         self._guard = guard
         self._lost = lost
-
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        (version,) = await self.commit((Put(path, value, expected_version, ephemeral),))
-        return version
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        await self.commit((Delete(path, expected_version),))
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         try:

@@ -14,6 +14,7 @@ from pulsark.limits import METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
 from pulsark.metadata.history import NONCE_BITS, History
 from pulsark.metadata.session import SIGNS_A_DEADLINE, Session
+from pulsark.metadata.single_writes import SingleWrites
 from pulsark.metadata.store import (
     ABSENT,
     ANY_VERSION,
@@ -172,7 +173,7 @@ class MemoryTree:
             path = parent
 
 
-class MemoryMetadataStore:
+class MemoryMetadataStore(SingleWrites):
     """One session. A write takes effect one turn of the loop after the call, then returns."""
 
     def __init__(
@@ -216,20 +217,6 @@ class MemoryMetadataStore:
     async def get(self, path: str) -> Versioned | None:
         self._check_session()
         return self.tree.get(path)
-
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        (version,) = await self.commit((Put(path, value, expected_version, ephemeral),))
-        return version
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        await self.commit((Delete(path, expected_version),))
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         await asyncio.sleep(0)

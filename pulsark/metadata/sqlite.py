@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownError
 from pulsark.limits import METADATA_PAGE_MAX
-from pulsark.metadata.changes import Change, Check, Delete, Put, check_changes
+from pulsark.metadata.changes import Change, Check, check_changes
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.session import Session
+from pulsark.metadata.single_writes import SingleWrites
 from pulsark.metadata.sqlite_file import (
     connect,
     empty_log,
@@ -44,7 +45,6 @@ from pulsark.metadata.sqlite_writes import (
     transaction,
 )
 from pulsark.metadata.store import (
-    ANY_VERSION,
     Versioned,
     check_page,
     check_parent,
@@ -71,7 +71,7 @@ class _Request:
     """Time of the event loop."""
 
 
-class SqliteMetadataStore:
+class SqliteMetadataStore(SingleWrites):
     """See ``open``."""
 
     def __init__(
@@ -165,20 +165,6 @@ class SqliteMetadataStore:
         parent, name = split_path(path)
         row = self._read(GET, (parent, name)).fetchone()
         return None if row is None else Versioned(*checked(path, row)[:2])
-
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        (version,) = await self.commit((Put(path, value, expected_version, ephemeral),))
-        return version
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        await self.commit((Delete(path, expected_version),))
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         check_changes(changes)
