@@ -244,7 +244,9 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         if now - self._ending[session] > IN_THE_WAY_SECONDS and stop_process(
             self._directory, session, now
         ):
-            log.error("a process was silent for too long, in the way of others: it was killed")
+            log.error(
+                "killed a process that held the metadata store's lock and was silent for too long"
+            )
 
     # -- the end ---
 

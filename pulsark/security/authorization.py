@@ -112,7 +112,7 @@ class CarefulProvider:
 
 
 def _failed(operation: Operation, error: Exception) -> Decision:
-    log.warning("the authorization provider failed at %s, which is denied: %r", operation, error)
+    log.warning("the authorization provider failed, so %s is denied: %r", operation, error)
     return Decision(False, Rule.NONE)
 
 

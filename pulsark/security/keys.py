@@ -56,7 +56,7 @@ class Kept(Generic[T]):
             try:
                 self._value = self._parse(self._read(self._path))
             except ConfigError as error:
-                log.warning("what was read before stays in use: %s", error)
+                log.warning("the last version that could be read stays in use: %s", error)
             else:
                 log.info("%s: read again", self._setting)
                 self._told(self._setting)

@@ -119,7 +119,9 @@ class Logins:
         if not authorization:
             return self._without_header(method, credentials)
         if len(authorization) > 1:
-            raise self._failed([], "none", LoginError("malformed", "there are several headers"))
+            raise self._failed(
+                [], "none", LoginError("malformed", "several headers of credentials")
+            )
         scheme, space, rest = authorization[0].partition(" ")
         fit = [
             each

@@ -56,7 +56,7 @@ def keys_of(setting: str, data: bytes) -> list[NamedKey]:
     try:
         found = PyJWKSet.from_json(data.decode())
     except (PyJWTError, ValueError, RecursionError, AttributeError, TypeError):
-        raise ConfigError(f"{setting}: no JWK set with a key in it that is known") from None
+        raise ConfigError(f"{setting}: not a JWK set with a key of a known kind") from None
     named = []
     for each in found.keys:
         said: dict[str, Any] = each._jwk_data  # noqa: SLF001 - what it says of curve and algorithm
@@ -221,12 +221,12 @@ def _check(settings: Settings) -> None:
     if not settings.openIDAllowedTokenIssuers:
         raise ConfigError("openIDAllowedTokenIssuers is empty: name the issuers that are trusted")
     if not settings.openIDAllowedAudiences:
-        raise ConfigError("openIDAllowedAudiences is empty: name what tokens must be made for")
+        raise ConfigError("openIDAllowedAudiences is empty: name the audiences of tokens")
     for issuer in settings.openIDAllowedTokenIssuers:
         wanted = ("https",) if settings.openIDRequireIssuersUseHttps else ("https", "http")
         if urlsplit(issuer).scheme not in wanted:
             raise ConfigError(
-                f"openIDAllowedTokenIssuers: {issuer[:200]} is no https:// URL; "
+                f"openIDAllowedTokenIssuers: {issuer[:200]} is not an https:// URL; "
                 "openIDRequireIssuersUseHttps=false allows http://"
             )
 
@@ -249,7 +249,7 @@ class Fetcher:
         """What is at a URL. Raises ``OSError``, ``ValueError`` or ``HTTPException``."""
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in ("https", "http"):
-            raise ValueError("this is no URL of HTTP")
+            raise ValueError("this is not an HTTP URL")
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
             connection = http.client.HTTPSConnection(

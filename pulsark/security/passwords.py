@@ -39,7 +39,7 @@ _BCRYPT_BYTES_MAX = 72
 
 
 def _wrong() -> LoginError:
-    return LoginError("password", "no such user, or another password")
+    return LoginError("password", "unknown user or wrong password")
 
 
 def users_of(setting: str, data: bytes) -> dict[str, str]:
@@ -56,10 +56,10 @@ def users_of(setting: str, data: bytes) -> dict[str, str]:
         if not (user and colon):
             raise ConfigError(f"{setting}: line {number} is not user:hash")
         if user in users:
-            raise ConfigError(f"{setting}: line {number} has a user that is there already")
+            raise ConfigError(f"{setting}: line {number} repeats a user")
         if not _is_known(hashed):
             raise ConfigError(
-                f"{setting}: line {number} has a hash that is not safe or not known; "
+                f"{setting}: line {number} has an unsafe or unknown hash; "
                 f"htpasswd -B FILE {user} makes a new one"
             )
         users[user] = hashed
@@ -99,8 +99,8 @@ class PasswordProvider:
     def __init__(self, settings: Settings, runtime: Runtime) -> None:
         if not settings.basicAuthConf:
             raise ConfigError(
-                "basicAuthConf is empty, and authenticationProviders has the one for passwords; "
-                "set it to a file of htpasswd"
+                "basicAuthConf is empty, and authenticationProviders includes passwords: "
+                "set it to an htpasswd file"
             )
         self._users = Kept(
             "basicAuthConf", settings.basicAuthConf, lambda data: users_of("basicAuthConf", data)
@@ -139,7 +139,7 @@ class PasswordProvider:
         try:
             is_right = await self._worker.run(host, lambda: fits(password, tried))
         except CrowdedError:
-            raise LoginError("busy", "too many passwords wait for being verified") from None
+            raise LoginError("busy", "too many passwords wait to be verified") from None
         if hashed is None or not is_right:
             raise _wrong()
         self._remembered.add(data, hashed, self._runtime.clock.monotonic())

@@ -95,7 +95,7 @@ def first_of(
         if isawaitable(found):
             return _or_rest(provider, found, providers[index + 1 :], credentials, failure)
         return found
-    raise failure or LoginError("method", "no provider is there for these credentials")
+    raise failure or LoginError("method", "no provider accepts these credentials")
 
 
 async def _or_rest(

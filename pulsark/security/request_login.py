@@ -68,7 +68,7 @@ async def _log_in(
 ) -> Principal:
     methods, originals = headers("x-pulsar-auth-method-name"), headers("x-original-principal")
     if len(methods) > 1 or len(originals) > 1:
-        raise LoginError("malformed", "a header is there twice")
+        raise LoginError("malformed", "a header is repeated")
     shown = Credentials("", b"", f"{host}:{port}" if port else host, certificate)
     asked = logins.of_request(headers("authorization"), methods[0] if methods else None, shown)
     found = await asked if isawaitable(asked) else asked

@@ -143,11 +143,11 @@ class ServerTls:
             self._stamp = stamp
             made = {alpn: _new_context(self.rules, alpn) for alpn in self._newest}
         except ConfigError as error:
-            log.error("TLS goes on with the certificate that it has: %s", error)
+            log.error("TLS keeps its current certificate: %s", error)
             return False
         self._newest |= made
         paths = ", ".join(path for _, path in self.rules.files)
-        log.info("TLS uses the files anew: %s", paths)
+        log.info("TLS has loaded its files again: %s", paths)
         self.told(paths)
         return True
 

@@ -68,11 +68,11 @@ def secret_key(setting: str, data: bytes) -> VerificationKey:
     fits = tuple(name for name, size in _HMAC_BYTES.items() if len(data) >= size)
     if not fits:
         raise ConfigError(
-            f"{setting}: a secret has 32 bytes at least, this one has {len(data)}; "
+            f"{setting}: a secret needs at least 32 bytes, this one has {len(data)}; "
             "pulsark tokens create-secret-key makes one"
         )
     if b"-----BEGIN " in data:
-        raise ConfigError(f"{setting}: this is a PEM file and no secret; see tokenPublicKey")
+        raise ConfigError(f"{setting}: this is a PEM file, not a secret; see tokenPublicKey")
     return VerificationKey(data, fits)
 
 
@@ -100,10 +100,10 @@ def check_key(setting: str, key: object, algorithm: str) -> None:
                 f"{setting}: {algorithm} needs a key on {_CURVES[algorithm]}, this one has {curve}"
             )
     elif not isinstance(key, RSAPublicKey):
-        raise ConfigError(f"{setting}: {algorithm} needs an RSA key, and this is none")
+        raise ConfigError(f"{setting}: {algorithm} needs an RSA key, and this is another kind")
     elif key.key_size < _RSA_BITS_MIN:
         raise ConfigError(
-            f"{setting}: the RSA key has {key.key_size} bits; {_RSA_BITS_MIN} are the least"
+            f"{setting}: the RSA key has {key.key_size} bits; it needs {_RSA_BITS_MIN}"
         )
 
 
@@ -139,7 +139,7 @@ def keys_of(settings: Settings) -> list[Kept[VerificationKey]]:
     if len(found) > TOKEN_KEYS_MAX:  # a forged token is tried with each of them
         raise ConfigError(
             f"tokenSecretKey, tokenPublicKey: {len(found)} keys are set; "
-            f"{TOKEN_KEYS_MAX} are the most"
+            f"at most {TOKEN_KEYS_MAX} are allowed"
         )
     return found
 
@@ -153,8 +153,8 @@ def _keys_of(settings: Settings) -> list[Kept[VerificationKey]]:
         ]
     if not settings.tokenPublicKey:
         raise ConfigError(
-            "tokenSecretKey and tokenPublicKey are empty, and authenticationProviders has the one "
-            "for tokens; set one of them. pulsark tokens create-secret-key makes a key"
+            "tokenSecretKey and tokenPublicKey are empty, and authenticationProviders includes "
+            "tokens: set one of them. pulsark tokens create-secret-key makes a key"
         )
     return [
         Kept("tokenPublicKey", location, lambda data: public_key("tokenPublicKey", data, algorithm))
@@ -201,13 +201,13 @@ def header_of(token: bytes) -> dict[str, Any]:
     """The header of a token in compact form, which nobody has verified. Raises ``LoginError``."""
     found = _COMPACT.fullmatch(token) if len(token) <= TOKEN_BYTES_MAX else None
     if found is None or len(found[1]) > TOKEN_HEADER_CHARS_MAX:
-        raise LoginError("malformed", "this is no token: three parts of base64url are one")
+        raise LoginError("malformed", "this is not a token, which has three parts in base64url")
     try:
         header: dict[str, Any] = _jws.get_unverified_header(token)
     except PyJWTError:
         raise LoginError("malformed", "the token's header cannot be read") from None
     if not _REFUSED.isdisjoint(header):
-        raise LoginError("malformed", "the token's header asks for what is not supported")
+        raise LoginError("malformed", "the token's header asks for something that is not supported")
     return header
 
 
@@ -216,12 +216,12 @@ def claims_of(token: bytes) -> dict[str, Any]:
     try:
         payload = _jws.decode_complete(token, options={"verify_signature": False})["payload"]
     except PyJWTError:
-        raise LoginError("malformed", "what the token claims cannot be read") from None
+        raise LoginError("malformed", "the token's claims cannot be read") from None
     return _claims(payload)
 
 
 def _payload(token: bytes, keys: Sequence[VerificationKey]) -> bytes:
-    reason = LoginError("signature", "no key has signed the token")
+    reason = LoginError("signature", "no configured key has signed the token")
     for each in keys:
         try:
             found: bytes = _jws.decode_complete(token, each.key, each.algorithms)["payload"]
@@ -237,9 +237,9 @@ def _claims(payload: bytes) -> dict[str, Any]:
     try:
         claims = json.loads(payload.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise LoginError("malformed", "what the token claims is no JSON") from None
+        raise LoginError("malformed", "the token's claims are not JSON") from None
     if not isinstance(claims, dict):
-        raise LoginError("malformed", "what the token claims is no JSON object")
+        raise LoginError("malformed", "the token's claims are not a JSON object")
     return claims
 
 
@@ -265,7 +265,7 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
         return None
     found = claims[name]
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < _TIME_MAX:
-        raise LoginError("claim", f"{name} of the token is no time")
+        raise LoginError("claim", f"{name} of the token is not a time")
     return int(found * 1000)
 
 

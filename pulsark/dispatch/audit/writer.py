@@ -123,10 +123,10 @@ class AuditWriter:
             self._failures += 1
             self._audit.failing, self._audit.given_at = True, None
             if self._failures == 1:
-                log.warning("audit: events wait, because the topic takes none: %r", error)
+                log.warning("audit: the topic accepts no events, which wait in memory: %r", error)
             return False
         if self._failures:
-            log.info("audit: the topic takes events again")
+            log.info("audit: the topic accepts events again")
             self._failures = 0
         self._audit.failing, self._audit.given_at = False, None
         self._audit.written += len(self._made)
@@ -149,7 +149,7 @@ class AuditWriter:
         """Records of the oldest events."""
         for event, lost in self._audit.waiting.take(AUDIT_EVENTS_AT_ONCE):
             if lost:
-                log.warning("audit: %d events found no room and are lost", lost)
+                log.warning("audit: too many events were waiting, and %d are lost", lost)
                 self._add(self._audit.loss(lost), lost)
             self._add(event)
 

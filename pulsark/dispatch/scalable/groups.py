@@ -232,7 +232,7 @@ class Group:
         except TimeoutError:
             raise ClientError(
                 ServerError.ConsumerBusy,
-                f"Segment {segment} of {self.key.topic} is another consumer's",
+                f"Segment {segment} of {self.key.topic}belongs to another consumer",
             ) from None
 
     # -- time ---
@@ -280,7 +280,9 @@ class Group:
         for segment in self.shares.pass_time(self._now(), is_attached):
             holder = holders[segment]
             log.info(
-                "%s: consumer %s did not close in time and is closed", self.key.topic, holder.name
+                "%s: consumer %s did not give up a segment in time and is closed",
+                self.key.topic,
+                holder.name,
             )
             holder.connection.close_consumer(holder)
 
@@ -307,7 +309,11 @@ class Group:
                 member.look_at = now + SHARE_SILENCE_SECONDS
             else:
                 if member.told is not None and len(member.owed) == len(member.told[1]):
-                    log.info("%s: consumer %s is silent", self.key.topic, member.name)
+                    log.info(
+                        "%s: consumer %s uses none of its segments; others get them",
+                        self.key.topic,
+                        member.name,
+                    )
                     self.shares.silence(member.name, now)
                     self._dealt = None
                 member.owed.clear()
@@ -455,7 +461,12 @@ class Groups:
                     partition = await self._topics.load(layout.partition(number), create=True)
                     await self._subscribing.ensure_subscription(partition, group.key.subscription)
                 except (ClientError, CorruptMetadataError, CorruptEntryError) as error:
-                    log.warning("%s: %s", layout.partition(number), error)
+                    log.warning(
+                        "%s: the subscription %s cannot be created: %s",
+                        layout.partition(number),
+                        group.key.subscription,
+                        error,
+                    )
 
     def forget(self, group: Group) -> None:
         """A group has ended."""

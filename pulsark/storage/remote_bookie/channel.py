@@ -175,7 +175,7 @@ class Channel(asyncio.Protocol):
             if future is not None and not future.done():
                 future.set_exception(decode_error(body))
         else:
-            raise ProtocolError(f"a frame of type {kind} is no answer")
+            raise ProtocolError(f"a frame of type {kind} is not an answer")
 
     def _greet(self, kind: int, body: bytes) -> None:
         if kind == FrameType.ERROR:

@@ -69,7 +69,7 @@ class Link:
                     await self._ready.wait()
         except TimeoutError:
             raise StorageError(
-                f"bookie {self._expected.bookieId} is not there since {self._seconds:g} s"
+                f"bookie {self._expected.bookieId} has been away for {self._seconds:g} s"
             ) from None
         return self.channel
 
@@ -100,7 +100,7 @@ class Link:
                 if str(e) != said:
                     said = str(e)
                     log.warning(
-                        "bookie %s cannot be reached, and is tried again: %s",
+                        "bookie %s cannot be reached and will be tried again: %s",
                         self._expected.bookieId,
                         e,
                     )
@@ -118,5 +118,5 @@ class Link:
         self.channel = None
         self._ready.clear()
         if not self._closed:
-            log.warning("%s; it is connected again", error)
+            log.warning("%s; connecting again", error)
             self.open()

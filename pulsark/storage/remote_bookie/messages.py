@@ -86,12 +86,12 @@ def decode_hello(body: bytes) -> Hello:
         found: Any = json.loads(body)
         hello = Hello(**{name: found[name] for name in asdict(Hello()) if name in found})
     except (ValueError, TypeError, RecursionError) as e:
-        raise ProtocolError(f"a hello that is none: {e}") from e
+        raise ProtocolError(f"not a hello: {e}") from e
     texts = (hello.bookieId, hello.instanceId, hello.storeId)
     if not all(isinstance(text, str) for text in texts):
-        raise ProtocolError("a hello whose names are no texts")
+        raise ProtocolError("a hello whose names are not strings")
     if not all(type(number) is int for number in (hello.version, hello.bodyBytesMax)):
-        raise ProtocolError("a hello whose numbers are none")
+        raise ProtocolError("a hello whose numbers are not integers")
     return hello
 
 
@@ -147,16 +147,16 @@ def encode_entries(entries: Sequence[tuple[int, bytes]]) -> list[bytes]:
 def decode_entries(body: bytes) -> list[tuple[int, bytes]]:
     """The inverse of ``encode_entries``, in one piece."""
     if len(body) < _COUNT.size:
-        raise ProtocolError("an answer to a read that is cut")
+        raise ProtocolError("a truncated answer to a read")
     (count,) = _COUNT.unpack_from(body)
     start, position = _COUNT.size, _COUNT.size + count * _ENTRY.size
     if position > len(body):
-        raise ProtocolError("an answer to a read that is cut")
+        raise ProtocolError("a truncated answer to a read")
     entries = []
     for entry_id, size, checksum in _ENTRY.iter_unpack(body[start:position]):
         payload = body[position : position + size]
         if len(payload) != size or _crc32c(payload) != checksum:
-            raise ProtocolError(f"entry {entry_id} is not as it was sent")
+            raise ProtocolError(f"entry {entry_id} was damaged on its way")
         entries.append((entry_id, payload))
         position += size
     return entries
@@ -173,7 +173,7 @@ def decode_excerpt(body: bytes) -> JournalExcerpt | None:
         found = json.loads(body)
         return None if found is None else JournalExcerpt.from_json(found)
     except (ValueError, TypeError, KeyError, RecursionError) as e:
-        raise ProtocolError(f"an excerpt that is none: {e}") from e
+        raise ProtocolError(f"not an excerpt: {e}") from e
 
 
 def encode_error(error: BaseException) -> bytes:

@@ -99,7 +99,7 @@ class ServedConnection(asyncio.Protocol):
                 else:
                     self._greet(frame)
         except (ProtocolError, BadRecordError) as e:
-            log.warning("bookie %s ends a connection: %s", self._bookie.bookie_id, e)
+            log.warning("bookie %s closes a connection: %s", self._bookie.bookie_id, e)
             self._write(FrameType.ERROR, 0, (encode_error(StorageError(str(e))),))
             if self._transport is not None:
                 self._transport.close()
@@ -133,7 +133,7 @@ class ServedConnection(asyncio.Protocol):
     def _add(self, frame: Frame) -> None:
         head = verify_record(frame.body)
         if head.kind != Kind.ENTRIES or head.entries < 1 or min(head.ledger_id, head.first) < 0:
-            raise ProtocolError("an add that is no run of entries")
+            raise ProtocolError("an add without a run of entries")
         self._unanswered_bytes += len(frame.body)
         done = partial(self._was_added, frame.number, len(frame.body))
         reserve = bool(frame.flags & Flag.RESERVE)
@@ -176,7 +176,7 @@ class ServedConnection(asyncio.Protocol):
             return _nothing(bookie.delete(decode_ledger(body)))
         if frame.kind == FrameType.RECYCLE:
             return _recycle(bookie)
-        raise ProtocolError(f"a frame of type {frame.kind} is no request")
+        raise ProtocolError(f"a frame of type {frame.kind} is not a request")
 
     async def _serve(self, number: int, answer: Answer) -> None:
         try:

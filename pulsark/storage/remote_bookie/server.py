@@ -76,7 +76,7 @@ class BookieServer:
     def _accept(self) -> asyncio.Protocol:
         if len(self._connections) >= BOOKIE_CONNECTIONS_MAX:
             log.error(
-                "bookie %s has %d connections, and refuses one more",
+                "bookie %s has %d connections and refuses another",
                 self._bookie.bookie_id,
                 BOOKIE_CONNECTIONS_MAX,
             )

@@ -128,13 +128,13 @@ def test_what_is_not_good_ends_with_code_1(run: Run, tmp_path: Path) -> None:
         run("create-secret-key", "--output", each)
     token = run("create", "-sk", other, "-s", "orders")[1].strip()
     for words, message in (
-        (("validate", token, "-sk", file), "no key has signed the token"),
+        (("validate", token, "-sk", file), "no configured key has signed the token"),
         (("validate", token), "give the key"),
         (("validate", token, "-sk", file, "-pk", file), "give the key"),
         (("validate", token, "-pk", file), "neither DER nor PEM"),
         (("validate", token, "-pk", file, "-a", "none"), "one of RS256"),
-        (("validate", "x.y", "-sk", file), "this is no token"),
-        (("show", "x.y"), "this is no token"),
+        (("validate", "x.y", "-sk", file), "this is not a token"),
+        (("show", "x.y"), "this is not a token"),
         (("create", "-s", "a"), "give the key"),
         (("create", "-s", " ", "-sk", file), "no role"),
         (("create", "-s", "a", "-sk", file, "-e", "1month"), "-e 1month"),

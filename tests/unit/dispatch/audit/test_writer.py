@@ -136,7 +136,7 @@ def test_what_is_not_taken_is_tried_again(stored: int, caplog: pytest.LogCapture
     said = [r.message for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(said) == 1
     assert "the disk is gone" in said[0]
-    assert "audit: the topic takes events again" in caplog.messages
+    assert "audit: the topic accepts events again" in caplog.messages
 
 
 def test_a_restart_goes_on_with_the_chain() -> None:
