@@ -6,7 +6,6 @@ parts, most often ``topics``.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
@@ -55,6 +54,7 @@ from pulsark.dispatch.topics.topic_lists import TopicFeeds
 from pulsark.dispatch.topics.topic_making import TopicMaking
 from pulsark.dispatch.topics.topic_tables import TopicTables
 from pulsark.dispatch.upkeep.interrupted_deletions import InterruptedDeletions
+from pulsark.dispatch.upkeep.share import Share
 from pulsark.dispatch.upkeep.storage_quotas import (
     CHECK_SECONDS,
     FIRST_CHECK_SECONDS,
@@ -150,6 +150,7 @@ class Broker:
             self.registry,
             self.topics.check_enabled,
         )
+        self.share = Share(self.resources, self.ownership, self.registry, self.leader, self.lookup)
         self.sealing = Sealing(
             settings,
             runtime,
@@ -322,12 +323,12 @@ class Broker:
             Chore(
                 "unused non-persistent topics",
                 UNUSED_NON_PERSISTENT_TOPIC_SECONDS,
-                partial(drop_unused, self.non_persistent, self.deletion, settings, self.clock),
+                self._drop_unused,
             ),
             Chore(
                 "ledgers of deleted topics",
                 DELETED_CHECK_SECONDS,
-                partial(delete_noted, self.ledgers, self.metadata),
+                self._delete_noted,
             ),
             Chore("load report", REPORT_SECONDS, self.load_reports.report),
             Chore("rates", settings.statsUpdateFrequencyInSecs, self._note_rates),
@@ -337,12 +338,18 @@ class Broker:
     def _unloaded_chores(self) -> Iterator[Chore]:
         """What is done for topics that nobody has loaded, and the sealing of those that are."""
         settings, sealing, tables = self.settings, self.sealing, self.tables
-        unloaded = UnloadedTopics(settings, self.metadata, self.resources, self.topics)
+        share = self.share
+        unloaded = UnloadedTopics(settings, self.metadata, self.resources, self.topics, share)
         interrupted = InterruptedDeletions(
-            self.resources, self.catalog, self.deletion, self.namespace_deletion
+            self.resources, self.catalog, self.deletion, self.namespace_deletion, share
         )
         policies = UnloadedPolicies(
-            self.runtime, self.metadata, self.cursor_logs, self.topics, self.deletion
+            self.runtime,
+            self.metadata,
+            self.cursor_logs,
+            self.topics,
+            self.deletion,
+            self.ownership,
         )
 
         async def hold_policies() -> None:
@@ -355,7 +362,7 @@ class Broker:
         unsealed = UnloadedSealing(self.metadata, tables, sealing)
 
         async def seal() -> None:
-            await self.topic_tables.delete_doomed()
+            await self.topic_tables.delete_doomed(share.has)
             await unloaded.look_after(unsealed)
 
         async def measure() -> None:
@@ -364,6 +371,16 @@ class Broker:
         yield Chore("storage quotas", CHECK_SECONDS, measure, FIRST_CHECK_SECONDS)
         yield sealing.chore()
         yield Chore("sealing of unloaded topics", SWEEP_SECONDS, seal, FIRST_SWEEP_SECONDS)
+
+    async def _drop_unused(self) -> None:
+        alone = self.registry.is_alone
+        await drop_unused(
+            self.non_persistent, self.deletion, self.settings, self.clock, alone=alone
+        )
+
+    async def _delete_noted(self) -> None:
+        if self.share.leads:
+            await delete_noted(self.ledgers, self.metadata)
 
     async def _note_rates(self) -> None:
         self.rates.note()

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from copy import copy
 from itertools import count
 from typing import Any, cast
 
@@ -87,6 +88,17 @@ class BrokerInMemory:
         self.metadata = MemoryMetadataStore(self._tree)
         self.broker = self._new_broker()
         await self.start()
+
+    async def another(self) -> BrokerInMemory:
+        """A second broker over the same storage; both know each other."""
+        other = copy(self)
+        other.metadata = MemoryMetadataStore(self._tree)
+        other.broker = other._new_broker()
+        await other.broker.start(
+            ServiceUrls("pulsar://b2:6650", "http://b2:8080", "grpc://b2:8815")
+        )
+        await asyncio.sleep(0.01)
+        return other
 
     async def start(self) -> None:
         await self.broker.start(ServiceUrls("pulsar://b:6650", "http://b:8080", "grpc://b:8815"))

@@ -106,7 +106,8 @@ class BrokerRegistry:
         """Ids of brokers that have to be read again; "" for all. One task reads, in order."""
         self._reading: asyncio.Task[None] | None = None
         self._end_watch: Callable[[], None] = lambda: None
-        self._listeners: list[Callable[[], None]] = []
+        self.had_company = False
+        """Whether another broker was ever seen."""
 
     # -- this broker ---
 
@@ -203,10 +204,6 @@ class BrokerRegistry:
         """A broker if it is there."""
         return self._live.get(broker_id)
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener()`` whenever brokers came or went, or said something new."""
-        self._listeners.append(listener)
-
     # -- following ---
 
     def _changed(self, path: str) -> None:
@@ -230,7 +227,6 @@ class BrokerRegistry:
                     await self._read_all()
                 else:
                     await self._read(self._stale.pop())
-                    self._tell()
         except MetadataError as error:
             # Its session is over, or it does not answer: the next change brings another look.
             log.warning("it is not known which brokers are there: %s", error)
@@ -244,10 +240,10 @@ class BrokerRegistry:
             del self._live[broker_id]
         for broker_id in ids:
             await self._read(broker_id)
-        self._tell()
 
     async def _read(self, broker_id: str) -> None:
         found = await self._metadata.get(broker_path(broker_id))
+        self.had_company |= broker_id != self.own_id and found is not None
         self._live.pop(broker_id, None)
         if found is not None:
             try:
@@ -256,7 +252,3 @@ class BrokerRegistry:
                 log.warning(
                     "what the broker %s says of itself is not known here: %r", broker_id, error
                 )
-
-    def _tell(self) -> None:
-        for listener in self._listeners:
-            listener()

@@ -71,15 +71,24 @@ async def delete_partitioned_if_empty(
 
 
 async def drop_unused(
-    topics: NonPersistentTopics, deletion: TopicDeletion, settings: Settings, clock: Clock
+    topics: NonPersistentTopics,
+    deletion: TopicDeletion,
+    settings: Settings,
+    clock: Clock,
+    *,
+    alone: bool,
 ) -> None:
-    """Delete non-persistent topics that were unused for a while."""
+    """Delete non-persistent topics that were unused for a while.
+
+    Unless the broker is ``alone``, others may have partitions in memory: their topic stays.
+    """
     oldest = clock.monotonic() - UNUSED_NON_PERSISTENT_TOPIC_SECONDS
     for topic in topics.all():
         if not topic.is_used and topic.last_used <= oldest:
             log.debug("%s is not used any more", topic.name)
             await topics.close(topic.name)
-            await delete_partitioned_if_empty(topic.name, deletion, settings)
+            if alone:
+                await delete_partitioned_if_empty(topic.name, deletion, settings)
 
 
 async def expire_subscriptions(topic: Topic) -> None:

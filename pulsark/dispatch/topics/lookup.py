@@ -113,7 +113,9 @@ class Lookup:
             return self._there(owner, over_tls=over_tls)
         if owner is not None:
             return await self._claimed(name, bundle, over_tls=over_tls)
-        target = await self._target(bundle, name, authoritative=authoritative)
+        target = await self._target(
+            bundle, persistent=name.is_persistent, authoritative=authoritative
+        )
         if target is None or target.broker_id == self._registry.own_id:
             return await self._claimed(name, bundle, over_tls=over_tls)
         if self.hands_over:
@@ -122,6 +124,23 @@ class Lookup:
         return LookupResult(
             target.urls, is_redirect=True, broker_id=target.broker_id, is_here=False
         )
+
+    async def give(self, bundle: str) -> bool:
+        """Give a bundle that nobody has to a broker; whether it is this one, and has it now."""
+        owner = await self._owners.of(bundle)
+        if owner is not None and owner.broker_id != self._registry.own_id:
+            return False
+        target = None
+        if owner is None and not self._registry.is_alone:
+            target = await self._target(bundle, persistent=True, authoritative=False)
+        if target is not None and target.broker_id != self._registry.own_id:
+            await self.assign(bundle, target.broker_id)
+            return False
+        try:
+            await self._ownership.claim(bundle)
+        except ClientError:
+            return False  # another was faster, or it is being unloaded
+        return True
 
     # -- answers ---
 
@@ -153,7 +172,7 @@ class Lookup:
         return owner
 
     async def _target(
-        self, bundle: str, name: TopicName, *, authoritative: bool
+        self, bundle: str, *, persistent: bool, authoritative: bool
     ) -> LiveBroker | None:
         """Who should have a bundle that nobody has; ``None`` is this broker."""
         live = self._registry.live
@@ -162,19 +181,16 @@ class Lookup:
             found = live.get(assigned.broker_id)
             if found is not None:
                 return found
-        if authoritative or not live:
-            self._check_enabled(name)
+        if authoritative:
             return None
         candidates = {
             broker_id: broker.load
             for broker_id, broker in live.items()
-            if broker.serves(persistent=name.is_persistent)
+            if broker.serves(persistent=persistent)
         }
-        if not candidates:
-            self._check_enabled(name)
-            return None
         chosen = choose(bundle, candidates, self._chosen_since_reports())
-        assert chosen is not None
+        if chosen is None:
+            return None
         self._chosen[bundle] = chosen, live[chosen]
         return live[chosen]
 

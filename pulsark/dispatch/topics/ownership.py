@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ class _Held:
 
     claiming: asyncio.Task[int]
     """Comes to the version of the record that counts claims; it changes with the next one."""
+    since: float
     leaving: bool = False
 
     @property
@@ -142,6 +144,20 @@ class Ownership:
             guard == _guard(bundle, held) for bundle, held in self._held.items()
         )
 
+    def guard_of(self, bundle: str) -> Check | None:
+        """What is true only while this claim of a bundle lasts; ``None`` if it is not held."""
+        held = self._held.get(bundle)
+        return None if held is None else _guard(bundle, held)
+
+    def known_since(self, bundle: str) -> float:
+        """Since when nothing can have happened to a bundle that this process does not know of.
+
+        A broker that never had company knows all from its start on: whoever was before it is gone.
+        """
+        held = self._held.get(bundle)
+        had_company = self._registry is not None and self._registry.had_company
+        return held.since if held is not None and had_company else -math.inf
+
     # -- claims ---
 
     async def own(self, name: TopicName) -> str:
@@ -155,7 +171,8 @@ class Ownership:
         self.check_session(bundle)
         held = self._held.get(bundle)
         if held is None:
-            held = self._held[bundle] = _Held(asyncio.create_task(self._claim(bundle)))
+            claiming = asyncio.create_task(self._claim(bundle))
+            held = self._held[bundle] = _Held(claiming, self._clock.monotonic())
         if held.leaving:
             raise _not_here(f"Bundle {bundle} is being unloaded; look it up again")
         try:

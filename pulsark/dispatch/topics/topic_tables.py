@@ -11,7 +11,7 @@ from pulsark.storage.managed_ledger.record import read_record
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.metadata.resources import Resources
@@ -92,10 +92,12 @@ class TopicTables:
             if record is None or not await self._is_of(base, record.table_id):
                 await self._tables.delete(base)
 
-    async def delete_doomed(self) -> None:
+    async def delete_doomed(self, is_ours: Callable[[TopicName], Awaitable[bool]]) -> None:
         """Go on with deletions of tables that were broken off, or could not reach a root."""
         for doomed in await self._tables.to_delete.all():
             base = TopicName.parse(doomed.topic)
+            if not await is_ours(base):
+                continue
             async with self.exclusively(base):
                 if not await self._is_of(base, doomed.table_id):
                     await self._tables.to_delete.delete(doomed)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.deletion import TopicDeletion
     from pulsark.dispatch.topics.namespace_deletion import NamespaceDeletion
+    from pulsark.dispatch.upkeep.share import Share
+    from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ LOOKS_A_TURN = 50
 
 
 class InterruptedDeletions:
-    """Goes on with them once, and again if one fails."""
+    """Goes on with them once for each claim of a bundle, and again if one fails."""
 
     def __init__(
         self,
@@ -30,36 +32,54 @@ class InterruptedDeletions:
         catalog: TopicCatalog,
         deletion: TopicDeletion,
         namespace_deletion: NamespaceDeletion,
+        share: Share,
     ) -> None:
         self._resources = resources
         self._catalog = catalog
         self._deletion = deletion
         self._namespace_deletion = namespace_deletion
-        self._has_finished = False
+        self._share = share
+        self._finished: set[object] = set()
+        """Claims of bundles of which nothing is left to do."""
+        self._settled: set[str] = set()
+        """Namespaces, and tenants with what is hidden in them, that were looked at as a whole."""
+        self._number = 0
 
     async def finish(self) -> None:
         """Bring to their end what can be brought there now."""
-        if self._has_finished:
+        self._number = 0
+        for tenant in await self._resources.tenants.list():
+            if self._share.leads and tenant not in self._settled:
+                await self._namespace_deletion.settle(tenant)
+                self._settled.add(tenant)
+            for name in await self._resources.namespaces.list(tenant):
+                namespace = await self._resources.namespaces.get(name)
+                if namespace is not None:
+                    await self._finish_in(namespace)
+
+    async def _finish_in(self, namespace: Namespace) -> None:
+        bundles = [f"{namespace.name}/{bundle}" for bundle in namespace.bundles]
+        whole = self._share.leads and namespace.name not in self._settled
+        if not whole and not self._share.guards(bundles) - self._finished:
             return
-        resources = self._resources
-        number = failed = 0
-        for tenant in await resources.tenants.list():
-            await self._namespace_deletion.settle(tenant)
-            for namespace in await resources.namespaces.list(tenant):
-                bases = [
-                    *await resources.partitioned_topics.list(namespace, PERSISTENT),
-                    *await resources.partitioned_topics.list(namespace, NON_PERSISTENT),
-                ]
-                for name in [*bases, *await self._catalog.stored_topics(namespace)]:
-                    number += 1
-                    if number % LOOKS_A_TURN == 0:
-                        await asyncio.sleep(LOOKS_A_TURN / UNLOADED_LOOKS_PER_SECOND)
-                    try:
-                        if await self._deletion.go_on_with(name):
-                            log.info(
-                                "%s: its deletion, which had been interrupted, is complete", name
-                            )
-                    except PulsarkError as error:
-                        log.warning("%s is not deleted yet: %s", name, error)
-                        failed += 1
-        self._has_finished = not failed
+        share = self._share.of_namespace(namespace)
+        names = [
+            *await self._resources.partitioned_topics.list(namespace.name, PERSISTENT),
+            *await self._resources.partitioned_topics.list(namespace.name, NON_PERSISTENT),
+            *await self._catalog.stored_topics(namespace.name),
+        ]
+        failed = 0
+        for name in names:
+            self._number += 1
+            if self._number % LOOKS_A_TURN == 0:
+                await asyncio.sleep(LOOKS_A_TURN / UNLOADED_LOOKS_PER_SECOND)
+            try:
+                if await share.has(name) and await self._deletion.go_on_with(name):
+                    log.info("%s: its deletion, which had been interrupted, is complete", name)
+            except PulsarkError as error:
+                log.warning("%s is not deleted yet: %s", name, error)
+                failed += 1
+        if not failed:
+            self._finished |= self._share.guards(bundles)
+            if whole:
+                self._settled.add(namespace.name)

@@ -1,9 +1,9 @@
 """Storage quotas: how much namespaces and tenants may store, and what happens above it.
 
 From time to time the sizes of all topics that count are summed up: those of loaded ones as they
-are, those of unloaded ones from the metadata store. A topic is counted at most once in a round; one
-that is loaded during it may be left out, until the next one. Between two rounds a quota may be
-exceeded.
+are, those of others from the metadata store, where what an open ledger has is missing. A topic is
+counted at most once in a round; one that is loaded during it may be left out, until the next one.
+Between two rounds a quota may be exceeded.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class StorageQuotas:
         if quotas.counting:
             counted = await self._count_loaded(quotas, used)
             care = _Measuring(self._metadata, counted, used)
-            await unloaded.look_after(care, quotas.counting)
+            await unloaded.look_after(care, quotas.counting, everywhere=True)
         sums = tenant_sums(used)
         self.namespaces = {n: Use(used[n], most) for n, most in quotas.namespaces.items()}
         self.tenants = {t: Use(sums[t], most) for t, most in quotas.tenants.items()}

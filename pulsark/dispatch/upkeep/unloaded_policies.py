@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
     from pulsark.dispatch.topics.deletion import TopicDeletion
+    from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
@@ -115,12 +116,19 @@ class UnloadedPolicies:
         cursor_logs: CursorLogs,
         topics: Topics,
         deletion: TopicDeletion,
+        ownership: Ownership,
     ) -> None:
         self._runtime = runtime
         self._metadata = metadata
         self._cursor_logs = cursor_logs
         self._topics = topics
         self._deletion = deletion
+        self._ownership = ownership
+
+    async def _unused_since(self, name: TopicName) -> float:
+        """Another broker may have served it until this one got its bundle."""
+        bundle = await self._ownership.bundle_named(name)
+        return max(self._topics.unused_since, self._ownership.known_since(bundle))
 
     def concerns(self, policies: TopicPolicies) -> bool:
         """Whether anything can ever become due for an unused topic."""
@@ -134,14 +142,14 @@ class UnloadedPolicies:
             return False  # or it changes at this moment: then a broker has loaded it
         cursors = await self._cursor_logs.mark_deletes(name, record.topic_id)
         now_ms = self._runtime.sure_clock.now_ms()
-        unused = self._runtime.clock.monotonic() - self._topics.unused_since
+        unused = self._runtime.clock.monotonic() - await self._unused_since(name)
         return has_work(record, cursors, policies, now_ms, int(unused * 1000), folded)
 
     async def attend(self, topic: Topic) -> None:
         """Do what would have been done in time, had the topic been loaded."""
-        topic.last_used = self._topics.unused_since
+        topic.last_used = since = await self._unused_since(topic.name)
         for subscription in topic.subscriptions.values():
-            subscription.idle_since = self._topics.unused_since
+            subscription.idle_since = since
         topic.backlog.expire()
         await topic.backlog.enforce()
         await expire_subscriptions(topic)

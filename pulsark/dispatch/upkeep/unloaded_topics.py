@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.dispatch.topics.registry import Topics
+    from pulsark.dispatch.upkeep.share import Share
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
 
@@ -48,24 +49,32 @@ class Care(Protocol):
 
 
 class UnloadedTopics:
-    """Goes round all topics of the metadata store."""
+    """Goes round the topics of the metadata store, those that are this broker's."""
 
     def __init__(
-        self, settings: Settings, metadata: MetadataStore, resources: Resources, topics: Topics
+        self,
+        settings: Settings,
+        metadata: MetadataStore,
+        resources: Resources,
+        topics: Topics,
+        share: Share,
     ) -> None:
         self._settings = settings
         self._metadata = metadata
         self._resources = resources
         self._topics = topics
+        self._share = share
 
-    async def look_after(self, care: Care, namespaces: Container[str] | None = None) -> None:
-        """One round, of all namespaces or of some.
+    async def look_after(
+        self, care: Care, namespaces: Container[str] | None = None, *, everywhere: bool = False
+    ) -> None:
+        """One round, of all namespaces or of some; ``everywhere``: of other brokers' topics, too.
 
         What fails of a topic concerns only that, and is tried in the next one.
         """
         looks = max(care.looks_per_second // PAUSES_PER_SECOND, 1)
         number = 0
-        async for name, policies in self._concerned(care, namespaces):
+        async for name, policies in self._concerned(care, namespaces, everywhere=everywhere):
             number += 1
             if number % looks == 0:
                 await asyncio.sleep(1 / PAUSES_PER_SECOND)
@@ -84,7 +93,7 @@ class UnloadedTopics:
                 )
 
     async def _concerned(
-        self, care: Care, namespaces: Container[str] | None
+        self, care: Care, namespaces: Container[str] | None, *, everywhere: bool
     ) -> AsyncIterator[tuple[TopicName, TopicPolicies]]:
         """Topics of which something may become due, and what holds for them."""
         resources = self._resources
@@ -93,8 +102,9 @@ class UnloadedTopics:
                 if namespaces is not None and namespace not in namespaces:
                     continue
                 found = await resources.namespaces.get(namespace)
-                if found is None:
+                if found is None or not (everywhere or self._share.may_have(found)):
                     continue
+                share = self._share.of_namespace(found)
                 shared = effective(self._settings, found.policies, {})
                 with_own = set(await resources.topic_policies.list(namespace))
                 if not care.concerns(shared) and not with_own:
@@ -106,7 +116,7 @@ class UnloadedTopics:
                     if name.base in with_own:
                         own = await resources.topic_policies.get(name.base)
                         policies = effective(self._settings, found.policies, own)
-                    if care.concerns(policies):
+                    if care.concerns(policies) and (everywhere or await share.has(name)):
                         yield name, policies
 
     async def _visit(self, name: TopicName, care: Care) -> None:

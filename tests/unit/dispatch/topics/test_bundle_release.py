@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from copy import copy
 
 import pytest
 
-from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.topics import bundle_release
 from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import bundle_owner_path
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, Command, scenario
 
 NOT_READY = int(ServerError.ServiceNotReady)
-
-
-async def another(one: BrokerInMemory) -> BrokerInMemory:
-    """A second broker over the same storage, which both know."""
-    two = copy(one)
-    two.metadata = MemoryMetadataStore(one._tree)
-    two.broker = two._new_broker()
-    await two.broker.start(ServiceUrls("pulsar://b2:6650", "http://b2:8080"))
-    await asyncio.sleep(0.01)
-    return two
 
 
 async def attached(broker: BrokerInMemory) -> Client:
@@ -38,7 +25,7 @@ async def attached(broker: BrokerInMemory) -> Client:
 @scenario()
 async def test_clients_and_entries_are_the_next_owners(broker) -> None:
     client = await attached(broker)
-    two = await another(broker)
+    two = await broker.another()
     (bundle,) = broker.broker.ownership.owned()
     topic = broker.broker.topics.get_loaded(NAME)
     assert await broker.broker.bundle_release.release(bundle)
@@ -80,7 +67,7 @@ async def test_whoever_is_cancelled_releases_all_the_same(broker) -> None:
 async def test_a_topic_that_is_being_loaded_does_not_stay_behind(broker) -> None:
     """At whatever step of its load the release begins."""
     await attached(broker)
-    two = await another(broker)
+    two = await broker.another()
     (bundle,) = broker.broker.ownership.owned()
     for steps in range(0, 60, 3):
         one, other = (broker, two) if broker.broker.ownership.owned() else (two, broker)
@@ -100,7 +87,7 @@ async def test_a_topic_that_is_being_loaded_does_not_stay_behind(broker) -> None
 async def test_with_its_session_a_broker_lets_all_clients_go(broker) -> None:
     client = await attached(broker)
     await client.subscribe("non-persistent://public/default/n", consumer_id=2)
-    two = await another(broker)
+    two = await broker.another()
     topic = broker.broker.topics.get_loaded(NAME)
     broker.metadata.expire()
     closed = [await client.take(Command.CLOSE_CONSUMER) for _ in range(2)]
@@ -127,7 +114,7 @@ async def test_a_refused_write_lets_the_clients_of_the_whole_bundle_go(broker) -
     )
     await client.subscribe(other, consumer_id=2)
     broker._tree.end_session(broker.metadata)  # and it has not heard of that
-    two = await another(broker)
+    two = await broker.another()
     await Client(two).produce(TOPIC, 1)
     stale = broker.broker.topics.get_loaded(NAME)
     with pytest.raises(PulsarkError):
@@ -143,7 +130,7 @@ async def test_a_refused_write_lets_the_clients_of_the_whole_bundle_go(broker) -
 @scenario()
 async def test_a_topic_that_cannot_be_closed_holds_the_bundle_for_a_time_only(broker) -> None:
     await attached(broker)
-    two = await another(broker)
+    two = await broker.another()
     (bundle,) = broker.broker.ownership.owned()
     async with broker.broker.topics.ending(NAME):
         releasing = asyncio.create_task(broker.broker.bundle_release.release(bundle))
@@ -161,7 +148,7 @@ async def test_non_persistent_topics_go_along(broker) -> None:
     client = Client(broker)
     name = "non-persistent://public/default/n"
     await client.produce(name, 1)
-    two = await another(broker)
+    two = await broker.another()
     (bundle,) = broker.broker.ownership.owned()
     opening = asyncio.create_task(broker.broker.topics.open(NAME.parse(f"{name}2"), create=True))
     await broker.broker.bundle_release.release_namespace("public/default")
@@ -177,7 +164,7 @@ async def test_non_persistent_topics_go_along(broker) -> None:
 @scenario()
 async def test_a_broker_that_stops_leaves_nothing_to_be_recovered(broker) -> None:
     await attached(broker)
-    two = await another(broker)
+    two = await broker.another()
     (bundle,) = broker.broker.ownership.owned()
     await broker.broker.close()
     assert broker.metadata.tree.get(bundle_owner_path(bundle)) is None
