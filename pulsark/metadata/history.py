@@ -46,8 +46,11 @@ class History:
 
     @property
     def mark(self) -> int:
-        """The mark of the last commit."""
-        return mark_of(self.last_commit, self.sessions[-1].nonce if self.sessions else 0)
+        """The mark of the last commit; a newer session may have begun behind it."""
+        for session in reversed(self.sessions):
+            if session.first_commit <= self.last_commit:
+                return mark_of(self.last_commit, session.nonce)
+        return mark_of(self.last_commit, 0)
 
     def at(self, commit: int) -> History:
         """After a commit of that number."""

@@ -19,6 +19,13 @@ def test_marks_of_the_own_past_are_known() -> None:
     assert BEGUN.knows(NO_MARK)
 
 
+def test_a_commit_before_the_newest_session_has_the_mark_of_its_own() -> None:
+    """Where several processes share a store, another one may begin right behind a commit."""
+    begun_behind = BEGUN.with_session(33)
+    assert begun_behind.at(100).mark == BEGUN.mark
+    assert begun_behind.at(40).mark == mark_of(40, 11)
+
+
 def test_marks_rise_whatever_the_nonce() -> None:
     assert mark_of(2, 0) > mark_of(1, (1 << 20) - 1)
 
