@@ -149,6 +149,8 @@ class Supervisor:
             log.error("other bookies or storage roots are there than before: brokers start again")
             for broker in self._brokers:
                 broker.restart()
+        if self._serves:
+            self._write_ready()
 
     def _is_ready(self, number: int, told: dict[str, Any]) -> None:
         self._found[number] = told

@@ -7,8 +7,10 @@ import os
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -46,15 +48,29 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def owners(standalone: Standalone, topics: list[str]) -> dict[str, str]:
+    """The address of the broker that serves each topic, as HTTP says it."""
+    found = {}
+    for topic in topics:
+        url = f"{standalone.web_url}/lookup/v2/topic/persistent/public/default/{topic}"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            found[topic] = json.load(answer)["brokerUrl"]
+    return found
+
+
 @dataclass
 class Load:
-    """Publishes to topics until it is told to stop, and notes when receipts came."""
+    """Publishes to topics until it is told to stop, and consumes them.
+
+    It notes when receipts came, and what was delivered.
+    """
 
     client: pulsar.Client
     topics: list[str]
     receipts: dict[str, list[bytes]] = field(default_factory=dict)
     times: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    delivered: dict[str, set[bytes]] = field(default_factory=dict)
 
     def __enter__(self) -> Load:
         self._ending = threading.Event()
@@ -66,6 +82,8 @@ class Load:
         }
         for topic in self.topics:
             self.receipts[topic], self.times[topic] = [], []
+            self.delivered[topic] = set()
+            self.client.subscribe(topic, "load", message_listener=partial(self._take, topic))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
@@ -75,6 +93,12 @@ class Load:
         self._thread.join(60)
         for producer in self._producers.values():
             producer.flush()
+
+    def wait_until_consumed(self) -> None:
+        """Return once all was delivered that has a receipt."""
+        wait_for(
+            lambda: all(self.delivered[topic] >= set(self.receipts[topic]) for topic in self.topics)
+        )
 
     def _run(self) -> None:
         number = 0
@@ -89,6 +113,10 @@ class Load:
                 )
             number += 1
             self._ending.wait(0.01)
+
+    def _take(self, topic: str, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        self.delivered[topic].add(message.data())
+        consumer.acknowledge(message)
 
     def _answered(self, topic: str, payload: bytes, result: pulsar.Result) -> None:
         if result != pulsar.Result.Ok:

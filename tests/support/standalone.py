@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
 class Standalone:
@@ -30,7 +31,7 @@ class Standalone:
         self._env = env or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._ports = ports
-        self.info: dict[str, str] = {}
+        self.info: dict[str, Any] = {}
 
     @property
     def service_url(self) -> str:
