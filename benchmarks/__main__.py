@@ -19,6 +19,7 @@ PARTS = (
     "compare",
     "compare --v5",
     "security",
+    "publish_rates",
     "sealing",
     "spark_write",
     "spark_sealed",
