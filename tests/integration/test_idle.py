@@ -37,7 +37,7 @@ OF_SECURITY = {
     "pulsark.security.networks",
     "pulsark.security.peer",
 }
-"""What is loaded of the room of logins and rights while nothing of it is on: two small modules."""
+"""What is loaded of the room of logins and rights while nothing of it is on: small modules."""
 
 SCRIPT = """
 import asyncio, json, sys
@@ -85,7 +85,9 @@ async def main():
     security = sorted(name for name in sys.modules if name.startswith("pulsark.security"))
     words = ("scalable", "namespace_watches", "layout_fields")
     v5 = [name for name in sys.modules if any(word in name for word in words)]
-    found = {"modules": modules, "security": security, "v5": v5, "rss_mb": pages * 4096 / 1e6}
+    audit = [name for name in sys.modules if "audit" in name]
+    rss_mb = pages * 4096 / 1e6
+    found = {"modules": modules, "security": security, "v5": v5, "audit": audit, "rss_mb": rss_mb}
     print(json.dumps(found))
     await standalone.stop()
 
@@ -107,4 +109,5 @@ def test_an_idle_broker_is_small(tmp_path: Path) -> None:
     assert HEAVY & set(found["modules"]) == set()
     assert set(found["security"]) == OF_SECURITY
     assert found["v5"] == []
+    assert found["audit"] == []
     assert found["rss_mb"] < 65
