@@ -31,6 +31,7 @@ def filled(broker: Secured) -> None:
         client.producer(TOPIC)
         for number in range(MESSAGES):
             client.publish(bytes(MIB), sequence_id=number)
+        client.subscribe(TOPIC, "keeps-it")  # a topic that nobody uses is deleted after a minute
 
 
 @pytest.fixture(params=["plain", "tls"])
