@@ -71,7 +71,7 @@ class SimProducer:
 
     async def connect(self, broker: BrokerInMemory) -> None:
         """Be connected, all that waits for a receipt on its way."""
-        if self._client is not None and self._client.connection.attached.producers:
+        if self._client is not None and self._client.connection.opened.producers:
             return
         if self._client is None or self._client.transport.closed:
             self._client = Client(broker)
@@ -181,7 +181,7 @@ class SimConsumer:
     @property
     def connected(self) -> bool:
         """Whether the broker knows it."""
-        return self._client is not None and bool(self._client.connection.attached.consumers)
+        return self._client is not None and bool(self._client.connection.opened.consumers)
 
     def lost(self) -> None:
         """The connection is gone, with what was delivered on it."""

@@ -461,7 +461,7 @@ async def consuming(
 
 def replicate(client: Client, producer_id: int = 1) -> None:
     """Let a producer be a broker of another cluster: it may publish markers."""
-    client.connection.attached.producers[producer_id].is_replicator = True
+    client.connection.opened.producers[producer_id].is_replicator = True
 
 
 def pong() -> pb.BaseCommand:

@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from pulsark.dispatch.connection import notices
-from pulsark.dispatch.connection.attached import Attached
 from pulsark.dispatch.connection.command_turns import CommandTurns
 from pulsark.dispatch.connection.handshake import Handshake, State
 from pulsark.dispatch.connection.intake import Intake
 from pulsark.dispatch.connection.keep_alive import KeepAlive
+from pulsark.dispatch.connection.opened import Opened
 from pulsark.dispatch.connection.output import Output
 from pulsark.dispatch.connection.pending_requests import Requests
 from pulsark.dispatch.connection.sends import Sends
@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self.host = ""
         self.address = "/local"
         self.handshake = Handshake(self.settings)
-        self.attached = Attached()
+        self.opened = Opened()
         self.login: Login | None = None
         """Only with authentication."""
         self._handlers = handlers
@@ -259,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         self.intake.close()
         self.keep_alive.gone()
         self.requests.close()
-        self.attached.clear()
+        self.opened.clear()
         self.client.leave()
         self.broker.run_queue.call_all(self.client.holdings.departures())
         self.turns.close()

@@ -40,7 +40,7 @@ _IDS_LOGGED = 5
 
 def subscribe(connection: Connection, command: Command) -> None:
     request = command.subscribe
-    known = connection.attached.consumers.get(request.consumer_id)
+    known = connection.opened.consumers.get(request.consumer_id)
     if known is not None and not known.closed:
         connection.output.send(notices.success(request.request_id))
         return
@@ -64,7 +64,7 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
     consumer = await connection.broker.subscribing.subscribe(connection.client, request)
     if consumer.closed:
         raise ClientError(ServerError.ServiceNotReady, "The consumer was closed meanwhile")
-    connection.attached.consumers[request.consumer_id] = consumer
+    connection.opened.consumers[request.consumer_id] = consumer
     connection.output.send(notices.success(request.request_id))
     audit = connection.broker.audit
     if audit is not None:
@@ -84,7 +84,7 @@ def _greet(known: weakref.ref[Consumer]) -> None:
 
 def flow(connection: Connection, command: Command) -> None:
     flow = command.flow
-    consumer = connection.attached.consumers.get(flow.consumer_id)
+    consumer = connection.opened.consumers.get(flow.consumer_id)
     if consumer is not None and flow.messagePermits:
         if not consumer.greeted:
             consumer.subscription.members.greet(consumer)
@@ -93,7 +93,7 @@ def flow(connection: Connection, command: Command) -> None:
 
 def ack(connection: Connection, command: Command) -> None:
     ack = command.ack
-    consumer = connection.attached.consumers.get(ack.consumer_id)
+    consumer = connection.opened.consumers.get(ack.consumer_id)
     if consumer is None:
         return
     done: Done | None = None
@@ -179,7 +179,7 @@ def _answerer(connection: Connection, consumer_id: int, request_id: int) -> Done
 
 def redeliver(connection: Connection, command: Command) -> None:
     request = command.redeliverUnacknowledgedMessages
-    consumer = connection.attached.consumers.get(request.consumer_id)
+    consumer = connection.opened.consumers.get(request.consumer_id)
     if consumer is None:
         return
     epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
@@ -204,7 +204,7 @@ def _redeliver_in_steps(consumer: Consumer, ids: Sequence[pb.MessageIdData]) -> 
 
 def seek(connection: Connection, command: Command) -> None:
     request = command.seek
-    consumer = connection.attached.consumers.get(request.consumer_id)
+    consumer = connection.opened.consumers.get(request.consumer_id)
 
     async def answer() -> None:
         if consumer is None:
@@ -232,7 +232,7 @@ async def _move(consumer: Consumer, request: pb.CommandSeek) -> None:
 
 def unsubscribe(connection: Connection, command: Command) -> None:
     request = command.unsubscribe
-    consumer = connection.attached.consumers.get(request.consumer_id)
+    consumer = connection.opened.consumers.get(request.consumer_id)
 
     async def answer() -> None:
         if consumer is None:
@@ -243,8 +243,8 @@ def unsubscribe(connection: Connection, command: Command) -> None:
                 ServerError.MetadataError,
                 "Unconnected or shared consumer attempting to unsubscribe",
             )
-        if connection.attached.consumers.get(request.consumer_id) is consumer:
-            del connection.attached.consumers[request.consumer_id]
+        if connection.opened.consumers.get(request.consumer_id) is consumer:
+            del connection.opened.consumers[request.consumer_id]
         subscription.remove_consumers((consumer,))
         await subscription.delete(force=request.force)
         connection.output.send(notices.success(request.request_id))
@@ -255,17 +255,17 @@ def unsubscribe(connection: Connection, command: Command) -> None:
 def close_consumer(connection: Connection, command: Command) -> None:
     request = command.close_consumer
     connection.requests.abandon("consumer", request.consumer_id)
-    consumer = connection.attached.consumers.pop(request.consumer_id, None)
+    consumer = connection.opened.consumers.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumers((consumer,))
-        if connection.attached.scalable is not None:
-            connection.attached.scalable.consumer_closed(consumer)
+        if connection.opened.scalable is not None:
+            connection.opened.scalable.consumer_closed(consumer)
     connection.output.send(notices.success(request.request_id))
 
 
 def last_message_id(connection: Connection, command: Command) -> None:
     request = command.getLastMessageId
-    consumer = connection.attached.consumers.get(request.consumer_id)
+    consumer = connection.opened.consumers.get(request.consumer_id)
 
     async def answer() -> None:
         if consumer is None:
@@ -294,7 +294,7 @@ def consumer_stats(connection: Connection, command: Command) -> None:
     reply = Command(type=Command.CONSUMER_STATS_RESPONSE)
     response = reply.consumerStatsResponse
     response.request_id = request.request_id
-    consumer = connection.attached.consumers.get(request.consumer_id)
+    consumer = connection.opened.consumers.get(request.consumer_id)
     if consumer is None:
         response.error_code = int(ServerError.ConsumerNotFound)  # type: ignore[assignment]
         response.error_message = "Consumer not found"

@@ -39,7 +39,7 @@ class Intake:
         self._connection: Connection | None = connection
         self._transport = transport
         self._requests = connection.requests
-        self._producers = connection.attached.producers
+        self._producers = connection.opened.producers
         self._output = connection.output
         self._buffer = connection.broker.publish_buffer
         self._counted = 0

@@ -199,7 +199,7 @@ def watch_topics(connection: Connection, command: Command) -> None:
             raise ClientError(
                 ServerError.NotAllowedError, "Watching topics is not enabled on this broker"
             )
-        watchers, most = connection.attached.watchers, TOPIC_WATCHERS_PER_CONNECTION_MAX
+        watchers, most = connection.opened.watchers, TOPIC_WATCHERS_PER_CONNECTION_MAX
         pattern = TopicPattern(request.topics_pattern, settings.subscriptionPatternMaxLength)
         namespace = "/".join(parse_namespace(request.namespace))
 
@@ -226,7 +226,7 @@ def watch_topics(connection: Connection, command: Command) -> None:
             await connection.broker.catalog.require_namespace(namespace)
             feed = connection.broker.topic_feeds.of(namespace)
             watcher = await feed.watch(ByPattern(pattern), updated)
-            connection.attached.drop_watcher(request.watcher_id)
+            connection.opened.drop_watcher(request.watcher_id)
             watchers[request.watcher_id] = watcher
             reply = Command(type=Command.WATCH_TOPIC_LIST_SUCCESS)
             success = reply.watchTopicListSuccess
@@ -245,5 +245,5 @@ def watch_topics(connection: Connection, command: Command) -> None:
 
 def unwatch_topics(connection: Connection, command: Command) -> None:
     request = command.watchTopicListClose
-    connection.attached.drop_watcher(request.watcher_id)
+    connection.opened.drop_watcher(request.watcher_id)
     connection.output.send(notices.success(request.request_id))

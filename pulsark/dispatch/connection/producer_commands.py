@@ -26,11 +26,11 @@ Command = pb.BaseCommand
 
 def create_producer(connection: Connection, command: Command) -> None:
     request = command.producer
-    known = connection.attached.producers.get(request.producer_id)
+    known = connection.opened.producers.get(request.producer_id)
     if known is not None and not known.closed:
         connection.output.send(_success(known, request.request_id, ready=True))
         return
-    if request.producer_id in connection.attached.waiting_producers:
+    if request.producer_id in connection.opened.waiting_producers:
         error = ClientError(ServerError.ServiceNotReady, "This producer waits for its turn")
         connection.output.send(notices.request_error(request.request_id, error))
         return
@@ -81,7 +81,7 @@ async def _create(connection: Connection, request: pb.CommandProducer) -> None:
     if ready:
         _begin(connection, producer, request.request_id)
     else:
-        connection.attached.waiting_producers[producer.producer_id] = producer
+        connection.opened.waiting_producers[producer.producer_id] = producer
         connection.output.send(_success(producer, request.request_id, ready=False))
 
 
@@ -89,9 +89,9 @@ def _decided(
     connection: Connection, request_id: int, producer: Producer, error: Exception | None
 ) -> None:
     """A producer that had to wait is the only one now, or never will be."""
-    if connection.attached.waiting_producers.get(producer.producer_id) is not producer:
+    if connection.opened.waiting_producers.get(producer.producer_id) is not producer:
         return  # the client gave it up meanwhile
-    del connection.attached.waiting_producers[producer.producer_id]
+    del connection.opened.waiting_producers[producer.producer_id]
     if error is not None:
         connection.output.send(notices.request_error(request_id, error))
     else:
@@ -105,7 +105,7 @@ def _begin(connection: Connection, producer: Producer, request_id: int) -> None:
     except BaseException:
         producer.topic.remove_producer(producer)
         raise
-    connection.attached.add_producer(producer)
+    connection.opened.add_producer(producer)
     connection.output.send(success)
     audit = connection.broker.audit
     if audit is not None:
@@ -132,9 +132,9 @@ def _success(producer: Producer, request_id: int, *, ready: bool) -> pb.BaseComm
 def close_producer(connection: Connection, command: Command) -> None:
     request = command.close_producer
     connection.requests.abandon("producer", request.producer_id)
-    producer = connection.attached.producers.pop(request.producer_id, None)
+    producer = connection.opened.producers.pop(request.producer_id, None)
     if producer is None:
-        waiting = connection.attached.waiting_producers.pop(request.producer_id, None)
+        waiting = connection.opened.waiting_producers.pop(request.producer_id, None)
         if waiting is not None:
             waiting.topic.remove_producer(waiting)
         connection.output.send(notices.success(request.request_id))

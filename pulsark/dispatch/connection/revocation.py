@@ -144,23 +144,23 @@ class Revocation:
 
 def _held_by(connection: Connection) -> Iterator[_Held]:
     """All that a client has at this moment."""
-    client, attached = connection.client, connection.attached
-    producers = [*attached.producers.values(), *attached.waiting_producers.values()]
+    client, opened = connection.client, connection.opened
+    producers = [*opened.producers.values(), *opened.waiting_producers.values()]
     for producer in producers:
         target = Target.of_topic(producer.topic.name)
         yield _Held(TopicOperation.PRODUCE, target, partial(client.close_producer, producer))
-    for consumer in list(attached.consumers.values()):
+    for consumer in list(opened.consumers.values()):
         subscription = consumer.subscription
         target = Target.of_topic(subscription.topic.name, subscription.name)
         yield _Held(TopicOperation.CONSUME, target, partial(client.close_consumer, consumer))
-    for watcher_id, watcher in list(attached.watchers.items()):
+    for watcher_id, watcher in list(opened.watchers.items()):
         yield _Held(
             NamespaceOperation.GET_TOPICS,
             Target.of_namespace(watcher.namespace),
-            partial(attached.drop_watcher, watcher_id),
+            partial(opened.drop_watcher, watcher_id),
         )
-    if attached.scalable is not None:
-        yield from _held_of_scalable(attached.scalable)
+    if opened.scalable is not None:
+        yield from _held_of_scalable(opened.scalable)
 
 
 def _held_of_scalable(client: ScalableClient) -> Iterator[_Held]:

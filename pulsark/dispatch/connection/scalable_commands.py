@@ -42,8 +42,8 @@ def look_up(connection: Connection, command: Command) -> None:
 def close_lookup(connection: Connection, command: Command) -> None:
     session_id = command.scalableTopicClose.session_id
     connection.requests.abandon("lookup", session_id)
-    if connection.attached.scalable is not None:
-        connection.attached.scalable.drop_session(session_id)
+    if connection.opened.scalable is not None:
+        connection.opened.scalable.drop_session(session_id)
 
 
 def subscribe(connection: Connection, command: Command) -> None:
@@ -70,8 +70,8 @@ def subscribe(connection: Connection, command: Command) -> None:
 def unsubscribe(connection: Connection, command: Command) -> None:
     request = command.scalableTopicUnsubscribe
     connection.requests.abandon("stream consumer", request.consumer_id)
-    if connection.attached.scalable is not None:
-        connection.attached.scalable.drop_member(request.consumer_id)
+    if connection.opened.scalable is not None:
+        connection.opened.scalable.drop_member(request.consumer_id)
     connection.output.send(notices.success(request.request_id))
 
 
@@ -94,8 +94,8 @@ def watch_namespace(connection: Connection, command: Command) -> None:
 def unwatch_namespace(connection: Connection, command: Command) -> None:
     watch_id = command.watchScalableTopicsClose.watch_id
     connection.requests.abandon("watch", watch_id)
-    if connection.attached.scalable is not None:
-        connection.attached.scalable.watches.drop(watch_id)
+    if connection.opened.scalable is not None:
+        connection.opened.scalable.watches.drop(watch_id)
 
 
 def refuse_coordinators(connection: Connection, command: Command) -> None:
@@ -119,11 +119,11 @@ def client_of(connection: Connection) -> ScalableClient:
             ServerError.NotAllowedError,
             "Clients of scalable topics are not enabled on this broker (scalableTopicsEnabled)",
         )
-    attached = connection.attached
-    if attached.scalable is None:
+    opened = connection.opened
+    if opened.scalable is None:
         parts = connection.output, connection.requests, connection.broker
-        attached.scalable = ScalableClient(*parts, connection.keep_alive.probe)
-    return attached.scalable
+        opened.scalable = ScalableClient(*parts, connection.keep_alive.probe)
+    return opened.scalable
 
 
 def _run(

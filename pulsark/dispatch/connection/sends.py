@@ -24,8 +24,8 @@ class Sends:
     def __init__(self, connection: Connection) -> None:
         self.published_to: set[AnyTopic] = set()
         """Topics that got something in this turn, and are to be flushed at its end."""
-        self._attached = connection.attached
-        self._producers = connection.attached.producers
+        self._opened = connection.opened
+        self._producers = connection.opened.producers
         self._handshake = connection.handshake
         self._intake = connection.intake
         self._output = connection.output
@@ -111,7 +111,7 @@ class Sends:
         if self._handshake.state is not State.CONNECTED:
             raise ProtocolError("SEND before CONNECT")
         # What was on its way when the broker closed the producer will be sent again.
-        if not self._attached.was_closed(send.producer_id):
+        if not self._opened.was_closed(send.producer_id):
             raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
 
     def _refuse(self, send: pb.CommandSend, code: ServerError, message: str) -> None:

@@ -40,7 +40,7 @@ class ServedClient:
         self._handshake = connection.handshake
         self._output = connection.output
         self._intake = connection.intake
-        self.attached = connection.attached
+        self.opened = connection.opened
         self._keep_alive = connection.keep_alive
 
     @property
@@ -146,7 +146,7 @@ class ServedClient:
         """Messages may follow again, unless there is another reason against it."""
         if self.is_open and not self._output.lags:
             self.writable = True
-            for consumer in self.attached.consumers.values():
+            for consumer in self.opened.consumers.values():
                 consumer.subscription.wake(consumer)
 
     def send_active_change(self, consumer: Consumer, is_active: bool) -> None:
@@ -170,20 +170,20 @@ class ServedClient:
 
     def close_producer(self, producer: Producer) -> None:
         """Tell the client to create the producer anew, unless it is closing it itself."""
-        was_attached = self.attached.drop_producer(producer)
+        was_open = self.opened.drop_producer(producer)
         producer.topic.remove_producer(producer)
-        if was_attached:
+        if was_open:
             self._tell_closed(notices.producer_closed(producer.producer_id))
 
     def forget_producer(self, producer: Producer) -> None:
         """Drop a producer; its SENDs that are on their way are ignored."""
-        self.attached.drop_producer(producer)
+        self.opened.drop_producer(producer)
 
     def close_consumer(self, consumer: Consumer) -> None:
         """Tell the client to subscribe anew."""
-        was_attached = self.attached.drop_consumer(consumer)
+        was_open = self.opened.drop_consumer(consumer)
         consumer.subscription.remove_consumers((consumer,))
-        if was_attached:
+        if was_open:
             self._tell_closed(notices.consumer_closed(consumer.consumer_id))
 
     def _tell_closed(self, notice: pb.BaseCommand) -> None:

@@ -102,7 +102,7 @@ async def test_statistics_of_a_consumer(broker) -> None:
     assert answer.HasField("msgRateExpired")
     assert (answer.address, answer.unackedMessages) == ("/10.0.0.1:1234", 0)
     assert answer.connectedSince.endswith("Z")
-    consumer = client.connection.attached.consumers[1]
+    consumer = client.connection.opened.consumers[1]
     assert consumer.connected_since_ms <= consumer.last_consumed_ms <= consumer.last_acked_ms
     assert consumer.subscription.members.sent().last_ms == consumer.last_consumed_ms > 0
     client.send(request("CONSUMER_STATS", consumer_id=2, request_id=8))

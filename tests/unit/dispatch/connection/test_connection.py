@@ -42,7 +42,7 @@ async def test_a_consumer_closed_during_its_creation_is_never_there(broker) -> N
         client.send(client.close_command("consumer"))
         assert await client.outcome() == 0
     await asyncio.sleep(0.01)
-    assert not client.connection.attached.consumers
+    assert not client.connection.opened.consumers
     assert await Client(broker).subscribe(TOPIC) == 0
 
 
@@ -74,7 +74,7 @@ async def test_a_producer_closed_during_its_creation_is_never_there(broker) -> N
     assert await second.outcome() == 0
     await asyncio.sleep(PROBE_TIMEOUT_SECONDS + 1)
     assert not second.has(Command.PRODUCER_SUCCESS)
-    assert not second.connection.attached.producers
+    assert not second.connection.opened.producers
 
 
 @scenario()
@@ -234,7 +234,7 @@ async def test_who_comes_while_a_subscription_is_deleted_gets_a_new_one(
         assert await other.outcome() == 0
         await task
         assert not subscription.type.consumers
-        assert other.connection.attached.consumers[1] in found.subscriptions["s"].type.consumers
+        assert other.connection.opened.consumers[1] in found.subscriptions["s"].type.consumers
         assert found.subscriptions["s"] is not subscription
 
 
@@ -437,7 +437,7 @@ async def test_an_ack_of_what_never_was_while_others_wait_for_redelivery(broker)
     await client.received(2)
     subscription = broker.broker.topics.get_loaded(NAME).subscriptions["s"]
     with subscription.dispatcher.hold():
-        subscription.redeliver(client.connection.attached.consumers[1], None, None)
+        subscription.redeliver(client.connection.opened.consumers[1], None, None)
         for entry_id in (2**40, 2**63 - 1, 2**64 - 1):
             client.send(client.ack_command((ids[0][0], entry_id)))
             await client.take(Command.ACK_RESPONSE)

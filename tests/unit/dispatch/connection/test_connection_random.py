@@ -79,7 +79,7 @@ class Chaos:
         client.send(client.producer_command(self.rng.choice(TOPICS), name, number))
 
     def publish(self, client: Client) -> None:
-        for number in list(client.connection.attached.producers):
+        for number in list(client.connection.opened.producers):
             for _ in range(self.rng.randrange(4)):
                 self.sequence += 1
                 batch = {"num_messages_in_batch": 3} if self.rng.random() < 0.4 else {}
@@ -190,7 +190,7 @@ def check_subscriptions(broker: BrokerInMemory) -> None:
             )
             for consumer in subscription.type.consumers:
                 assert consumer.connection.is_open
-                assert consumer.connection.attached.consumers[consumer.consumer_id] is consumer
+                assert consumer.connection.opened.consumers[consumer.consumer_id] is consumer
                 assert consumer.unacked == sum(consumer.pending.values())
 
 

@@ -52,7 +52,7 @@ def test_many_consumers_leave_some_in_each_turn(kind: int, domain: str) -> None:
         client, other = Client(broker), Client(broker)
         await other.subscribe(topic, kind=kind, consumer_name="d")
         await join_all(client, 100, kind, topic)
-        subscription = other.connection.attached.consumers[1].subscription
+        subscription = other.connection.opened.consumers[1].subscription
         count = [subscription.type.consumer_count]
         client.connection.connection_lost(None)
         while len(broker.broker.run_queue):
@@ -61,7 +61,7 @@ def test_many_consumers_leave_some_in_each_turn(kind: int, domain: str) -> None:
         assert count[0] == 101
         most = max(before - after for before, after in pairwise(count))
         assert most <= STEPS_PER_TURN * CONSUMERS_LEAVING_AT_ONCE_MAX
-        assert subscription.type.consumers == [other.connection.attached.consumers[1]]
+        assert subscription.type.consumers == [other.connection.opened.consumers[1]]
 
     run()
 
@@ -160,5 +160,5 @@ async def test_many_hear_of_a_new_active_one_some_in_each_turn_and_the_last_word
     for answer in client.answers:
         change = answer.active_consumer_change
         last_words[change.consumer_id] = change.is_active
-    active = next(iter(client.connection.attached.consumers.values())).subscription.type.active
+    active = next(iter(client.connection.opened.consumers.values())).subscription.type.active
     assert last_words == {n: n == active.consumer_id for n in range(400)}

@@ -177,7 +177,7 @@ async def test_requests_that_wait_for_storage_are_bounded_within_one_read(broker
         assert len(client.connection.requests) == most
         assert client.transport.paused
     await asyncio.sleep(0.1)
-    assert len(client.connection.attached.consumers) == 2 * most
+    assert len(client.connection.opened.consumers) == 2 * most
     assert not client.transport.paused
 
 

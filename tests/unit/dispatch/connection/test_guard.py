@@ -219,7 +219,7 @@ async def test_a_consumer_that_is_given_up_while_it_is_asked_for_never_comes(bro
     assert (await who.take(Command.SUCCESS)).success.request_id == 8
     provider.gate.set()
     await asyncio.sleep(0.01)
-    assert who.connection.attached.consumers == {}
+    assert who.connection.opened.consumers == {}
     assert not broker.broker.topics.served()
 
 
@@ -231,7 +231,7 @@ async def test_a_consumer_is_there_once_it_was_asked_for(broker) -> None:
     who.send(sample_of(Command.SUBSCRIBE))
     provider.gate.set()
     assert (await who.take(Command.SUCCESS)).success.request_id == 7
-    assert len(who.connection.attached.consumers) == 1
+    assert len(who.connection.opened.consumers) == 1
 
 
 @scenario()

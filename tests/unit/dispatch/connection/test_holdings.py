@@ -267,7 +267,7 @@ def test_a_topic_that_fails_as_a_producer_leaves_keeps_nothing_else_of_its_conne
             assert await client.subscribe(topic, consumer_id=number, kind=SHARED) == 0
         client.send(watch_command(client))
         await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)
-        producer = next(iter(client.connection.attached.producers.values()))
+        producer = next(iter(client.connection.opened.producers.values()))
         producer.topic.remove_producer = Mock(side_effect=ZeroDivisionError)
         connection, transport = client.connection, client.transport
         (client.hang_up if end == "hang_up" else getattr(connection, end))()
@@ -309,7 +309,7 @@ def commands(client: Client, rng: random.Random) -> Iterator[bytes]:
         elif kind == 7:
             command = client.seek_command((0, 0), number)
         else:
-            for number in list(client.connection.attached.producers):
+            for number in list(client.connection.opened.producers):
                 sequence += 1
                 yield publish(number, sequence, b"x")
             continue

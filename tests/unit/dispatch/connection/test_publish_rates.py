@@ -137,7 +137,7 @@ async def test_without_a_rate_nothing_is_kept(broker: BrokerInMemory) -> None:
     client = await producing(broker)
     client.send_bytes(batch(0, 100))
     assert client.connection.intake.hold is None
-    assert not client.connection.attached.producers[1].inspected
+    assert not client.connection.opened.producers[1].inspected
     assert throttle(broker) is None
 
 

@@ -126,10 +126,10 @@ async def test_who_may_not_list_topics_any_more_hears_of_no_new_ones(broker) -> 
     client = Client(broker, principal=Principal("it"))
     client.send(sample_of(Command.WATCH_TOPIC_LIST))
     await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)
-    assert client.connection.attached.watchers
+    assert client.connection.opened.watchers
     await grant(broker, "it", [])
     await asyncio.sleep(0.1)
-    assert not client.connection.attached.watchers
+    assert not client.connection.opened.watchers
 
 
 @AUTHORIZED
@@ -143,7 +143,7 @@ async def test_very_many_are_asked_in_many_turns(broker) -> None:
     await grant(broker, "it", [])
     for _ in range(count):
         await client.take(Command.CLOSE_CONSUMER)
-    assert client.connection.attached.consumers == {}
+    assert client.connection.opened.consumers == {}
 
 
 @AUTHORIZED
@@ -181,7 +181,7 @@ async def test_a_layout_that_may_be_looked_up_no_more_is_told_no_more(broker) ->
     await grant(broker, "it", [])
     denied = (await client.take(Command.SCALABLE_TOPIC_UPDATE)).scalableTopicUpdate
     assert denied.error == ServerError.AuthorizationError
-    assert client.connection.attached.scalable.sessions == {}
+    assert client.connection.opened.scalable.sessions == {}
     assert not other.has(Command.SCALABLE_TOPIC_UPDATE)
 
 
@@ -196,7 +196,7 @@ async def test_a_namespace_that_may_be_listed_no_more_is_told_no_more(broker) ->
     await grant(broker, "it", [])
     denied = (await client.take(kind)).watchScalableTopicsUpdate
     assert denied.error == ServerError.AuthorizationError
-    assert len(client.connection.attached.scalable.watches) == 0
+    assert len(client.connection.opened.scalable.watches) == 0
     await attached(broker, "other")  # which makes a topic
     assert (await other.take(kind)).watchScalableTopicsUpdate.diff.added
     assert not client.has(kind)

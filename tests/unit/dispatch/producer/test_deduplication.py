@@ -74,7 +74,7 @@ async def send(client: Client, sequence_id: int, **metadata: object) -> tuple[in
 
 def message(client: Client, sequence_id: int, **metadata: object) -> bytes:
     """The SEND of one message by the client's producer."""
-    producer = client.connection.attached.producers.get(1)
+    producer = client.connection.opened.producers.get(1)
     fields = {"producer_name": "p" if producer is None else producer.name} | metadata
     return publish(1, sequence_id, b"%d" % sequence_id, **fields)
 
@@ -890,7 +890,7 @@ async def test_a_producer_that_is_fenced_before_it_is_ready_never_is(broker) -> 
         fencing = {"producer_access_mode": FENCING}
         assert (await third.open_producer(TOPIC, "t", **fencing)).producer_ready
     assert await second.outcome() == ServerError.ProducerFenced
-    assert not second.connection.attached.producers
+    assert not second.connection.opened.producers
     assert list(loaded(broker).producers) == ["t"]
 
 

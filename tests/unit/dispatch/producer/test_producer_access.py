@@ -178,7 +178,7 @@ async def test_waiting_producers_look_an_unloaded_topic_up_again(broker) -> None
     await client.open_producer(TOPIC, "w", producer_access_mode=WAIT)
     await broker.broker.topics.unload(TopicName.parse(TOPIC))
     assert await client.outcome() == ServerError.ServiceNotReady
-    assert not client.connection.attached.waiting_producers
+    assert not client.connection.opened.waiting_producers
     await holder.take(Command.CLOSE_PRODUCER)
 
 
@@ -265,7 +265,7 @@ async def test_a_former_holder_that_waits_is_told_when_another_producer_was_one(
     beside.hang_up()
     assert (await other.take(Command.PRODUCER_SUCCESS)).producer_success.topic_epoch == 1
     assert await former.outcome() == FENCED
-    assert not former.connection.attached.waiting_producers
+    assert not former.connection.opened.waiting_producers
 
 
 @scenario()
@@ -317,7 +317,7 @@ async def test_whatever_fails_when_its_turn_comes_a_waiting_producer_is_told_and
     holder.hang_up()
     expected = {OSError: ServerError.UnknownError, MetadataError: ServerError.MetadataError}
     assert await first.outcome() == expected[type(error)]
-    assert not first.connection.attached.waiting_producers
+    assert not first.connection.opened.waiting_producers
     assert not len(first.connection.client.holdings)
     assert (await second.take(Command.PRODUCER_SUCCESS)).producer_success.producer_ready
     assert list(loaded(broker).producers) == ["2"]

@@ -60,7 +60,7 @@ async def test_the_next_epoch_of_a_producer_takes_its_place(broker) -> None:
     client = Client(broker)
     await client.open_producer(TOPIC, "p", epoch=0)
     client.mute = True
-    client.connection.attached.producers.clear()  # the connection forgot it before the topic did
+    client.connection.opened.producers.clear()  # the connection forgot it before the topic did
     assert (await client.open_producer(TOPIC, "p", epoch=1)).producer_ready
     assert await client.publish(0) >= (0, 0)
     assert names(broker) == ["p"]
@@ -166,7 +166,7 @@ async def test_where_encryption_becomes_required_only_encrypting_producers_wait(
     topic = broker.broker.topics.get_loaded(NAME)
     topic.set_policies(replace(topic.policies, encryption_required=True))
     assert (await plain.take(Command.ERROR)).error.error == ServerError.MetadataError
-    assert plain.connection.attached.waiting_producers == {}
+    assert plain.connection.opened.waiting_producers == {}
     first.hang_up()
     assert (await secret.take(Command.PRODUCER_SUCCESS)).producer_success.producer_ready
 

@@ -247,7 +247,7 @@ async def test_a_consumer_may_register_anew_on_its_connection(broker) -> None:
     again = Stream(broker, "one", client=one.client, consumer_id=41)
     assert not (await again.answer()).HasField("error")
     assert again.share == [0, 1]
-    assert list(one.client.connection.attached.scalable.members) == [41]
+    assert list(one.client.connection.opened.scalable.members) == [41]
 
 
 @scenario()

@@ -280,7 +280,7 @@ async def test_a_session_takes_little_memory(broker) -> None:
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(client.connection.attached.scalable.sessions) == most
+    assert len(client.connection.opened.scalable.sessions) == most
     assert size / most <= 300
 
 
@@ -290,7 +290,7 @@ def test_nothing_of_it_is_loaded_for_other_clients() -> None:
         client = Client(broker)
         await client.produce(PREFIX + "t", 1)
         assert broker.broker.scalable is None
-        assert client.connection.attached.scalable is None
+        assert client.connection.opened.scalable is None
 
     others()
 

@@ -183,7 +183,7 @@ def test_what_cannot_be_watched_is_refused(fields: dict[str, Any], code: int) ->
         assert (found.watch_id, found.error) == (5, code)
         assert found.message
         assert found.WhichOneof("event") is None
-        scalable = client.connection.attached.scalable
+        scalable = client.connection.opened.scalable
         assert scalable is None or len(scalable.watches) == 0
         assert await snapshot(client) == []
 

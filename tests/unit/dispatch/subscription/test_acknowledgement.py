@@ -80,7 +80,7 @@ async def test_what_is_left_of_a_batch_survives(
     await ack_sets(client)
     client = await come_back(client, broker, how, kind)
     assert await ack_sets(client) == [[0b1010], [ALL_BITS ^ 1, 0, 0b10]]
-    assert client.connection.attached.consumers[1].permits == 1000 - 2 - 64
+    assert client.connection.opened.consumers[1].permits == 1000 - 2 - 64
     assert backlog(broker) == 2
     # Trailing words that are zero are left out, on both sides.
     assert await client.ack(large, ack_set=(0b10,)) == 0
@@ -113,7 +113,7 @@ async def test_without_the_switch_acks_of_single_messages_are_answered_and_ignor
     assert backlog(broker) == 1
     client = await come_back(client, broker, how, kind)
     assert await ack_sets(client) == [[]]
-    assert client.connection.attached.consumers[1].permits == 997
+    assert client.connection.opened.consumers[1].permits == 997
     assert await client.ack(place) == 0
     assert backlog(broker) == 0
 
@@ -197,7 +197,7 @@ async def test_acks_in_part_count_towards_what_is_unacknowledged(
     assert await client.subscribe(TOPIC, kind=kind) == 0
     await client.deliveries()
     assert await other.subscribe(TOPIC, kind=kind) == 0
-    consumer = client.connection.attached.consumers[1]
+    consumer = client.connection.opened.consumers[1]
     left = [5]
     for by, word in [
         (client, 0b11110),
@@ -212,7 +212,7 @@ async def test_acks_in_part_count_towards_what_is_unacknowledged(
     client.redeliver(place)
     assert (await client.deliveries() + await other.deliveries())[0].message.ack_set == [0b1100]
     assert await other.ack(place) == 0
-    assert consumer.unacked == other.connection.attached.consumers[1].unacked == 0
+    assert consumer.unacked == other.connection.opened.consumers[1].unacked == 0
     assert consumer.subscription.dispatcher.unacked.messages == 0
 
 
@@ -227,7 +227,7 @@ async def test_the_rate_of_acknowledgements_counts_messages_once(
     batch = await client.publish_batch(5, 1)
     assert await client.subscribe(TOPIC, kind=kind) == 0
     await client.deliveries()
-    consumer = client.connection.attached.consumers[1]
+    consumer = client.connection.opened.consumers[1]
     for place, words, acked in [
         (single, (), 1),
         (single, (), 1),
@@ -268,7 +268,7 @@ async def test_what_is_acknowledged_already_unknown_or_foreign_is_no_error(
     assert await client.ack(ids[1], *strange, ids[0], ids[0]) == 0
     assert await client.ack() == 0
     assert backlog(broker) == 1
-    consumer = client.connection.attached.consumers[1]
+    consumer = client.connection.opened.consumers[1]
     assert consumer.unacked == len(consumer.pending) == (kind in (SHARED, KEY_SHARED))
     # What did not exist when it was acknowledged is delivered.
     assert await client.publish(3) == (ledger_id, 3)
@@ -285,7 +285,7 @@ async def test_a_cumulative_ack_is_an_error_where_consumers_share(
     client, ids = await consuming(broker, 3, kind=kind)
     await client.received(3)
     assert await client.ack(ids[2], cumulative=True) == ServerError.NotAllowedError
-    assert client.connection.attached.consumers[1].unacked == backlog(broker) == 3
+    assert client.connection.opened.consumers[1].unacked == backlog(broker) == 3
     quiet = client.ack_command(ids[2], cumulative=True)
     quiet.ack.ClearField("request_id")
     client.send(quiet)

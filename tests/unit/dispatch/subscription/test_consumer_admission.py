@@ -120,7 +120,7 @@ async def test_consumers_without_a_name_are_given_one(broker) -> None:
     client = Client(broker)
     for number in range(5):
         assert await client.subscribe(TOPIC, consumer_id=number, kind=SHARED) == 0
-    names = {consumer.name for consumer in client.connection.attached.consumers.values()}
+    names = {consumer.name for consumer in client.connection.opened.consumers.values()}
     assert len(names) == 5
     assert all(names)
 
@@ -403,7 +403,7 @@ async def test_permits_count_messages_and_a_batch_is_not_split(
     await client.publish(10)
     client.send(client.subscribe_command(TOPIC, kind=kind))
     assert await client.outcome() == 0
-    consumer = client.connection.attached.consumers[1]
+    consumer = client.connection.opened.consumers[1]
     assert await entries(client) == []  # nothing before the first FLOW
     found = []
     for permits in (0, 4, 2, 1, 1, 1, 2):

@@ -51,7 +51,7 @@ async def test_partitions_are_spread_over_the_consumers_of_the_best_level(broker
     async def spread() -> str:
         active = [""] * 7
         for name, client in clients.items():
-            for partition, consumer in client.connection.attached.consumers.items():
+            for partition, consumer in client.connection.opened.consumers.items():
                 if consumer.subscription.type.active is consumer:
                     active[partition] += name
         return " ".join(active)
@@ -78,7 +78,7 @@ async def test_by_hashes_a_consumer_that_leaves_moves_its_own_partitions_only(br
         return {
             partition: name
             for name, client in clients.items()
-            for partition, consumer in client.connection.attached.consumers.items()
+            for partition, consumer in client.connection.opened.consumers.items()
             if consumer.subscription.type.active is consumer
         }
 
@@ -175,7 +175,7 @@ async def test_a_takeover_waits_and_begins_with_what_is_not_acknowledged(broker)
     second.hang_up()
     await asyncio.sleep(DELAY_SECONDS + 0.01)
     assert await entries(first) == [1, 3, 4]
-    assert first.connection.attached.consumers[1].permits == 1000 - 4 - 3
+    assert first.connection.opened.consumers[1].permits == 1000 - 4 - 3
 
 
 @pytest.mark.feature("F31")
@@ -237,7 +237,7 @@ async def test_each_consumer_gets_messages_in_order_however_often_they_change(br
     number = 0
     for turn in range(12):
         client = clients[turn % 3]
-        if 1 in client.connection.attached.consumers:
+        if 1 in client.connection.opened.consumers:
             await client.close()
         await join(client, f"c{turn}", priority_level=turn % 2)
         for _ in range(5):
@@ -249,7 +249,7 @@ async def test_each_consumer_gets_messages_in_order_however_often_they_change(br
             run = [i.entryId for i in found]
             assert run == sorted(run)
             seen |= set(run)
-            if run and 1 in one.connection.attached.consumers:
+            if run and 1 in one.connection.opened.consumers:
                 assert await one.ack((found[-1].ledgerId, run[-1]), cumulative=True) == 0
     await asyncio.sleep(1)
     for one in clients:

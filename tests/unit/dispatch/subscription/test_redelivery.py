@@ -32,7 +32,7 @@ async def counts(client: Client) -> list[tuple[int, int]]:
 
 
 def permits(client: Client) -> int:
-    return client.connection.attached.consumers[1].permits
+    return client.connection.opened.consumers[1].permits
 
 
 @pytest.mark.feature("F20", "F21")
@@ -115,7 +115,7 @@ async def test_only_what_this_consumer_has_is_delivered_again(
     other.redeliver()
     other.redeliver(*ids, consumer_id=7)
     assert await counts(holder) + await counts(other) == []
-    assert holder.connection.attached.consumers[1].unacked == 3
+    assert holder.connection.opened.consumers[1].unacked == 3
 
 
 @pytest.mark.feature("F32")

@@ -147,7 +147,7 @@ async def test_a_seek_into_a_batch(broker: BrokerInMemory, kind: int) -> None:
     assert await client.subscribe(TOPIC, kind=kind) == 0
     (delivery,) = await client.deliveries()
     assert list(delivery.message.ack_set) == [0b1100]
-    assert client.connection.attached.consumers[1].permits == 998
+    assert client.connection.opened.consumers[1].permits == 998
     client.send(client.ack_command(tuple(place), ack_set=(0b0011,)))
     await client.take(Command.ACK_RESPONSE)
     assert broker.broker.topics.get_loaded(NAME).subscriptions["s"].backlog == 0

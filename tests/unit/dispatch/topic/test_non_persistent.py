@@ -440,7 +440,7 @@ async def test_an_unloaded_topic_tells_its_clients(broker) -> None:
     await client.take(Command.CLOSE_PRODUCER)
     await client.take(Command.CLOSE_CONSUMER)
     assert broker.broker.non_persistent.get(NAME) is None
-    assert not client.connection.attached.producers
+    assert not client.connection.opened.producers
     assert await client.subscribe(TOPIC) == 0
 
 

@@ -209,7 +209,7 @@ async def test_watchers_that_are_asked_for_at_once_are_bounded_too(broker) -> No
     client.send(*[watch_command(ALL, watcher_id) for watcher_id in many])
     for _ in range(20):
         assert (await client.take(Command.ERROR)).error.error == ServerError.TooManyRequests
-    assert len(client.connection.attached.watchers) == TOPIC_WATCHERS_PER_CONNECTION_MAX
+    assert len(client.connection.opened.watchers) == TOPIC_WATCHERS_PER_CONNECTION_MAX
 
 
 @scenario()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.topic_lists import TopicWatcher
 
 
-class Attached:
+class Opened:
     """Each by the id that the client gave it. What topics have of the client is in ``Holdings``."""
 
     def __init__(self) -> None:
