@@ -262,6 +262,8 @@ class Broker:
             self.ownership,
             self.topics,
             self.cursor_logs,
+            self.owners,
+            self.registry,
             lambda covered, names: self.tables.forget_those(covered, {n.base for n in names}),
         )
         self.policy_updates = PolicyUpdates(

@@ -50,10 +50,19 @@ async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
 
 
 @router.put(_ONE + "/unload", needs=superuser)
-async def unload_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
-    """Give a bundle up, with its topics; whoever is asked for it next may be its broker."""
+async def unload_bundle(
+    name: NamespaceOf, bundle: str, request: Request, broker: BrokerOf
+) -> Response:
+    """Give a bundle up, with its topics, to ``destinationBroker`` if the query names one.
+
+    Else the next lookup decides which broker has it; it may be this one again.
+    """
     wanted = await checked_bundle(broker, name, bundle)
-    await broker.bundle_release.release(f"{name}/{wanted}")
+    to = request.query_params.get("destinationBroker", "")
+    if to and broker.registry.get(to) is None:
+        raise fail(412, f"There is no broker {to[:100]} now")
+    if to != broker.registry.own_id:
+        await broker.bundle_release.release(f"{name}/{wanted}", to)
     return done()
 
 

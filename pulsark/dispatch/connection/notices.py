@@ -8,6 +8,7 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.error_codes import error_code
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.errors import ServerError
 
 Command = pb.BaseCommand
@@ -104,17 +105,25 @@ def end_of_topic(consumer_id: int) -> Command:
     return command
 
 
-def producer_closed(producer_id: int) -> Command:
-    """The client has to create the producer anew."""
+def producer_closed(producer_id: int, there: ServiceUrls | None = None) -> Command:
+    """The client has to create the producer anew, ``there`` if that is known."""
     command = Command(type=Command.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = NO_REQUEST
+    if there is not None and there.broker:
+        command.close_producer.assignedBrokerServiceUrl = there.broker
+    if there is not None and there.broker_tls:
+        command.close_producer.assignedBrokerServiceUrlTls = there.broker_tls
     return command
 
 
-def consumer_closed(consumer_id: int) -> Command:
-    """The client has to subscribe anew."""
+def consumer_closed(consumer_id: int, there: ServiceUrls | None = None) -> Command:
+    """The client has to subscribe anew, ``there`` if that is known."""
     command = Command(type=Command.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST
+    if there is not None and there.broker:
+        command.close_consumer.assignedBrokerServiceUrl = there.broker
+    if there is not None and there.broker_tls:
+        command.close_consumer.assignedBrokerServiceUrlTls = there.broker_tls
     return command

@@ -12,10 +12,14 @@ from pulsark.wire.frames import message_head, send_receipt
 from pulsark.wire.successive_frames import send_receipts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pulsark.dispatch.connection.connection import Connection
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
+    from pulsark.dispatch.model.interfaces import AnyTopic
     from pulsark.dispatch.model.producer import Producer
+    from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.errors import ServerError
     from pulsark.wire import pulsar_pb2 as pb
 
@@ -82,7 +86,7 @@ class ServedClient:
         producer.messages_in += messages
         producer.bytes_in += size
         self._intake.answered(producer, len(entries), size)
-        if producer.closed or self._output.closed:
+        if (producer.closed and producer.topic.moving is None) or self._output.closed:
             return
         producer_id = producer.producer_id
         if plain:
@@ -171,9 +175,16 @@ class ServedClient:
     def close_producer(self, producer: Producer) -> None:
         """Tell the client to create the producer anew, unless it is closing it itself."""
         was_open = self.opened.drop_producer(producer)
-        producer.topic.remove_producer(producer)
-        if was_open:
-            self._tell_closed(notices.producer_closed(producer.producer_id))
+        topic, producer_id = producer.topic, producer.producer_id
+        topic.remove_producer(producer)
+        if not was_open:
+            return
+
+        def tell(there: ServiceUrls | None) -> None:
+            if producer_id not in self.opened.producers:  # else it came back by itself
+                self._tell_closed(notices.producer_closed(producer_id, there))
+
+        self._tell_now_or_later(topic, tell)
 
     def forget_producer(self, producer: Producer) -> None:
         """Drop a producer; its SENDs that are on their way are ignored."""
@@ -182,11 +193,28 @@ class ServedClient:
     def close_consumer(self, consumer: Consumer) -> None:
         """Tell the client to subscribe anew."""
         was_open = self.opened.drop_consumer(consumer)
+        topic, consumer_id = consumer.subscription.topic, consumer.consumer_id
         consumer.subscription.remove_consumers((consumer,))
-        if was_open:
-            self._tell_closed(notices.consumer_closed(consumer.consumer_id))
+        if not was_open:
+            return
+
+        def tell(there: ServiceUrls | None) -> None:
+            if consumer_id not in self.opened.consumers:
+                self._tell_closed(notices.consumer_closed(consumer_id, there))
+
+        self._tell_now_or_later(topic, tell)
+
+    def _tell_now_or_later(
+        self, topic: AnyTopic, tell: Callable[[ServiceUrls | None], None]
+    ) -> None:
+        if topic.moving is None:
+            tell(None)
+        else:
+            topic.moving.later(tell)
 
     def _tell_closed(self, notice: pb.BaseCommand) -> None:
+        if not self.is_open:
+            return  # it left while its topic moved
         if self._handshake.protocol_version >= _CLOSE_BY_BROKER_VERSION:
             self._output.send(notice)
         else:

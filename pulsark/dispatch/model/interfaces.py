@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
     from pulsark.dispatch.model.members import Members
+    from pulsark.dispatch.model.moving import Moving
     from pulsark.dispatch.model.producer import Producer
     from pulsark.dispatch.model.subscription_stats import BacklogStats, Totals
     from pulsark.dispatch.model.subscription_type import SubscriptionType, TypeSpec
@@ -73,6 +74,8 @@ class AnyTopic(Protocol):
     created_ms: int
     producers: dict[str, Producer]
     closed: bool
+    moving: Moving | None
+    """Set when it goes to another broker by intent."""
     is_leaving: bool
     """No client is admitted: it is about to be deleted, if it is unused."""
     run_queue: RunQueue

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.dispatch.model.entry import Entry
+    from pulsark.dispatch.model.moving import Moving
     from pulsark.dispatch.policies.policies import TopicPolicies
     from pulsark.rates.throttle import Throttle
     from pulsark.runtime import Clock
@@ -61,6 +62,7 @@ class NonPersistentTopic:
         self.registry = NonPersistentSubscriptions(self)
         self.subscriptions = self.registry.by_name
         self.closed = False
+        self.moving: Moving | None = None
         self.is_leaving = False
         self.messages_in = 0
         self.bytes_in = 0

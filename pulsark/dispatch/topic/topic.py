@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.dispatch.model.entry import Entry
+    from pulsark.dispatch.model.moving import Moving
     from pulsark.dispatch.model.producer import Producer
     from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
     from pulsark.dispatch.topic.cache import CacheBudget
@@ -99,6 +100,8 @@ class Topic:
         self.registry = TopicSubscriptions(self)
         self.subscriptions = self.registry.by_name
         self.closed = False
+        self.moving: Moving | None = None
+        """Set when it goes to another broker by intent."""
         self.is_leaving = False
         """Clients are refused: it is about to be deleted, unless it is in use."""
         self.messages_in = 0

@@ -2,8 +2,11 @@
 
 A planned release comes in one order: nobody gets a topic of it any more, topics are closed, then
 the cursor log, and only then the owner's node goes. So the next owner finds closed ledgers, and
-waits for no recovery. A bundle that was lost is another's already: its clients are told at once,
-and what can be closed is closed behind them.
+waits for no recovery. If it is known who that will be, it is told to claim the bundle, and clients
+hear of the move when it has done so, and where to go (PIP-307).
+
+A bundle that was lost is another's already: its clients are told at once, and what can be closed is
+closed behind them.
 """
 
 from __future__ import annotations
@@ -13,12 +16,16 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.model.moving import Moving
 from pulsark.dispatch.topics.bundles import Covered, namespace_of
 from pulsark.errors import PulsarkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container
 
+    from pulsark.dispatch.brokers.owners import BundleOwners
+    from pulsark.dispatch.brokers.registry import BrokerRegistry
+    from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
@@ -30,6 +37,9 @@ log = logging.getLogger(__name__)
 
 CLOSING_SECONDS = 60.0
 """So long a release waits for topics to be closed; as long as in Pulsar."""
+
+TAKING_SECONDS = 5.0
+"""So long clients are not told that a bundle left, while its next owner has not claimed it."""
 
 AT_ONCE = 32
 """Topics that are closed beside each other: each writes metadata."""
@@ -43,6 +53,8 @@ class BundleRelease:
         ownership: Ownership,
         topics: Topics,
         cursor_logs: CursorLogs,
+        owners: BundleOwners,
+        registry: BrokerRegistry,
         forget: Forget,
     ) -> None:
         """``forget(covered, unloaded)`` drops what is known of tables, as another owner may change
@@ -50,16 +62,21 @@ class BundleRelease:
         self._ownership = ownership
         self._topics = topics
         self._cursor_logs = cursor_logs
+        self._owners = owners
+        self._registry = registry
         self._forget = forget
         self._releasing: dict[str, asyncio.Task[bool]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
         ownership.on_loss(self._lost)
 
-    async def release(self, bundle: str) -> bool:
-        """Give a bundle up, also if the caller is cancelled. False: this broker has it not."""
+    async def release(self, bundle: str, to: str = "") -> bool:
+        """Give a bundle up, also if the caller is cancelled. False: this broker has it not.
+
+        ``to``: the broker that is to have it next.
+        """
         releasing = self._releasing.get(bundle)
         if releasing is None:
-            releasing = asyncio.create_task(self._release(bundle))
+            releasing = asyncio.create_task(self._release(bundle, to))
             self._releasing[bundle] = releasing
             releasing.add_done_callback(lambda _: self._releasing.pop(bundle))
         return await asyncio.shield(releasing)
@@ -79,34 +96,61 @@ class BundleRelease:
         while waiting := [*self._releasing.values(), *self._dropping]:
             await asyncio.wait(waiting)
 
-    async def _release(self, bundle: str) -> bool:
+    async def _release(self, bundle: str, to: str) -> bool:
         if not await self._ownership.begin_leaving(bundle):
             return False
+        moving = Moving() if to else None
+        there: ServiceUrls | None = None
+        try:
+            await self._close_all(bundle, moving)
+            await self._ownership.leave(bundle, to)
+            if to:
+                there = await self._taken_by(bundle, to)
+        finally:
+            if moving is not None:
+                moving.end(there)
+        return True
+
+    async def _close_all(self, bundle: str, moving: Moving | None) -> None:
         covered = Covered(bundle)
         names = self._topics.names_in(covered)
         log.info("bundle %s is released, with %d topics in memory", bundle, len(names))
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
-                await self._close(names)
+                await self._close(names, moving)
                 await self._cursor_logs.close_of(bundle)
         except TimeoutError:
             log.warning("bundle %s: its topics are not closed in time; it goes anyway", bundle)
             await self._drop(bundle)
         self._forget(covered, names)
-        await self._ownership.leave(bundle)
-        return True
 
-    async def _close(self, names: Collection[TopicName]) -> None:
+    async def _close(self, names: Collection[TopicName], moving: Moving | None) -> None:
         waiting = iter(names)
 
         async def close_some() -> None:
             for name in waiting:
                 try:
-                    await self._topics.unload(name)
+                    await self._topics.unload(name, moving)
                 except PulsarkError as error:
                     log.warning("%s is not closed in order: %s", name, error)
 
         await asyncio.gather(*(close_some() for _ in range(min(AT_ONCE, len(names)))))
+
+    async def _taken_by(self, bundle: str, to: str) -> ServiceUrls | None:
+        """Where the bundle is once ``to`` has claimed it; ``None`` if it does not do so in time."""
+        with self._owners.changes_of(bundle) as changed:
+            try:
+                async with asyncio.timeout(TAKING_SECONDS):
+                    while True:
+                        changed.clear()
+                        owner = await self._owners.of(bundle)
+                        if owner is not None and owner.broker_id == to:
+                            live = self._registry.get(to)
+                            return owner.urls if live is None else live.urls
+                        await changed.wait()
+            except TimeoutError:
+                log.warning("bundle %s is not claimed by %s, to which it was given", bundle, to)
+                return None
 
     def _lost(self, bundle: str) -> None:
         task = asyncio.create_task(self._drop(bundle))

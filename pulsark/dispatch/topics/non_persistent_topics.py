@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.model.moving import Moving
     from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
     from pulsark.wire.topic_name import TopicName
 
@@ -30,10 +31,11 @@ class NonPersistentTopics:
         """The topic of this name from now on: this one, unless there is one already."""
         return self._topics.setdefault(topic.name, topic)
 
-    async def close(self, name: TopicName) -> None:
+    async def close(self, name: TopicName, moving: Moving | None = None) -> None:
         """Let a topic go; clients that are connected to it connect anew."""
         topic = self._topics.pop(name, None)
         if topic is not None:
+            topic.moving = moving
             await topic.close()
 
     async def close_all(self) -> None:

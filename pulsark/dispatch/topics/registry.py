@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.model.moving import Moving
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.loader import TopicLoader
@@ -210,9 +211,9 @@ class Topics:
 
     # -- unloading ---
 
-    async def unload(self, name: TopicName) -> None:
-        """Close a topic; clients connect anew and load it again."""
-        await self._non_persistent.close(name)
+    async def unload(self, name: TopicName, moving: Moving | None = None) -> None:
+        """Close a topic; clients connect anew and load it again. If it is moving, they wait."""
+        await self._non_persistent.close(name, moving)
         loading = self._loading.get(str(name))
         if loading is not None:
             await asyncio.wait([loading])
@@ -220,6 +221,7 @@ class Topics:
             topic = self.get_loaded(name)
             if topic is not None and not topic.closed:
                 self.unused_since = self._clock.monotonic()
+                topic.moving = moving
                 await self._leave(topic)
 
     def abandon(self, name: TopicName) -> list[Awaitable[None]]:

@@ -10,6 +10,7 @@ from pulsark.dispatch.topics import bundle_release
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.metadata.paths import bundle_owner_path
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, Command, scenario
+from tests.support.wire_frames import publish
 
 NOT_READY = int(ServerError.ServiceNotReady)
 
@@ -172,3 +173,87 @@ async def test_a_broker_that_stops_leaves_nothing_to_be_recovered(broker) -> Non
     assert (await two.broker.lookup.find(NAME)).is_here
     await Client(two).produce(TOPIC, 1)
     assert two.broker.topics.get_loaded(NAME).ledger.entries == 2
+
+
+@scenario()
+async def test_a_move_tells_clients_where_to_go_once_they_can_go_there(broker) -> None:
+    client = await attached(broker)
+    await client.deliveries()
+    two = await broker.another()
+    (bundle,) = broker.broker.ownership.owned()
+    moving = asyncio.create_task(broker.broker.bundle_release.release(bundle, "b2:8080"))
+    while broker.broker.ownership.owned():
+        assert not client.has(Command.CLOSE_PRODUCER)
+        await asyncio.sleep(0)
+    assert await moving
+    produced = (await client.take(Command.CLOSE_PRODUCER)).close_producer
+    consumed = (await client.take(Command.CLOSE_CONSUMER)).close_consumer
+    assert produced.assignedBrokerServiceUrl == "pulsar://b2:6650"
+    assert consumed.assignedBrokerServiceUrl == "pulsar://b2:6650"
+    assert two.broker.ownership.owned() == [bundle]
+    later = Client(two)
+    assert await later.subscribe(TOPIC) == 0
+    assert len(await later.deliveries()) == 1
+
+
+@scenario()
+async def test_what_is_published_before_a_move_is_answered_and_what_comes_then_is_not(
+    broker,
+) -> None:
+    client = await attached(broker)
+    two = await broker.another()
+    (bundle,) = broker.broker.ownership.owned()
+    topic = broker.broker.topics.get_loaded(NAME)
+    closing, disconnect = asyncio.Event(), topic.disconnect
+
+    def disconnected() -> None:
+        client.send_bytes(b"".join(publish(1, number, b"x") for number in range(1, 4)))
+        disconnect()
+        closing.set()
+
+    topic.disconnect = disconnected
+    moving = asyncio.create_task(broker.broker.bundle_release.release(bundle, "b2:8080"))
+    await closing.wait()
+    client.send_bytes(b"".join(publish(1, number, b"x") for number in range(4, 6)))
+    await moving
+    await client.take(Command.CLOSE_PRODUCER)
+    receipts = [a for a in client.answers if a.type == Command.SEND_RECEIPT]
+    loaded = await two.broker.topics.load(NAME)
+    assert len(receipts) == loaded.ledger.entries - 1 == 3
+    assert not client.has(Command.SEND_ERROR)
+
+
+@scenario()
+async def test_clients_go_their_own_way_if_the_next_owner_does_not_come(broker) -> None:
+    client = await attached(broker)
+    two = await broker.another()
+    two.broker.assigned_bundles.close()
+    (bundle,) = broker.broker.ownership.owned()
+    moving = asyncio.create_task(broker.broker.bundle_release.release(bundle, "b2:8080"))
+    await asyncio.sleep(bundle_release.TAKING_SECONDS / 2)
+    assert not client.has(Command.CLOSE_PRODUCER)
+    gone = Client(broker)
+    gone.hang_up()
+    await moving
+    closed = await client.take(Command.CLOSE_PRODUCER)
+    assert closed.close_producer.assignedBrokerServiceUrl == ""
+    found = await broker.broker.lookup.find(NAME)
+    assert found.is_redirect
+    assert found.broker_id == "b2:8080"
+    two.metadata.expire()
+    await asyncio.sleep(0.01)
+    await Client(broker).produce(TOPIC, 1)
+
+
+@scenario()
+async def test_a_client_that_leaves_during_a_move_is_told_nothing(broker) -> None:
+    client = await attached(broker)
+    two = await broker.another()
+    two.broker.assigned_bundles.close()
+    (bundle,) = broker.broker.ownership.owned()
+    moving = asyncio.create_task(broker.broker.bundle_release.release(bundle, "b2:8080"))
+    await asyncio.sleep(1)
+    client.hang_up()
+    await asyncio.sleep(1)
+    await moving
+    assert not client.has(Command.CLOSE_PRODUCER)
