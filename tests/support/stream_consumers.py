@@ -156,9 +156,11 @@ class StreamConsumer:
             self._answered(self._asked.pop(command.success.request_id))
         elif command.type == Command.ERROR:
             on = self._asked.pop(command.error.request_id)
-            # Its client would never try it again.
-            is_current = on is not None and self._segments.get(on.segment) is on
-            assert not is_current, f"{self.name}: {on and on.segment}: {command.error.message}"
+            if on is not None and self._segments.get(on.segment) is on:
+                # Its client would never try it again.
+                has = self.share is not None and on.segment in self.share
+                assert not has, f"{self.name}: {on.segment}: {command.error.message}"
+                self._forget(on)
         elif command.type == Command.CLOSE_CONSUMER:
             on = self._by_consumer.get(command.close_consumer.consumer_id)
             if on is not None:

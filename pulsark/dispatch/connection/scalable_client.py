@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from pulsark.dispatch.connection.pending_requests import Requests
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.scalable.followed import FollowedTopic
-    from pulsark.dispatch.scalable.groups import GroupKey, Member
+    from pulsark.dispatch.scalable.group_members import Member
+    from pulsark.dispatch.scalable.groups import GroupKey
     from pulsark.dispatch.scalable.layouts import Layout
     from pulsark.wire import pulsar_pb2 as pb
     from pulsark.wire.layout_fields import Segment

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.scalable.group_members import INFIX, Member
 from pulsark.dispatch.scalable.limits import (
     GROUP_MEMBERS_MAX,
     HAND_OVER_CHECK_SECONDS,
     HAND_OVER_CHECKS_MAX,
-    SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
     SEGMENTS_PER_TURN_MAX,
     SHARE_REMINDER_SECONDS,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.scalable.followed import FollowedTopic, FollowedTopics
+    from pulsark.dispatch.scalable.group_members import Told
     from pulsark.dispatch.scalable.layouts import Layout
     from pulsark.dispatch.topics.consumer_admission import Subscribing
     from pulsark.dispatch.topics.registry import Topics
@@ -43,9 +45,6 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
-
-_INFIX = "-seg-"
-"""A client names the consumer of a segment by its own name, this, and the segment's number."""
 
 
 class GroupKey(NamedTuple):
@@ -55,89 +54,6 @@ class GroupKey(NamedTuple):
     subscription: str
     exclusive: bool
     """Stream consumers are; readers that share a checkpoint are not."""
-
-
-class Told(Protocol):
-    """A member's client."""
-
-    async def probe(self) -> bool:
-        """Whether it still answers; if not, its connection is closed."""
-
-    def tell(self, member: Member) -> None:
-        """Tell it the share that it has then."""
-
-
-class Member:
-    """A consumer of a group: one registration of its client."""
-
-    __slots__ = (
-        "answer_by", "client", "consumer_id", "group", "look_at", "name", "owed", "reminded",
-        "request_id", "told", "unheard",
-    )  # fmt: skip
-
-    def __init__(
-        self, group: Group, name: str, client: Told, consumer_id: int, request_id: int, now: float
-    ) -> None:
-        self.group = group
-        self.name = name
-        self.client = client
-        self.consumer_id = consumer_id
-        self.request_id: int | None = request_id
-        """``None`` once that is answered."""
-        self.answer_by = now + SEGMENT_HAND_OVER_SECONDS
-        self.told: tuple[int, list[int]] | None = None
-        """The epoch and the segments that it was told last."""
-        self.owed: set[int] = set()
-        """Segments that it was told and was not seen on yet."""
-        self.look_at = now
-        """When it is looked whether it is on them."""
-        self.reminded = False
-        self.unheard = False
-        """Whether it is to be told its share again."""
-
-    @property
-    def is_current(self) -> bool:
-        """Whether its client has not gone, nor come anew."""
-        return self.group.members.get(self.name) is self
-
-    def to_tell(self) -> tuple[Layout, list[int]] | None:
-        """Its share, if that is not what it was told last."""
-        share = self.group.share(self)
-        layout = self.group.layout
-        if share is None or (self.told == (layout.epoch, share) and not self.unheard):
-            return None
-        return layout, share
-
-    def was_told(self, layout: Layout, share: list[int]) -> None:
-        """Its client is told its share. It has some time to attach to what is new."""
-        if not self.unheard:
-            known = set() if self.told is None else set(self.told[1])
-            new = set(share) - known
-            self.owed.intersection_update(share)
-            if new:
-                self.owed |= new
-                self.look_at, self.reminded = self.group.soon(), False
-        self.told, self.request_id, self.unheard = (layout.epoch, share), None, False
-        self.group.set_timer()
-
-    def consumer_name(self, segment: int) -> str:
-        """The name of its consumer of a segment."""
-        return f"{self.name}{_INFIX}{segment}"
-
-    def closed(self, segment: int) -> None:
-        """Its client closed what it had on a segment."""
-        if self.is_current:
-            self.group.closed(self, segment)
-
-    def leave(self) -> None:
-        """It is closed."""
-        if self.is_current:
-            self.group.leave(self)
-
-    def lose(self) -> None:
-        """Its connection is gone."""
-        if self.is_current:
-            self.group.lose(self)
 
 
 class Group:
@@ -156,6 +72,8 @@ class Group:
         self._look: asyncio.Handle | None = None
         self._dealt: dict[str, list[int]] | None = None
         self._unsettled: set[str] = set()
+        self._waiting: Counter[str] = Counter()
+        """Whose consumers wait for their turn on a segment, and how many."""
         self._changed = asyncio.Event()
         """Set, and replaced, with each change."""
         self._ended = False
@@ -169,6 +87,11 @@ class Group:
             raise ClientError(
                 ServerError.ConsumerBusy, f"{self.key.subscription} has {known} consumers"
             )
+        former = self.members.get(name)
+        if former is not None and former.client is client and consumer_id < former.consumer_id:
+            # Pulsar 5's first clients try on for a consumer that failed while it was made, also
+            # when the application has made it anew. A client numbers its consumers upwards.
+            raise ClientError(ServerError.ConsumerBusy, f"A later consumer has the name {name!r}")
         member = Member(self, name, client, consumer_id, request_id, self._now())
         self.members[name] = member
         self.shares.join(name, self._now())
@@ -216,24 +139,42 @@ class Group:
         waits = member.request_id is not None and self._now() < member.answer_by
         if waits and member.name in self._unsettled:
             return None
-        return self._dealt.get(member.name, [])
+        share = self._dealt.get(member.name, [])
+        asked = self.shares.asked(member.name)
+        # Its client would fail as a whole if it did not get the first that it is told.
+        return share if asked is None or member.request_id is not None else [*share, asked]
 
     async def turn(self, consumer_name: str, segment: int) -> None:
-        """Wait until a consumer may attach to a segment. ``ClientError``: it is another one's."""
-        name = consumer_name.removesuffix(f"{_INFIX}{segment}")
+        """Wait until a consumer may attach to a segment. ``ClientError``: it is another one's.
+
+        Nor does a client wait that was told meanwhile that it has it no more: it would close what
+        it gets, and may come for it once more before that.
+        """
+        name = consumer_name.removesuffix(f"{INFIX}{segment}")
         if name == consumer_name:
             return  # of another kind of client
         self.shares.hear(name, self._now())
         self._after()
+        self._waiting[name] += 1
         try:
             async with asyncio.timeout(SEGMENT_WAIT_SECONDS):
                 while not self._ended and self.shares.owner(segment) not in (name, None):
+                    member = self.members.get(name)
+                    if member is not None and not member.expects(segment):
+                        raise self._taken(segment)
                     await self._changed.wait()
         except TimeoutError:
-            raise ClientError(
-                ServerError.ConsumerBusy,
-                f"Segment {segment} of {self.key.topic}belongs to another consumer",
-            ) from None
+            raise self._taken(segment) from None
+        finally:
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name]
+
+    def _taken(self, segment: int) -> ClientError:
+        return ClientError(
+            ServerError.ConsumerBusy,
+            f"Segment {segment} of {self.key.topic} belongs to another consumer",
+        )
 
     # -- time ---
 
@@ -270,7 +211,7 @@ class Group:
         holders: dict[int, Consumer] = {}
 
         def is_attached(name: str, segment: int) -> bool:
-            wanted = f"{name}{_INFIX}{segment}"
+            wanted = f"{name}{INFIX}{segment}"
             for consumer in self._groups.attached(self.layout.partition(segment), self.key):
                 if consumer.name == wanted:
                     holders[segment] = consumer
@@ -298,12 +239,16 @@ class Group:
                 return
             if not member.owed or now < member.look_at:
                 continue
+            if self._waiting[member.name]:
+                member.look_at = self.soon()  # it is not silent
+                continue
             some = list(islice(member.owed, left))
             left -= len(some)
             seen = {segment for segment in some if self._is_on(member, segment)}
             member.owed -= seen
             if seen:
-                member.look_at = self.soon()
+                self.shares.hear(member.name, now)
+                member.look_at, member.reminded = self.soon(), False
             elif not member.reminded:
                 member.reminded = member.unheard = True
                 member.look_at = now + SHARE_SILENCE_SECONDS
@@ -428,7 +373,7 @@ class Groups:
         segments = range(len(layout)) if key.exclusive else range(0)
         async for segment in in_turns(segments, TOPICS_PER_TURN_MAX):
             for consumer in self.attached(layout.partition(segment), key):
-                name = consumer.name.removesuffix(f"{_INFIX}{segment}")
+                name = consumer.name.removesuffix(f"{INFIX}{segment}")
                 if name != consumer.name:
                     held.append((segment, name))
         return held

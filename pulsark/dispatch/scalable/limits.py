@@ -38,6 +38,9 @@ this time."""
 SHARE_SILENCE_SECONDS = 3.0
 """If it is then on no segment at all after this further time, it counts as closed."""
 
+SHARE_ASKED_AGAIN_SECONDS = 30.0
+"""Then it is asked once more whether it is there, while there are segments for it."""
+
 STREAM_CONSUMER_GRACE_SECONDS = 10.0
 """A consumer whose connection is lost keeps its segments for this time."""
 

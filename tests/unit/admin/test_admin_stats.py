@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pulsark.cli.admin.topics import _print_groups
-from pulsark.dispatch.scalable.groups import GroupKey, Member
+from pulsark.dispatch.scalable.group_members import Member
+from pulsark.dispatch.scalable.groups import GroupKey
 from pulsark.dispatch.stats.stats import merge
 from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName

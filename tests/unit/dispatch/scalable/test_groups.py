@@ -251,6 +251,16 @@ async def test_a_consumer_may_register_anew_on_its_connection(broker) -> None:
 
 
 @scenario()
+async def test_a_former_consumer_of_a_connection_does_not_take_a_laters_place(broker) -> None:
+    await create(broker, 2)
+    later = await Stream(broker, "one", consumer_id=41).begin()
+    former = Stream(broker, "one", client=later.client, consumer_id=40)
+    assert (await former.answer()).error == ServerError.ConsumerBusy
+    await Stream(broker, "two").answer(seconds=SEGMENT_HAND_OVER_SECONDS + 1)
+    assert await later.told() == [0]
+
+
+@scenario()
 async def test_those_who_are_on_segments_keep_them_when_the_broker_starts_anew(broker) -> None:
     await create(broker, 4)
     one, two = Stream.__new__(Stream), Stream.__new__(Stream)
@@ -287,8 +297,8 @@ async def test_more_partitions_are_shared_and_have_the_subscription_first(broker
     await one.obey()
     await two.begin()
     await broker.broker.creation.add_partitions(NAME, 6)
-    assert await one.told() == [0, 2, 3]
-    assert await two.told() == [1, 4, 5]
+    assert await one.told() == [0, 2, 5]
+    assert await two.told() == [1, 3, 4]
     for number in range(2, 6):
         assert list(broker.broker.topics.get(NAME.with_partition(number)).subscriptions) == ["s"]
     await one.obey()
@@ -390,6 +400,29 @@ def test_who_says_nothing_is_passed_over(kind: int) -> None:
 
 
 @scenario()
+async def test_very_many_that_say_nothing_keep_nobody_waiting(broker) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    await one.obey()
+    await two.begin()
+    for number in range(20):
+        await Stream(broker, f"closed{number}").begin()
+    idle = await Stream(broker, "z").begin()
+    await one.close(0)
+    assert await two.told() == [0, 1]
+    await two.obey()
+    (segment,) = await idle.told()
+    coming = asyncio.create_task(idle.attach(segment))
+    assert await two.told() == [1 - segment]
+    await two.obey()
+    assert await coming == 0
+    await two.close(1 - segment)
+    assert await idle.told() == [0, 1]
+
+
+@scenario()
 async def test_who_was_passed_over_and_attaches_is_a_consumer_like_others(broker) -> None:
     await create(broker, 2)
     one = await Stream(broker, "one").begin()
@@ -401,10 +434,13 @@ async def test_who_was_passed_over_and_attaches_is_a_consumer_like_others(broker
     await asyncio.sleep(SHARE_REMINDER_SECONDS + SHARE_SILENCE_SECONDS + 1)
     assert await one.told() == [0, 1]
     await one.obey()
-    late = asyncio.create_task(two.attach(1))
+    # It was told that it lost that, and closes it as soon as it has it.
+    assert await two.attach(1) == ServerError.ConsumerBusy
     assert await one.told() == [0]
     await one.obey()
-    assert await late == 0
+    while two.share != [1] or two.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE):
+        await two.told()
+    assert await two.attach(1) == 0
 
 
 @scenario()

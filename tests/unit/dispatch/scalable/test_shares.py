@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pulsark.dispatch.scalable.limits import (
     SEGMENT_HAND_OVER_SECONDS,
+    SHARE_ASKED_AGAIN_SECONDS,
     STREAM_CONSUMER_GRACE_SECONDS,
 )
 from pulsark.dispatch.scalable.shares import Shares, dealt
@@ -73,6 +74,8 @@ class World:
         shares = self.shares.shares()
         for consumer in self.here.values():
             consumer.told = set(shares.get(consumer.name, ()))
+            asked = self.shares.asked(consumer.name)
+            consumer.told |= set() if asked is None else {asked}
 
     def check(self) -> None:
         """At all times: one owner, no two on a segment, and each is on what it owns."""
@@ -127,6 +130,7 @@ class World:
                 consumer.attached.discard(segment)
                 self.shares.close(consumer.name, segment, self.now)
         for segment in sorted(consumer.wants - consumer.attached):
+            self.shares.hear(consumer.name, self.now)
             # What was taken meanwhile is refused, as the broker does.
             if self.shares.owner(segment) == consumer.name:
                 assert self.holders(segment) == []
@@ -297,6 +301,44 @@ def test_more_consumers_than_segments_wait_with_nothing() -> None:
     assert shares.shares() == {"b": [0]}
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+@pytest.mark.parametrize("segments", [2, 4, 8])
+def test_two_get_the_same_whoever_came_first(order: str, segments: int) -> None:
+    shares = Shares(segments, exclusive=False)
+    for name in order:
+        shares.join(name, 0)
+    half = segments // 2
+    got = shares.shares()
+    assert got["a"][:half] == list(range(half))
+    assert got["b"][-half:] == list(range(segments - half, segments))
+
+
+def test_who_is_idle_gets_its_share_when_it_comes_for_it() -> None:
+    shares = Shares(2, exclusive=True)
+    for name in "abcd":
+        shares.join(name, 0)
+        shares.pass_time(0, free)
+        for owner, segments in shares.owned().items():
+            for segment in set(segments) - set(shares.shares().get(owner, ())):
+                shares.close(owner, segment, 0)
+    assert shares.shares() == {"a": [0], "b": [1]}
+    assert (shares.asked("c"), shares.asked("d")) == (None, None)
+    shares.close("a", 0, 1)
+    assert shares.shares() == {"b": [0, 1]}
+    assert (shares.asked("c"), shares.asked("d")) == (0, 1)
+    shares.silence("c", 2)
+    assert shares.asked("c") is None
+    shares.hear("d", 2)
+    assert shares.asked("d") == 1
+    shares.close("b", 1, 2)
+    assert shares.shares() == {"b": [0], "d": [1]}
+    shares.close("b", 0, 3)
+    assert shares.shares() == {"d": [0, 1]}
+    assert shares.asked("c") is None
+    shares.pass_time(2 + SHARE_ASKED_AGAIN_SECONDS, free)
+    assert shares.asked("c") == 0
+
+
 @settings(max_examples=50)
 @given(old=st.integers(0, 10), new=st.integers(0, 10))
 def test_a_topic_made_anew_has_its_own_number_of_segments(old: int, new: int) -> None:
@@ -322,5 +364,5 @@ def test_a_silent_member_gets_something_only_if_there_is_nobody_else() -> None:
     shares.pass_time(3, free)
     assert shares.shares() == {"c": [0, 1]}
     shares.hear("b", 4)
-    shares.close("c", 1, 4)
-    assert shares.shares() == {"b": [1], "c": [0]}
+    shares.close("c", 0, 4)
+    assert shares.shares() == {"b": [0], "c": [1]}
