@@ -46,7 +46,9 @@ final class Killing {
                 "checkpoint", (topic, kill) -> {
                     try (CheckpointConsumer<String> reader =
                             broker.reader(topic).startPosition(Checkpoint.earliest()).create()) {
-                        across(broker, topic, kill, Parts.taker(reader)).once();
+                        // Not once(): this client closes its connection if a reader loses its
+                        // partition while it attaches, and its producers then send again.
+                        across(broker, topic, kill, Parts.taker(reader)).eachStoredOnce();
                     }
                 },
                 "group", (topic, kill) -> {

@@ -1,6 +1,7 @@
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -11,6 +12,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.apache.pulsar.client.api.v5.CheckpointConsumer;
 import org.apache.pulsar.client.api.v5.Message;
+import org.apache.pulsar.client.api.v5.MessageId;
 import org.apache.pulsar.client.api.v5.Producer;
 import org.apache.pulsar.client.api.v5.PulsarClientException;
 import org.apache.pulsar.client.api.v5.QueueConsumer;
@@ -59,12 +61,17 @@ final class Parts {
         final List<String> all = new ArrayList<>();
         final Map<String, Set<Integer>> takersByKey = new HashMap<>();
         private final Map<String, Integer> last = new HashMap<>();
+        private final Set<MessageId> ids = new HashSet<>();
+        private final List<String> again = new ArrayList<>();
 
         /** Note a message. A new one must be later than those of its key that came before. */
         void add(Message<String> message, int taker) {
             String value = message.value();
             String key = message.key().orElse("");
             all.add(value);
+            if (!ids.add(message.id())) {
+                again.add(value + " (" + message.id() + ")");
+            }
             takersByKey.computeIfAbsent(key, unused -> new LinkedHashSet<>()).add(taker);
             if (values.add(value) && !key.isEmpty()) {
                 int number = Integer.parseInt(value);
@@ -76,6 +83,11 @@ final class Parts {
 
         void once() {
             check(all.size() == values.size(), "some came twice: " + all);
+        }
+
+        /** A message that its producer sent again after a lost connection is stored twice. */
+        void eachStoredOnce() {
+            check(again.isEmpty(), "some came twice: " + again);
         }
     }
 
