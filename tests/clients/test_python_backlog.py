@@ -57,11 +57,12 @@ def test_a_producer_is_refused_until_the_backlog_has_drained(
     policy: str,
     error: type[pulsar.PulsarException],
 ) -> None:
-    quota = {"limitSize": 2000, "limitTime": -1, "policy": policy}
-    admin.call("POST", f"/namespaces/{namespace}/backlogQuota", quota)
     topic = f"persistent://{namespace}/t"
     consumer = client.subscribe(topic, "s")
     producer = fill(client, topic)
+    # After that: it is looked at each second, and would end the filling in the middle.
+    quota = {"limitSize": 2000, "limitTime": -1, "policy": policy}
+    admin.call("POST", f"/namespaces/{namespace}/backlogQuota", quota)
     time.sleep(2.5)  # so that it was looked at
     with pytest.raises(error):
         client.create_producer(topic)
