@@ -216,6 +216,15 @@ HTTP_PIECE_BYTES = 64 * 1024
 METRICS_PER_TURN_MAX = 1000
 """Samples rendered in one turn: a few milliseconds."""
 
+CALLS_TO_A_PEER_MAX = 64
+"""Calls of one broker to another at a time; each may hold a request's body."""
+
+PARTS_AT_ONCE_MAX = 8
+"""Partitions, or brokers, that one request works on at a time; each may hold an answer."""
+
+PEER_ANSWER_BYTES_MAX = 32 << 20
+"""Largest answer of another broker that is merged with others."""
+
 HTTP_CLOSE_SECONDS = 2.0
 """Time for requests under way to end when the process stops."""
 

@@ -10,10 +10,12 @@ from fastapi.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsark import __version__
-from pulsark.admin.http import errors
+from pulsark.admin.http import errors, forwarding, places, spreading
+from pulsark.admin.http.broker_calls import CALL, BrokerGate
 from pulsark.admin.http.browsers import Gate
 from pulsark.admin.http.errors import refuse
 from pulsark.admin.http.guard import Guarded, login
+from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import value
 from pulsark.admin.pulsar import (
     brokers,
@@ -52,7 +54,7 @@ from pulsark.limits import HTTP_TARGET_BYTES_MAX
 from pulsark.rates.bucket import TokenBucket
 from pulsark.runtime import Clock
 
-router = Guarded()
+router = Guarded(at=ANYWHERE)
 
 
 @router.get("/admin/openapi.json", needs=login, include_in_schema=False)
@@ -79,6 +81,9 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     if audit is not None:
         app.state.works = Works(lambda ident, status: audit.broker("work", f"{ident}: {status}"))
     errors.install(app)
+    app.add_exception_handler(forwarding.Elsewhere, forwarding.forward)
+    app.add_exception_handler(places.ToPartitions, spreading.to_partitions)
+    app.add_exception_handler(places.ToBrokers, spreading.to_brokers)
     for module in (
         clusters,
         tenants,
@@ -120,7 +125,8 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         from pulsark.admin.http.login import LoginGate
 
         served = LoginGate(served, broker.logins, broker.settings)
-    return RawPaths(served, broker.clock, Gate(broker.settings), _request_rate(broker))
+    served = RawPaths(served, broker.clock, Gate(broker.settings), _request_rate(broker))
+    return BrokerGate(served, broker.peers)
 
 
 def _request_rate(broker: Broker) -> TokenBucket | None:
@@ -156,7 +162,8 @@ class RawPaths:
                 message["headers"] = [*message.get("headers", ()), (b"date", date.encode())]
             await send(message)
 
-        if self._exceeds_rate():
+        # What a broker asks was counted where its client asked.
+        if CALL not in scope.get("state", {}) and self._exceeds_rate():
             await refuse(send_dated, 429, "Too many requests; httpRequestsMaxPerSecond is exceeded")
             return
         raw: bytes = scope["raw_path"]

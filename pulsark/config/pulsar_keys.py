@@ -85,7 +85,6 @@ brokerClientTlsProtocols
 brokerClientTlsTrustStore
 brokerClientTlsTrustStorePassword
 brokerClientTlsTrustStoreType=JKS
-brokerClientTrustCertsFilePath
 brokerEntryMetadataInterceptors
 brokerEntryPayloadProcessors
 brokerInterceptors

@@ -95,6 +95,20 @@ class Settings(PolicySettings):
         own=True,
     )
 
+    adminForwardTimeoutSeconds: int = setting(
+        120,
+        "s",
+        "A broker that sends a request on to the owner of a topic waits so long for a sign of it",
+        ge=1,
+        own=True,
+    )
+    brokerClientTrustCertsFilePath: str = setting(
+        "",
+        "path",
+        "PEM file with the CAs of other brokers' certificates, where they have HTTPS only; empty: "
+        "those of the system",
+    )
+
     # -- connections -------------------------------------------------------------------------
 
     maxMessageSize: int = setting(

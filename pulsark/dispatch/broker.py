@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.dispatch.audit.writer import AuditWriter
     from pulsark.dispatch.loop.stalls import LoopStalls
+    from pulsark.dispatch.peers.peers import Peers
     from pulsark.dispatch.scalable.scalable_topics import ScalableTopics
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
@@ -190,6 +191,8 @@ class Broker:
         self.chores = Chores()
         self.scalable: ScalableTopics | None = None
         """For clients of Pulsar 5; made for the first of them."""
+        self._peers: Peers | None = None
+        """Made when another broker is called for the first time, or calls."""
         self.audit: Audit | None = None
         """Notes who did what; ``None`` where nobody asks for that."""
         self._audit_writer: AuditWriter | None = None
@@ -421,6 +424,22 @@ class Broker:
         await self.topics.close()
         await self.cursor_logs.close()
         self.schemas.close()
+
+    def other_brokers(self) -> Peers | None:
+        """How to call the other brokers; ``None`` if this one is alone."""
+        return None if self.registry.is_alone else self.peers()
+
+    def peers(self) -> Peers:
+        """The same, for who is called; nobody may be left to call."""
+        if self._peers is None:
+            from pulsark.dispatch.peers.peers import Peers  # where there are several brokers
+            from pulsark.dispatch.topics.whereabouts import KnownBrokers
+
+            knows = KnownBrokers(
+                self.registry, self.leader, self.owners, self.ownership, self.lookup
+            )
+            self._peers = Peers(self.settings, self.runtime, self.metadata, knows)
+        return self._peers
 
     def scalable_topics(self) -> ScalableTopics:
         """What clients of Pulsar 5 need beside the topics themselves."""

@@ -37,6 +37,7 @@ BUNDLE_EPOCHS: Final = "/owners"
 BROKERS: Final = "/loadbalance/brokers"
 LEADER: Final = "/loadbalance/leader"
 ASSIGNED_BUNDLES: Final = "/loadbalance/assigned"
+BROKER_SECRET: Final = "/secrets/broker-calls"
 LEDGER_ID_COUNTER: Final = "/counters/ledger-id"
 PRODUCER_NAME_COUNTER: Final = "/counters/producer-name"
 

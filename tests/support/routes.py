@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from pulsark.admin.http.guard import InBody, Need
+from pulsark.admin.http.guard import InBody, Need, Needed
 from pulsark.admin.pulsar.policy_table import NAMESPACE_POLICIES, TOPIC_POLICIES
 from pulsark.security.decisions import Target
 from pulsark.security.operations import GeneralOperation as G
@@ -33,6 +33,8 @@ class Route(NamedTuple):
     path: str
     needs: Need | None
     policy: str = ""
+    place: str = "nothing was said"
+    """Which broker serves it, as in ``tests/unit/admin/places.tsv``."""
 
     @property
     def operations(self) -> str:
@@ -48,11 +50,13 @@ class Route(NamedTuple):
 def routes_of(app: Any) -> Iterator[Route]:
     """All of an application."""
     for route in _flat(app.routes):
-        needs = [each.dependency for each in getattr(route, "dependencies", ())]
+        given = getattr(route, "dependencies", ())
+        needs = [each.dependency for each in given]
+        placed = [each.place.word for each in given if isinstance(each, Needed)]
         declared = next((need for need in needs if isinstance(need, Need)), None)
         for method in sorted(route.methods - {"HEAD"}):
             for path, policy in _each_policy(route.path):
-                yield Route(method, path, declared, policy)
+                yield Route(method, path, declared, policy, *placed[:1])
 
 
 def in_words(asked: Iterable[tuple[Any, Target]]) -> str:

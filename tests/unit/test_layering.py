@@ -41,6 +41,7 @@ ROOMS = (
     "dispatch.policies",
     "dispatch.model",
     "dispatch.brokers",
+    "dispatch.peers",
     "dispatch.producer",
     "dispatch.subscription",
     "dispatch.topic",

@@ -3,6 +3,10 @@
 Noted is what changes something, whatever comes of it, and every denial. Requests that read, and
 those about messages (to publish, to acknowledge), are noted only when they are denied. Each
 response names its request, as the audit does.
+
+Of several brokers one notes a request: the one that serves it, and what it asks others to do as a
+part of that is not noted there. If it is sent on, that is the owner of what it is about. The broker
+that the client asked notes it if it denied it, or if no answer came.
 """
 
 from __future__ import annotations
@@ -12,9 +16,12 @@ from collections.abc import Callable, Mapping
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulsark.admin.http.broker_calls import CALL
 from pulsark.admin.http.changes import TOLD
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.forwarding import PASSED_ON
 from pulsark.admin.http.guard import NOTE, of_path
+from pulsark.admin.http.inner import NAMED, REQUEST_ID
 from pulsark.admin.http.requests import TLS_PEER, name_part
 from pulsark.errors import PulsarkError
 from pulsark.metadata.resources import SYSTEM_TENANT
@@ -30,11 +37,11 @@ from pulsark.security.audit.events import (
     shows_body,
 )
 from pulsark.security.audit.limits import AUDIT_BODY_BYTES_MAX
+from pulsark.security.broker_calls import BrokerCall
 from pulsark.security.decisions import Decision, Target
 from pulsark.security.operations import GeneralOperation, Operation
 from pulsark.security.principal import Origin, Principal
 
-REQUEST_ID = b"x-request-id"
 _NO_PARAMETERS = ("domain", "tenant", "namespace", "topic", "content")
 """The first are what the event is about; the last is a value, which may be secret."""
 _WORK = "/table/work/{ident}"
@@ -60,7 +67,12 @@ class AuditGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        seen = _Seen(scope, f"{self._runtime.rng.getrandbits(64):016x}", self._judge)
+        call: BrokerCall | None = scope.get("state", {}).get(CALL)
+        if call is not None and call.is_part:
+            await self._app(scope, receive, send)  # noted by the broker whose part it is
+            return
+        drawn = f"{self._runtime.rng.getrandbits(64):016x}" if call is None else call.request_id
+        seen = _Seen(scope, drawn, self._judge)
         began = self._runtime.clock.monotonic()
 
         async def receive_noting() -> Message:
@@ -89,7 +101,9 @@ class AuditGate:
         """Something may go on, as far as rights are concerned. 503 if it may not all the same."""
         operation, target, _ = judged
         action = ACCESSES.get(operation)
-        if action is not None and self._audit.notes_access:
+        # What was sent on is an access at the broker that the client asked.
+        is_first = CALL not in seen.scope["state"]
+        if action is not None and self._audit.notes_access and is_first:
             self._audit.accessed(seen.origin, seen.principal, action, target)
         # What producers and consumers may do themselves is no administration.
         if not self._fail_closed or not seen.changes_with(operation) or is_of_clients(operation):
@@ -112,7 +126,8 @@ class _Seen:
         self._allowed = allowed
         self.status = 500
         """Until a response begins: what fails before is answered so."""
-        self.scope: Scope = {**scope, "state": {**scope.get("state", {}), NOTE: self.note}}
+        state = {**scope.get("state", {}), NOTE: self.note, NAMED: request_id}
+        self.scope: Scope = {**scope, "state": state}
         """What the application gets; it leaves the route there."""
         self.changes = Changes()
         self._judged: Judged | None = None
@@ -161,6 +176,8 @@ class _Seen:
     def is_worth_noting(self) -> bool:
         """Whether it was denied, or was to change something."""
         judged = self._judged
+        if self.scope["state"].get(PASSED_ON):
+            return False  # who answered has noted it
         if self.status in DENIED or (judged is not None and not judged.decision.granted):
             return True
         return judged is not None and self.changes_with(judged.operation)

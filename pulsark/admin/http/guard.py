@@ -1,8 +1,9 @@
 """What each route needs, and the one place that asks for it.
 
-Every route says it with ``needs=``. It is asked before the body is read and before anything is
-looked up, so that no answer tells what there is. Where the body names what a request
-is about, the route needs ``in_body`` and asks for each name itself, with ``RightsOf``.
+Every route says it with ``needs=``, and with ``at=`` which broker serves it (``places``). Rights
+are asked for before the body is read and before anything is looked up, so that no answer tells what
+there is. Where the body names what a request is about, the route needs ``in_body`` and asks for
+each name itself, with ``RightsOf``.
 
 Without authorization nothing is asked.
 """
@@ -10,11 +11,14 @@ Without authorization nothing is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, params
 
+from pulsark.admin.http.broker_calls import call_of
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.places import ANYWHERE, Place
 from pulsark.admin.http.requests import (
     name_part,
     namespace_name,
@@ -109,6 +113,9 @@ class Rights:
 async def _rights(request: Request) -> Rights:
     broker: Broker = request.app.state.broker
     state = request.state
+    call = call_of(request)
+    if call is not None and call.is_part:
+        return Rights(None, None)  # the broker whose part this is has asked
     principal, note = getattr(state, "principal", None), getattr(state, NOTE, None)
     return Rights(broker.authorization, principal, note)
 
@@ -137,32 +144,64 @@ class InBody(Need):
         self.operation = operation
 
 
+@dataclass(frozen=True)
+class Needed(params.Depends):
+    """What a route needs, and where it is served."""
+
+    place: Place = ANYWHERE
+
+
 class Guarded(APIRouter):
-    """A router whose routes all say what they need."""
+    """A router whose routes all say what they need, and which broker serves them."""
 
-    def get(self, path: str, *, needs: Need, **options: Any) -> Callable[[Endpoint], Endpoint]:  # type: ignore[override]
+    def __init__(self, *, at: Place | None = None, **options: Any) -> None:
+        """``at`` is where routes are served that do not say it themselves."""
+        super().__init__(**options)
+        self._at = at
+
+    def get(  # type: ignore[override]
+        self, path: str, *, needs: Need, at: Place | None = None, **options: Any
+    ) -> Callable[[Endpoint], Endpoint]:
         """Of GET, and HEAD with it."""
-        return super().get(path, dependencies=[Depends(needs)], **options)
+        return super().get(path, dependencies=self._asked(path, needs, at), **options)
 
-    def put(self, path: str, *, needs: Need, **options: Any) -> Callable[[Endpoint], Endpoint]:  # type: ignore[override]
+    def put(  # type: ignore[override]
+        self, path: str, *, needs: Need, at: Place | None = None, **options: Any
+    ) -> Callable[[Endpoint], Endpoint]:
         """Of PUT."""
-        return super().put(path, dependencies=[Depends(needs)], **options)
+        return super().put(path, dependencies=self._asked(path, needs, at), **options)
 
-    def post(self, path: str, *, needs: Need, **options: Any) -> Callable[[Endpoint], Endpoint]:  # type: ignore[override]
+    def post(  # type: ignore[override]
+        self, path: str, *, needs: Need, at: Place | None = None, **options: Any
+    ) -> Callable[[Endpoint], Endpoint]:
         """Of POST."""
-        return super().post(path, dependencies=[Depends(needs)], **options)
+        return super().post(path, dependencies=self._asked(path, needs, at), **options)
 
     def delete(  # type: ignore[override]
-        self, path: str, *, needs: Need, **options: Any
+        self, path: str, *, needs: Need, at: Place | None = None, **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
         """Of DELETE."""
-        return super().delete(path, dependencies=[Depends(needs)], **options)
+        return super().delete(path, dependencies=self._asked(path, needs, at), **options)
 
     def answer(
-        self, path: str, endpoint: Callable[..., Any], *, needs: Need, methods: list[str]
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        *,
+        needs: Need,
+        methods: list[str],
+        at: Place | None = None,
     ) -> None:
         """A route without a function of its own."""
-        self.add_api_route(path, endpoint, methods=methods, dependencies=[Depends(needs)])
+        asked = self._asked(path, needs, at)
+        self.add_api_route(path, endpoint, methods=methods, dependencies=asked)
+
+    def _asked(self, path: str, needs: Need, at: Place | None) -> list[Any]:
+        """Rights first: where something is served is told to nobody who may not know it."""
+        place = at or self._at
+        if place is None:
+            raise TypeError(f"{path} does not say at= which broker serves it")
+        return [Needed(needs, place=place), *([Depends(place)] if place.asks else ())]
 
 
 # -- what routes need --------------------------------------------------------------------------

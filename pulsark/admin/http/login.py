@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pulsark.admin.http.broker_calls import CALL
 from pulsark.admin.http.errors import refuse
 from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER, TRIAL
 from pulsark.config.settings import Settings
@@ -13,7 +14,10 @@ from pulsark.security.request_login import REFUSED, log_in
 
 
 class LoginGate:
-    """Lets requests through with their principal in the state, and answers 401 to others."""
+    """Lets requests through with their principal in the state, and answers 401 to others.
+
+    Those of brokers of this cluster bring the principal along.
+    """
 
     def __init__(self, app: ASGIApp, logins: Logins, settings: Settings) -> None:
         self._app = app
@@ -23,7 +27,7 @@ class LoginGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         state = scope.get("state", {})
-        if scope["path"] in self._open:
+        if scope["path"] in self._open or CALL in state:
             self._logins.pass_trial(state.get(TRIAL))
         else:
             pairs: list[tuple[bytes, bytes]] = scope["headers"]

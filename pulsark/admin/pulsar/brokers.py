@@ -12,6 +12,8 @@ from fastapi.responses import Response
 from pulsark import __version__
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, login, superuser
+from pulsark.admin.http.merging import all_done
+from pulsark.admin.http.places import ANYWHERE, HERE, NAMED_BROKER, EachBroker
 from pulsark.admin.http.requests import BrokerOf, StatsOf, done, name_part, text, unquoted, value
 from pulsark.admin.http.streams import json_object, streamed
 from pulsark.config.keys import key_index
@@ -21,7 +23,7 @@ from pulsark.dispatch.model.interfaces import AnyTopic
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.upkeep.upkeep import each_topic, enforce_quotas
 
-router = Guarded(prefix="/admin/v2", tags=["brokers"])
+router = Guarded(at=HERE, prefix="/admin/v2", tags=["brokers"])
 
 PULSAR_VERSION = "4.0.7"
 """The version of Pulsar whose behaviour clients and tools find here."""
@@ -42,19 +44,19 @@ async def ready(broker: BrokerOf) -> Response:
     return text("ok")
 
 
-@router.get("/brokers/version", needs=login)
+@router.get("/brokers/version", needs=login, at=ANYWHERE)
 async def version() -> Response:
     """The version that clients compare."""
     return text(f"{PULSAR_VERSION}-pulsark-{__version__}")
 
 
-@router.get("/brokers", needs=superuser)
+@router.get("/brokers", needs=superuser, at=ANYWHERE)
 async def list_brokers(broker: BrokerOf) -> Response:
     """All brokers as ``host:webport``."""
     return value([_broker_id(broker)])
 
 
-@router.get("/brokers/leaderBroker", needs=superuser)
+@router.get("/brokers/leaderBroker", needs=superuser, at=ANYWHERE)
 async def leader(broker: BrokerOf) -> Response:
     """The broker that assigns bundles."""
     return value({"serviceUrl": broker.ownership.web_url, "brokerId": _broker_id(broker)})
@@ -105,14 +107,14 @@ async def change_configuration(key: str) -> Response:
     raise fail(412, f"{unquoted(key)[:100]} cannot be changed while the broker runs")
 
 
-@router.get("/brokers/backlog-quota-check", needs=superuser)
+@router.get("/brokers/backlog-quota-check", needs=superuser, at=EachBroker(all_done))
 async def check_backlogs(broker: BrokerOf) -> Response:
     """Look at all backlogs now."""
     await each_topic(broker.topics, enforce_quotas)
     return done()
 
 
-@router.get("/brokers/{cluster}/{server}/ownedNamespaces", needs=superuser)
+@router.get("/brokers/{cluster}/{server}/ownedNamespaces", needs=superuser, at=NAMED_BROKER)
 async def owned_namespaces(cluster: str, server: str, broker: BrokerOf) -> Response:
     """The bundles that a broker has claimed."""
     await _check_cluster(cluster, broker)
@@ -128,7 +130,7 @@ async def list_bookies(broker: BrokerOf) -> Response:
     return value({"bookies": [{"bookieId": one} for one in broker.ledgers.bookie_ids]})
 
 
-@router.get("/brokers/{cluster}", needs=superuser)
+@router.get("/brokers/{cluster}", needs=superuser, at=ANYWHERE)
 async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
     """The brokers of a cluster."""
     await _check_cluster(cluster, broker)

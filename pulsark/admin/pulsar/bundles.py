@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import READ, Guarded, namespace, namespace_policy, superuser
 from pulsark.admin.http.paths import BUNDLE, TOPICS
+from pulsark.admin.http.places import ANYWHERE, OWNER_OF_BUNDLE, EachBroker
 from pulsark.admin.http.requests import BrokerOf, NamespaceOf, done, flag, value
+from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.pulsar.policies import existing_namespace
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
@@ -16,10 +20,21 @@ from pulsark.security.operations import NamespaceOperation as N
 from pulsark.wire.hashes import bundle_hash
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
-router = Guarded(tags=["bundles"])
+router = Guarded(at=ANYWHERE, tags=["bundles"])
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _ONE = _NAMESPACE + BUNDLE
+
+
+def _positions(broker: Broker, request: Request, parts: Sequence[Part]) -> Response:
+    failed = failure(parts)
+    if failed is not None:
+        return failed
+    answers = [part.json for part in parts]
+    shown = {
+        topic: place for each in answers for topic, place in each["topicHashPositions"].items()
+    }
+    return value({**answers[0], "topicHashPositions": shown})
 
 
 async def checked_bundle(broker: Broker, namespace: str, bundle: str) -> str:
@@ -49,7 +64,7 @@ async def get_bundles(name: NamespaceOf, broker: BrokerOf) -> Response:
     return value({"boundaries": edges, "numBundles": len(edges) - 1})
 
 
-@router.put(_ONE + "/unload", needs=superuser)
+@router.put(_ONE + "/unload", needs=superuser, at=OWNER_OF_BUNDLE)
 async def unload_bundle(
     name: NamespaceOf, bundle: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -66,14 +81,18 @@ async def unload_bundle(
     return done()
 
 
-@router.put(_ONE + "/split", needs=superuser)
+@router.put(_ONE + "/split", needs=superuser, at=OWNER_OF_BUNDLE)
 async def split_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """Refused: there is one broker, and nothing to be gained."""
     await checked_bundle(broker, name, bundle)
     raise fail(501, "Bundles are not split: there is one broker, which serves all of them")
 
 
-@router.get(_ONE + "/topicHashPositions", needs=namespace_policy("PERSISTENCE", READ))
+@router.get(
+    _ONE + "/topicHashPositions",
+    needs=namespace_policy("PERSISTENCE", READ),
+    at=EachBroker(_positions),
+)
 async def topic_hash_positions(
     name: NamespaceOf, bundle: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -100,7 +119,9 @@ async def delete_bundle(
 
 
 @router.get(
-    TOPICS.replace("{domain:domain}", NON_PERSISTENT) + BUNDLE, needs=namespace(N.GET_BUNDLE)
+    TOPICS.replace("{domain:domain}", NON_PERSISTENT) + BUNDLE,
+    needs=namespace(N.GET_BUNDLE),
+    at=OWNER_OF_BUNDLE,
 )
 async def non_persistent_topics(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
     """The non-persistent topics of a bundle that are in memory."""

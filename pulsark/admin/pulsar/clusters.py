@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, login, superuser
+from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import (
     BrokerOf,
     done,
@@ -21,7 +22,7 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.dispatch.broker import Broker
 
-router = Guarded(prefix="/admin/v2/clusters", tags=["clusters"])
+router = Guarded(at=ANYWHERE, prefix="/admin/v2/clusters", tags=["clusters"])
 
 _URL_SCHEMES = {
     "serviceUrl": ("http",),

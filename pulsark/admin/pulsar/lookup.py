@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.guard import Guarded, namespace, topic
 from pulsark.admin.http.paths import LOOKUP, OLD_LOOKUP
+from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import AnyTopicOf, BrokerOf, flag, text, value
 from pulsark.admin.pulsar.partitioned import is_there
 from pulsark.dispatch.broker import Broker
@@ -20,7 +21,7 @@ from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(tags=["lookup"])
+router = Guarded(at=ANYWHERE, tags=["lookup"])
 
 _LISTENER_HEADER = "X-Pulsar-ListenerName"
 

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import OWNER
 from pulsark.admin.http.requests import (
     BrokerOf,
     SubscriptionOf,
@@ -30,7 +31,7 @@ from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.position import LATEST, Position
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(prefix=TOPICS, tags=["messages"])
+router = Guarded(at=OWNER, prefix=TOPICS, tags=["messages"])
 
 _ONE = "/{topic}/subscription/{subscription}"
 _READ_ENTRIES = 500

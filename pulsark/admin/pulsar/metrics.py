@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from pulsark import __version__
 from pulsark.admin.http.guard import Guarded, open_to_all
+from pulsark.admin.http.places import HERE
 from pulsark.admin.http.requests import BrokerOf, StatsOf
 from pulsark.admin.http.streams import streamed
 from pulsark.config.settings import Settings
@@ -29,7 +30,7 @@ from pulsark.wire.topic_name import TopicName
 if TYPE_CHECKING:
     from pulsark.security.audit.audit import Audit
 
-router = Guarded(tags=["metrics"])
+router = Guarded(at=HERE, tags=["metrics"])
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

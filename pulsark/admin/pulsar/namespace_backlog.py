@@ -12,7 +12,9 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, namespace
+from pulsark.admin.http.merging import all_done
 from pulsark.admin.http.paths import BUNDLE
+from pulsark.admin.http.places import EachBroker
 from pulsark.admin.http.requests import BrokerOf, NamespaceOf, done, unquoted
 from pulsark.admin.pulsar.bundles import checked_bundle
 from pulsark.admin.pulsar.policies import existing_namespace
@@ -27,7 +29,11 @@ from pulsark.security.operations import NamespaceOperation as N
 from pulsark.storage.managed_ledger.managed_ledger import read_record
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["subscriptions"])
+router = Guarded(
+    at=EachBroker(all_done),
+    prefix="/admin/v2/namespaces/{tenant}/{namespace}",
+    tags=["subscriptions"],
+)
 
 
 @router.post("/clearBacklog", needs=namespace(N.CLEAR_BACKLOG))

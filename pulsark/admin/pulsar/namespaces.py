@@ -19,6 +19,8 @@ from pulsark.admin.http.guard import (
     superuser,
     tenant,
 )
+from pulsark.admin.http.merging import all_done, sorted_names
+from pulsark.admin.http.places import ANYWHERE, EachBroker
 from pulsark.admin.http.requests import (
     BrokerOf,
     NamespaceOf,
@@ -42,7 +44,12 @@ from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.operations import TenantOperation as Te
 
-router = Guarded(prefix="/admin/v2/namespaces", tags=["namespaces"])
+router = Guarded(at=ANYWHERE, prefix="/admin/v2/namespaces", tags=["namespaces"])
+
+
+def _has_volatile(request: Request) -> bool:
+    return request.query_params.get("mode", "PERSISTENT") in ("NON_PERSISTENT", "ALL")
+
 
 _MODES = ("PERSISTENT", "NON_PERSISTENT", "ALL")
 
@@ -93,7 +100,11 @@ async def delete_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
     return done()
 
 
-@router.get("/{tenant}/{namespace}/topics", needs=namespace(N.GET_TOPICS))
+@router.get(
+    "/{tenant}/{namespace}/topics",
+    needs=namespace(N.GET_TOPICS),
+    at=EachBroker(sorted_names, when=_has_volatile),
+)
 async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Full names of a namespace's topics, each partition by itself."""
     mode = request.query_params.get("mode", "PERSISTENT")
@@ -134,7 +145,7 @@ async def set_replication(name: NamespaceOf, request: Request, broker: BrokerOf)
     return empty()
 
 
-@router.put("/{tenant}/{namespace}/unload", needs=superuser)
+@router.put("/{tenant}/{namespace}/unload", needs=superuser, at=EachBroker(all_done))
 async def unload_namespace(name: NamespaceOf, broker: BrokerOf) -> Response:
     """Give the namespace's bundles up, with their topics; clients look them up again."""
     await existing_namespace(broker, name)

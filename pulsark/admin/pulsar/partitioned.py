@@ -10,7 +10,9 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import WRITE, Guarded, both, namespace, namespace_policy, topic
+from pulsark.admin.http.merging import all_done, by_name
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import ANYWHERE, OWNER_IF_VOLATILE, OWNER_OF_BASE, EachPartition
 from pulsark.admin.http.requests import (
     AnyTopicOf,
     BrokerOf,
@@ -40,7 +42,15 @@ if TYPE_CHECKING:
 router = Guarded(prefix=TOPICS, tags=["topics"])
 
 
-@router.get("/partitioned", needs=namespace(N.GET_TOPICS))
+def _internal(broker: Broker, request: Request, found: dict[str, object]) -> Response:
+    return long_value({"metadata": _metadata(len(found)), "partitions": found})
+
+
+def _metadata(partitions: int) -> dict[str, Any]:
+    return {"partitions": partitions, "deleted": False}
+
+
+@router.get("/partitioned", needs=namespace(N.GET_TOPICS), at=ANYWHERE)
 async def list_partitioned(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Names of a namespace's topics that have partitions."""
     if await broker.resources.namespaces.get(name) is None:
@@ -53,7 +63,7 @@ async def list_partitioned(name: NamespaceOf, request: Request, broker: BrokerOf
     return value([topic for topic in found if not topic.rpartition("/")[2].startswith(hidden)])
 
 
-@router.get("/{topic}/partitions", needs=topic(T.LOOKUP))
+@router.get("/{topic}/partitions", needs=topic(T.LOOKUP), at=OWNER_IF_VOLATILE)
 async def get_partitions(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """How many partitions a topic has: 0 if it is not partitioned."""
     count = await broker.creation.partition_count(
@@ -69,6 +79,7 @@ async def get_partitions(topic: AnyTopicOf, request: Request, broker: BrokerOf) 
 @router.put(
     "/{topic}/partitions",
     needs=both(namespace_policy("PARTITION", WRITE), namespace(N.CREATE_TOPIC)),
+    at=OWNER_OF_BASE,
 )
 async def create_partitioned(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Create a topic with partitions."""
@@ -90,7 +101,7 @@ async def create_partitioned(topic: AnyTopicOf, request: Request, broker: Broker
     return done()
 
 
-@router.post("/{topic}/partitions", needs=namespace_policy("PARTITION", WRITE))
+@router.post("/{topic}/partitions", needs=namespace_policy("PARTITION", WRITE), at=OWNER_OF_BASE)
 async def update_partitions(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Raise a topic's number of partitions."""
     wanted = integer(await json_body(request), "The number of partitions")
@@ -105,7 +116,7 @@ async def update_partitions(topic: AnyTopicOf, request: Request, broker: BrokerO
     return done()
 
 
-@router.delete("/{topic}/partitions", needs=namespace(N.DELETE_TOPIC))
+@router.delete("/{topic}/partitions", needs=namespace(N.DELETE_TOPIC), at=OWNER_OF_BASE)
 async def delete_partitioned(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Delete a topic with all its partitions."""
     if await broker.resources.partitioned_topics.record(topic) is None:
@@ -119,7 +130,11 @@ async def delete_partitioned(topic: AnyTopicOf, request: Request, broker: Broker
     return done()
 
 
-@router.post("/{topic}/createMissedPartitions", needs=namespace(N.CREATE_TOPIC))
+@router.post(
+    "/{topic}/createMissedPartitions",
+    needs=namespace(N.CREATE_TOPIC),
+    at=EachPartition(all_done, method="GET", tail="subscriptions"),
+)
 async def create_missed_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Load each partition once, which makes what is missing."""
     for part in parts_of(topic, await existing(broker, topic)):
@@ -127,7 +142,11 @@ async def create_missed_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Respo
     return done()
 
 
-@router.get("/{topic}/partitioned-internalStats", needs=topic(T.GET_STATS))
+@router.get(
+    "/{topic}/partitioned-internalStats",
+    needs=topic(T.GET_STATS),
+    at=EachPartition(by_name(_internal), tail="internalStats"),
+)
 async def partitioned_internal_stats(
     topic: AnyTopicOf, broker: BrokerOf, stats: StatsOf
 ) -> Response:
@@ -137,8 +156,7 @@ async def partitioned_internal_stats(
         str(part): await stats.internal(await broker.topics.open(part, create=True))
         for part in parts_of(topic, found)
     }
-    metadata = {"partitions": found.partitions, "deleted": False}
-    return long_value({"metadata": metadata, "partitions": parts})
+    return long_value({"metadata": _metadata(found.partitions), "partitions": parts})
 
 
 def parts_of(topic: TopicName, found: PartitionedTopic) -> list[TopicName]:

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, Rights, RightsOf, in_body, namespace, tenant_admin
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import ANYWHERE, OWNER_IF_VOLATILE, OWNER_OF_BASE
 from pulsark.admin.http.requests import (
     AnyTopicOf,
     BrokerOf,
@@ -36,7 +37,7 @@ from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.principal import Principal
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(tags=["permissions"])
+router = Guarded(at=ANYWHERE, tags=["permissions"])
 
 _NAMESPACES = "/admin/v2/namespaces"
 _OF_NAMESPACE = _NAMESPACES + "/{tenant}/{namespace}/permissions"
@@ -110,7 +111,7 @@ async def revoke_on_topics(request: Request, broker: BrokerOf, rights: RightsOf)
     return done()
 
 
-@router.get(_OF_TOPIC, needs=tenant_admin)
+@router.get(_OF_TOPIC, needs=tenant_admin, at=OWNER_IF_VOLATILE)
 async def get_of_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """What each role may do on a topic: that of its namespace, and its own."""
     await _check_there(broker, topic)
@@ -118,7 +119,7 @@ async def get_of_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(grants.granted_on_topic(namespace.policies, str(topic.base)))
 
 
-@router.post(_OF_TOPIC + "/{role}", needs=tenant_admin)
+@router.post(_OF_TOPIC + "/{role}", needs=tenant_admin, at=OWNER_OF_BASE)
 async def grant_on_topic(
     topic: AnyTopicOf, role: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -127,7 +128,7 @@ async def grant_on_topic(
     return done()
 
 
-@router.delete(_OF_TOPIC + "/{role}", needs=tenant_admin)
+@router.delete(_OF_TOPIC + "/{role}", needs=tenant_admin, at=OWNER_OF_BASE)
 async def revoke_on_topic(topic: AnyTopicOf, role: str, broker: BrokerOf) -> Response:
     """Take what a role may do on a topic; 412 if it has nothing there."""
     await _check_there(broker, topic)
@@ -136,7 +137,7 @@ async def revoke_on_topic(topic: AnyTopicOf, role: str, broker: BrokerOf) -> Res
     return done()
 
 
-@router.get(_OF_TOPIC + "/{role}/{operation}", needs=tenant_admin)
+@router.get(_OF_TOPIC + "/{role}/{operation}", needs=tenant_admin, at=OWNER_IF_VOLATILE)
 async def may(
     topic: AnyTopicOf, role: str, operation: str, request: Request, broker: BrokerOf
 ) -> Response:

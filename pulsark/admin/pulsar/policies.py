@@ -21,6 +21,7 @@ from pulsark.admin.http.guard import (
     topic_policy,
 )
 from pulsark.admin.http.paths import TOPICS, one_of
+from pulsark.admin.http.places import ANYWHERE, OWNER_IF_VOLATILE, OWNER_OF_BASE
 from pulsark.admin.http.requests import (
     AnyTopicOf,
     BrokerOf,
@@ -68,7 +69,7 @@ from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.metadata.resources import initial_policies
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(tags=["policies"])
+router = Guarded(at=ANYWHERE, tags=["policies"])
 
 Json = dict[str, Any]
 Edit = Callable[[Json], None]
@@ -183,7 +184,7 @@ async def remove_namespace_policy(name: NamespaceOf, policy: str, broker: Broker
     return done()
 
 
-@router.get(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY)
+@router.get(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY, at=OWNER_IF_VOLATILE)
 async def get_topic_policy(
     base: BaseOf, policy: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -202,8 +203,8 @@ async def get_topic_policy(
     return done() if found is None else value(found)
 
 
-@router.put(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY)
-@router.post(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY)
+@router.put(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY, at=OWNER_OF_BASE)
+@router.post(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY, at=OWNER_OF_BASE)
 async def set_topic_policy(
     base: BaseOf, policy: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -212,14 +213,14 @@ async def set_topic_policy(
     return done()
 
 
-@router.delete(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY)
+@router.delete(_TOPIC + "/{policy:topicpolicy}", needs=TOPIC_POLICY, at=OWNER_OF_BASE)
 async def remove_topic_policy(base: BaseOf, policy: str, broker: BrokerOf) -> Response:
     """Remove one policy of a topic: its namespace's holds again."""
     await _remove(*TOPIC_POLICIES[policy], _of_topic(broker, base), {})
     return done()
 
 
-@router.delete(_TOPIC + "/policies", needs=topic_policy("MAX_PRODUCERS", WRITE))
+@router.delete(_TOPIC + "/policies", needs=topic_policy("MAX_PRODUCERS", WRITE), at=OWNER_OF_BASE)
 async def remove_topic_policies(base: BaseOf, broker: BrokerOf) -> Response:
     """Remove all policies of a topic."""
     await _of_topic(broker, base)(dict.clear)
@@ -373,7 +374,7 @@ async def remove_namespace_quota(name: NamespaceOf, request: Request, broker: Br
     return done()
 
 
-@router.get(_TOPIC + "/backlogQuotaMap", needs=topic_policy("BACKLOG", READ))
+@router.get(_TOPIC + "/backlogQuotaMap", needs=topic_policy("BACKLOG", READ), at=OWNER_IF_VOLATILE)
 async def get_topic_quotas(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
     """The backlog quotas of a topic by their kind."""
     own = await broker.resources.topic_policies.get(base)
@@ -383,14 +384,14 @@ async def get_topic_quotas(base: BaseOf, request: Request, broker: BrokerOf) -> 
     return value(applied(BACKLOG_QUOTAS, broker.settings, own, namespace))
 
 
-@router.post(_TOPIC + "/backlogQuota", needs=topic_policy("BACKLOG", WRITE))
+@router.post(_TOPIC + "/backlogQuota", needs=topic_policy("BACKLOG", WRITE), at=OWNER_OF_BASE)
 async def set_topic_quota(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
     """Set a backlog quota of a topic."""
     await _set_quota(request, _of_topic(broker, base))
     return done()
 
 
-@router.delete(_TOPIC + "/backlogQuota", needs=topic_policy("BACKLOG", WRITE))
+@router.delete(_TOPIC + "/backlogQuota", needs=topic_policy("BACKLOG", WRITE), at=OWNER_OF_BASE)
 async def remove_topic_quota(base: BaseOf, request: Request, broker: BrokerOf) -> Response:
     """Remove a backlog quota of a topic."""
     await _remove_quota(request, _of_topic(broker, base))
@@ -422,7 +423,9 @@ async def _remove_quota(request: Request, change: Change) -> None:
 # -- dispatch rates of single subscriptions ----------------------------------------------------
 
 
-@router.get(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", READ))
+@router.get(
+    _TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", READ), at=OWNER_IF_VOLATILE
+)
 async def get_subscription_rate(
     base: BaseOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -435,7 +438,9 @@ async def get_subscription_rate(
     return empty() if found is None else value(found)
 
 
-@router.post(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE))
+@router.post(
+    _TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE), at=OWNER_OF_BASE
+)
 async def set_subscription_rate(
     base: BaseOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -454,7 +459,9 @@ async def set_subscription_rate(
     return done()
 
 
-@router.delete(_TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE))
+@router.delete(
+    _TOPIC + "/{subscription}/dispatchRate", needs=topic_policy("RATE", WRITE), at=OWNER_OF_BASE
+)
 async def remove_subscription_rate(
     base: BaseOf, subscription: SubscriptionOf, broker: BrokerOf
 ) -> Response:

@@ -7,12 +7,13 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, superuser
+from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import BrokerOf, done, integer, json_object, name_part, value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.metadata.resource_groups import GROUP_LIMITS, RESOURCE_GROUP
 
-router = Guarded(prefix="/admin/v2/resourcegroups", tags=["resource groups"])
+router = Guarded(at=ANYWHERE, prefix="/admin/v2/resourcegroups", tags=["resource groups"])
 
 
 @router.get("", needs=superuser)

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, tenant_admin, topic
+from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import (
     BrokerOf,
     flag,
@@ -30,7 +31,9 @@ from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, Sche
 from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
+router = Guarded(
+    at=ANYWHERE, prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"]
+)
 
 
 async def _topic(request: Request, broker: BrokerOf) -> TopicName:

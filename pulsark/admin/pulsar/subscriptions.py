@@ -12,7 +12,15 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
+from pulsark.admin.http.merging import (
+    all_done,
+    all_names,
+    done_unless_all,
+    first_found,
+    objects_of_those_found,
+)
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import OWNER, EachPartition
 from pulsark.admin.http.requests import (
     AnyTopicOf,
     BrokerOf,
@@ -51,7 +59,7 @@ _ONE = "/{topic}/subscription/{subscription}"
 SKIP_MAX = 100_000_000
 
 
-@router.get("/{topic}/subscriptions", needs=topic(T.GET_SUBSCRIPTIONS))
+@router.get("/{topic}/subscriptions", needs=topic(T.GET_SUBSCRIPTIONS), at=EachPartition(all_names))
 async def list_subscriptions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Names of a topic's subscriptions."""
     names: dict[str, None] = {}
@@ -60,7 +68,9 @@ async def list_subscriptions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(list(names))
 
 
-@router.put(_ONE, needs=topic(T.SUBSCRIBE, of_subscription=True))
+@router.put(
+    _ONE, needs=topic(T.SUBSCRIBE, of_subscription=True), at=EachPartition(done_unless_all(409))
+)
 async def create_subscription(
     topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -91,7 +101,9 @@ async def create_subscription(
     return done()
 
 
-@router.delete(_ONE, needs=topic(T.UNSUBSCRIBE, of_subscription=True))
+@router.delete(
+    _ONE, needs=topic(T.UNSUBSCRIBE, of_subscription=True), at=EachPartition(done_unless_all(404))
+)
 async def delete_subscription(
     topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -109,7 +121,11 @@ async def delete_subscription(
     return done()
 
 
-@router.post(_ONE + "/skip_all", needs=topic(T.SKIP, of_subscription=True))
+@router.post(
+    _ONE + "/skip_all",
+    needs=topic(T.SKIP, of_subscription=True),
+    at=EachPartition(done_unless_all(404)),
+)
 async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """Acknowledge everything there is."""
     for subscription in await _subscriptions(broker, topic, name):
@@ -117,7 +133,7 @@ async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Re
     return done()
 
 
-@router.post(_ONE + "/skip/{count}", needs=topic(T.SKIP, of_subscription=True))
+@router.post(_ONE + "/skip/{count}", needs=topic(T.SKIP, of_subscription=True), at=OWNER)
 async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerOf) -> Response:
     """Acknowledge the next ``count`` entries."""
     skipped = number(count, high=SKIP_MAX)
@@ -128,7 +144,11 @@ async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerO
     return done()
 
 
-@router.post(_ONE + "/resetcursor/{timestamp}", needs=topic(T.RESET_CURSOR, of_subscription=True))
+@router.post(
+    _ONE + "/resetcursor/{timestamp}",
+    needs=topic(T.RESET_CURSOR, of_subscription=True),
+    at=EachPartition(done_unless_all(404)),
+)
 async def reset_by_time(
     topic: TopicOf, name: SubscriptionOf, timestamp: str, broker: BrokerOf
 ) -> Response:
@@ -139,7 +159,7 @@ async def reset_by_time(
     return done()
 
 
-@router.post(_ONE + "/resetcursor", needs=topic(T.RESET_CURSOR, of_subscription=True))
+@router.post(_ONE + "/resetcursor", needs=topic(T.RESET_CURSOR, of_subscription=True), at=OWNER)
 async def reset_by_id(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -166,7 +186,9 @@ async def reset_by_id(
 
 
 @router.post(
-    _ONE + "/expireMessages/{seconds}", needs=topic(T.EXPIRE_MESSAGES, of_subscription=True)
+    _ONE + "/expireMessages/{seconds}",
+    needs=topic(T.EXPIRE_MESSAGES, of_subscription=True),
+    at=EachPartition(done_unless_all(404)),
 )
 async def expire_by_age(
     topic: TopicOf, name: SubscriptionOf, seconds: str, broker: BrokerOf
@@ -176,7 +198,11 @@ async def expire_by_age(
     return done()
 
 
-@router.post("/{topic}/all_subscription/expireMessages/{seconds}", needs=topic(T.EXPIRE_MESSAGES))
+@router.post(
+    "/{topic}/all_subscription/expireMessages/{seconds}",
+    needs=topic(T.EXPIRE_MESSAGES),
+    at=EachPartition(all_done),
+)
 async def expire_all_by_age(topic: TopicOf, seconds: str, broker: BrokerOf) -> Response:
     """Acknowledge messages that are at least this old for all subscriptions."""
     age = number(seconds, low=1)
@@ -185,7 +211,9 @@ async def expire_all_by_age(topic: TopicOf, seconds: str, broker: BrokerOf) -> R
     return done()
 
 
-@router.post(_ONE + "/expireMessages", needs=topic(T.EXPIRE_MESSAGES, of_subscription=True))
+@router.post(
+    _ONE + "/expireMessages", needs=topic(T.EXPIRE_MESSAGES, of_subscription=True), at=OWNER
+)
 async def expire_by_id(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -200,7 +228,7 @@ async def expire_by_id(
     return done()
 
 
-@router.post(_ONE + "/acknowledge", needs=topic(T.CONSUME, of_subscription=True))
+@router.post(_ONE + "/acknowledge", needs=topic(T.CONSUME, of_subscription=True), at=OWNER)
 async def acknowledge(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -223,7 +251,11 @@ async def acknowledge(
     return done()
 
 
-@router.post(_ONE + "/restore/{timestamp}", needs=topic(T.RESET_CURSOR, of_subscription=True))
+@router.post(
+    _ONE + "/restore/{timestamp}",
+    needs=topic(T.RESET_CURSOR, of_subscription=True),
+    at=EachPartition(done_unless_all(404)),
+)
 async def restore(
     topic: TopicOf, name: SubscriptionOf, timestamp: str, broker: BrokerOf
 ) -> Response:
@@ -247,7 +279,11 @@ async def restore(
     return done()
 
 
-@router.get(_ONE + "/properties", needs=topic(T.CONSUME, of_subscription=True))
+@router.get(
+    _ONE + "/properties",
+    needs=topic(T.CONSUME, of_subscription=True),
+    at=EachPartition(first_found),
+)
 async def get_properties(topic: AnyTopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """A subscription's properties. Where nothing is stored they are not, either."""
     if not topic.is_persistent:
@@ -259,7 +295,11 @@ async def get_properties(topic: AnyTopicOf, name: SubscriptionOf, broker: Broker
     return value(dict(found[0].properties.given))
 
 
-@router.put(_ONE + "/properties", needs=topic(T.SUBSCRIBE, of_subscription=True))
+@router.put(
+    _ONE + "/properties",
+    needs=topic(T.SUBSCRIBE, of_subscription=True),
+    at=EachPartition(done_unless_all(404)),
+)
 async def set_properties(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -273,6 +313,7 @@ async def set_properties(
 @router.get(
     _ONE + "/replicatedSubscriptionStatus",
     needs=topic(T.GET_REPLICATED_SUBSCRIPTION_STATUS, of_subscription=True),
+    at=EachPartition(objects_of_those_found),
 )
 async def get_replicated(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """Whether the subscription's state is to be replicated, for each partition."""
@@ -283,6 +324,7 @@ async def get_replicated(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf)
 @router.post(
     _ONE + "/replicatedSubscriptionStatus",
     needs=topic(T.SET_REPLICATED_SUBSCRIPTION_STATUS, of_subscription=True),
+    at=EachPartition(done_unless_all(404)),
 )
 async def set_replicated(
     topic: TopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from pulsark.admin.http.changes import tell
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, tenant
+from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import (
     BrokerOf,
     done,
@@ -27,7 +28,7 @@ from pulsark.security.operations import TenantOperation as Te
 
 _QUOTA = "storageQuotaBytes"
 
-router = Guarded(prefix="/admin/v2/tenants", tags=["tenants"])
+router = Guarded(at=ANYWHERE, prefix="/admin/v2/tenants", tags=["tenants"])
 
 
 @router.get("", needs=tenant(Te.LIST_TENANTS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -9,7 +10,9 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import OWNER, EachPartition
 from pulsark.admin.http.requests import AnyTopicOf, BrokerOf, StatsOf, flag, value
+from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.pulsar.partitioned import existing, parts_of
 from pulsark.admin.pulsar.query_lag import reading
 from pulsark.dispatch.broker import Broker
@@ -21,9 +24,25 @@ from pulsark.wire.topic_name import TopicName
 router = Guarded(prefix=TOPICS, tags=["topics"])
 
 _EARLIEST = "getEarliestTimeInBacklog"
+_OF_TOPIC = ("sparkQueries", "scalable")
+"""What is said of a topic, and not of its partitions."""
 
 
-@router.get("/{topic}/stats", needs=topic(T.GET_STATS))
+def _merged(broker: Broker, request: Request, parts: Sequence[Part]) -> Response:
+    failed = failure(parts)
+    if failed is not None:
+        return failed
+    found = {part.of: _of_partition(part.json) for part in parts}
+    stats: Stats = request.app.state.stats
+    per_partition = flag(request, "perPartition", default=True)
+    return value(stats.partitioned(found, len(found), per_partition=per_partition))
+
+
+def _of_partition(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in found.items() if key not in _OF_TOPIC}
+
+
+@router.get("/{topic}/stats", needs=topic(T.GET_STATS), at=OWNER)
 async def topic_stats(
     topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
@@ -36,7 +55,9 @@ async def topic_stats(
     return value(found | _scalable(topic, broker) | await _queries_of(topic, request, broker))
 
 
-@router.get("/{topic}/partitioned-stats", needs=topic(T.GET_STATS))
+@router.get(
+    "/{topic}/partitioned-stats", needs=topic(T.GET_STATS), at=EachPartition(_merged, tail="stats")
+)
 async def partitioned_stats(
     topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:

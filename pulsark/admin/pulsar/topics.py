@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -9,7 +10,9 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, namespace, tenant_admin, topic
+from pulsark.admin.http.merging import all_done, all_empty, by_name, done_unless_all, sorted_names
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import OWNER, EachBroker, EachPartition
 from pulsark.admin.http.requests import (
     AnyTopicOf,
     BrokerOf,
@@ -24,6 +27,7 @@ from pulsark.admin.http.requests import (
     string_map,
     value,
 )
+from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.http.streams import json_list, long_value, streamed
 from pulsark.admin.pulsar.partitioned import (
     existing,
@@ -47,7 +51,20 @@ from pulsark.wire.topic_name import PERSISTENT, TopicName
 router = Guarded(prefix=TOPICS, tags=["topics"])
 
 
-@router.get("", needs=namespace(N.GET_TOPICS))
+def _is_volatile(request: Request) -> bool:
+    return bool(request.path_params["domain"] != PERSISTENT)
+
+
+def _infos(broker: Broker, request: Request, found: dict[str, object]) -> Response:
+    return long_value({"version": 0, "partitions": found})
+
+
+def _terminated(broker: Broker, request: Request, parts: Sequence[Part]) -> Response:
+    failed = failure(parts)
+    return failed or value({str(part.nr): part.json for part in parts})
+
+
+@router.get("", needs=namespace(N.GET_TOPICS), at=EachBroker(sorted_names, when=_is_volatile))
 async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Full names of a namespace's topics, each partition by itself."""
     stored = request.path_params["domain"] == PERSISTENT
@@ -64,7 +81,7 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
     return streamed(json_list(topics))
 
 
-@router.put("/{topic}", needs=namespace(N.CREATE_TOPIC))
+@router.put("/{topic}", needs=namespace(N.CREATE_TOPIC), at=OWNER)
 async def create_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Create a topic without partitions."""
     body = await json_body(request)
@@ -83,7 +100,7 @@ async def create_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) ->
     return done()
 
 
-@router.delete("/{topic}", needs=namespace(N.DELETE_TOPIC))
+@router.delete("/{topic}", needs=namespace(N.DELETE_TOPIC), at=OWNER)
 async def delete_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Delete a topic with its messages and subscriptions."""
     if await broker.resources.partitioned_topics.get(topic) is not None:
@@ -98,7 +115,7 @@ async def delete_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) ->
     return done()
 
 
-@router.get("/{topic}/internalStats", needs=topic(T.GET_STATS))
+@router.get("/{topic}/internalStats", needs=topic(T.GET_STATS), at=OWNER)
 async def internal_stats(
     topic: AnyTopicOf, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:
@@ -108,7 +125,7 @@ async def internal_stats(
     return long_value(await stats.internal(found, with_metadata=with_metadata))
 
 
-@router.get("/{topic}/internal-info", needs=topic(T.GET_STATS))
+@router.get("/{topic}/internal-info", needs=topic(T.GET_STATS), at=EachPartition(by_name(_infos)))
 async def internal_info(topic: TopicOf, broker: BrokerOf) -> Response:
     """The ledgers and cursors of a topic as they are stored."""
     found = await broker.resources.partitioned_topics.get(topic)
@@ -121,14 +138,14 @@ async def internal_info(topic: TopicOf, broker: BrokerOf) -> Response:
     return long_value({"version": 0, "partitions": parts})
 
 
-@router.get("/{topic}/lastMessageId", needs=topic(T.PEEK_MESSAGES))
+@router.get("/{topic}/lastMessageId", needs=topic(T.PEEK_MESSAGES), at=OWNER)
 async def last_message_id(topic: TopicOf, broker: BrokerOf) -> Response:
     """The id of the last message."""
     last = await (await broker.topics.load(topic)).last_message()
     return value(_message_id(last, topic))
 
 
-@router.get("/{topic}/messageid/{timestamp}", needs=topic(T.PEEK_MESSAGES))
+@router.get("/{topic}/messageid/{timestamp}", needs=topic(T.PEEK_MESSAGES), at=OWNER)
 async def message_id_by_time(
     topic: TopicOf, timestamp: str, request: Request, broker: BrokerOf
 ) -> Response:
@@ -140,7 +157,7 @@ async def message_id_by_time(
     return value(_message_id(MessageId(*position), topic))
 
 
-@router.put("/{topic}/unload", needs=topic(T.UNLOAD))
+@router.put("/{topic}/unload", needs=topic(T.UNLOAD), at=EachPartition(all_done))
 async def unload_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Close a topic; clients connect anew and load it again."""
     for leaf in await leaves(broker, topic):
@@ -148,7 +165,7 @@ async def unload_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.post("/{topic}/trim", needs=topic(T.TRIM_TOPIC))
+@router.post("/{topic}/trim", needs=topic(T.TRIM_TOPIC), at=EachPartition(all_empty))
 async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     """Delete the ledgers that are no longer needed, without waiting for the next check."""
     for leaf in await leaves(broker, topic):
@@ -156,7 +173,7 @@ async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     return empty()
 
 
-@router.delete("/{topic}/truncate", needs=tenant_admin)
+@router.delete("/{topic}/truncate", needs=tenant_admin, at=EachPartition(all_done))
 async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     """Delete all closed ledgers, acknowledged or not, whatever retention says."""
     for leaf in await leaves(broker, topic):
@@ -164,7 +181,7 @@ async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.post("/{topic}/terminate", needs=topic(T.TERMINATE))
+@router.post("/{topic}/terminate", needs=topic(T.TERMINATE), at=OWNER)
 async def terminate_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Accept no more messages, for ever; answers the id of the last one."""
     _refuse_to_terminate(topic)
@@ -173,7 +190,11 @@ async def terminate_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(_message_id(MessageId(*await loaded.termination.terminate()), topic))
 
 
-@router.post("/{topic}/terminate/partitions", needs=topic(T.TERMINATE))
+@router.post(
+    "/{topic}/terminate/partitions",
+    needs=topic(T.TERMINATE),
+    at=EachPartition(_terminated, tail="terminate"),
+)
 async def terminate_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """The same for each partition of a topic."""
     _refuse_to_terminate(topic)
@@ -190,7 +211,7 @@ async def terminate_partitions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(ended)
 
 
-@router.get("/{topic}/properties", needs=topic(T.GET_METADATA))
+@router.get("/{topic}/properties", needs=topic(T.GET_METADATA), at=OWNER)
 async def get_properties(topic: TopicOf, broker: BrokerOf) -> Response:
     """A topic's properties."""
     found = await broker.resources.partitioned_topics.get(topic)
@@ -199,7 +220,7 @@ async def get_properties(topic: TopicOf, broker: BrokerOf) -> Response:
     return value(dict((await broker.topics.load(topic)).ledger.record.properties))
 
 
-@router.put("/{topic}/properties", needs=topic(T.UPDATE_METADATA))
+@router.put("/{topic}/properties", needs=topic(T.UPDATE_METADATA), at=OWNER)
 async def set_properties(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Add to a topic's properties."""
     given = string_map(await json_body(request), "properties", TOPIC_PROPERTIES_MAX)
@@ -207,14 +228,14 @@ async def set_properties(topic: TopicOf, request: Request, broker: BrokerOf) -> 
     return done()
 
 
-@router.delete("/{topic}/properties", needs=topic(T.DELETE_METADATA))
+@router.delete("/{topic}/properties", needs=topic(T.DELETE_METADATA), at=OWNER)
 async def delete_property(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Remove one of a topic's properties."""
     await _change_properties(broker, topic, {}, remove=request.query_params.get("key", ""))
     return done()
 
 
-@router.put("/{topic}/compaction", needs=topic(T.COMPACT))
+@router.put("/{topic}/compaction", needs=topic(T.COMPACT), at=EachPartition(done_unless_all(409)))
 async def compact(topic: TopicOf, broker: BrokerOf) -> Response:
     """Begin to compact a topic, or each partition of it."""
     started = [
@@ -225,7 +246,7 @@ async def compact(topic: TopicOf, broker: BrokerOf) -> Response:
     return done()
 
 
-@router.get("/{topic}/compaction", needs=topic(T.COMPACT))
+@router.get("/{topic}/compaction", needs=topic(T.COMPACT), at=OWNER)
 async def compaction_status(topic: TopicOf, broker: BrokerOf) -> Response:
     """How the last run of this broker went: NOT_RUN, RUNNING, SUCCESS or ERROR."""
     compactor = (await broker.topics.load(topic)).compactor

@@ -26,6 +26,7 @@ from pulsark.admin.http.guard import (
     topic_policy,
 )
 from pulsark.admin.http.paths import BUNDLE, TOPICS
+from pulsark.admin.http.places import ANYWHERE, OWNER_IF_VOLATILE
 from pulsark.admin.http.requests import (
     AnyTopicOf,
     BrokerOf,
@@ -42,7 +43,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.security.operations import NamespaceOperation
 from pulsark.security.operations import TopicOperation as T
 
-router = Guarded(tags=["absent"])
+router = Guarded(at=ANYWHERE, tags=["absent"])
 
 _V2 = "/admin/v2"
 _CLUSTER = _V2 + "/clusters/{cluster}"
@@ -245,29 +246,35 @@ async def refuse_scalable_topic(name: NamespaceOf, broker: BrokerOf) -> Response
 # -- topics ------------------------------------------------------------------------------------
 
 
-@router.get(_TOPIC + "/offload", needs=topic(T.OFFLOAD))
+@router.get(_TOPIC + "/offload", needs=topic(T.OFFLOAD), at=OWNER_IF_VOLATILE)
 async def offload_status(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Nothing was offloaded: closed ledgers go to the topic's table by themselves."""
     await leaves(broker, topic)
     return value({"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": None})
 
 
-@router.get(_TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", READ))
+@router.get(
+    _TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", READ), at=OWNER_IF_VOLATILE
+)
 async def shadow_topics(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """There are none."""
     await leaves(broker, topic)
     return empty()
 
 
-@router.delete(_TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", WRITE))
+@router.delete(
+    _TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", WRITE), at=OWNER_IF_VOLATILE
+)
 async def remove_shadow_topics(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """There are none: done."""
     await leaves(broker, topic)
     return done()
 
 
-@router.put(_TOPIC + "/offload", needs=topic(T.OFFLOAD))
-@router.put(_TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", WRITE))
+@router.put(_TOPIC + "/offload", needs=topic(T.OFFLOAD), at=OWNER_IF_VOLATILE)
+@router.put(
+    _TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", WRITE), at=OWNER_IF_VOLATILE
+)
 async def refuse_for_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     """Not built."""
     await leaves(broker, topic)
@@ -276,7 +283,7 @@ async def refuse_for_topic(topic: AnyTopicOf, broker: BrokerOf) -> Response:
 
 # -- functions and transactions ----------------------------------------------------------------
 
-switched_off = Guarded(include_in_schema=False)
+switched_off = Guarded(at=ANYWHERE, include_in_schema=False)
 """Prefixes under which nothing is described."""
 
 _NO_FUNCTIONS = _failing(409, "Function worker service is not enabled on this broker")

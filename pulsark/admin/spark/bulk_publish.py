@@ -17,6 +17,7 @@ from fastapi.responses import Response
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import OWNER_OF_BASE
 from pulsark.admin.http.requests import (
     BrokerOf,
     TopicOf,
@@ -33,7 +34,7 @@ from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.table.files.table_limits import FILES_PER_PUBLISH_MAX
 from pulsark.storage.table.staging.staged_ledger import StagedLedger
 
-router = Guarded(prefix=TOPICS, tags=["pulsark"])
+router = Guarded(at=OWNER_OF_BASE, prefix=TOPICS, tags=["pulsark"])
 
 _ident = re.compile(r"[-.\w:]{1,128}", re.ASCII)
 

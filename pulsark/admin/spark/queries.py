@@ -19,6 +19,7 @@ from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, Rights, RightsOf, in_body
+from pulsark.admin.http.places import LEADER
 from pulsark.admin.http.requests import (
     BrokerOf,
     done,
@@ -40,7 +41,7 @@ from pulsark.security.operations import TopicOperation as T
 from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(prefix="/admin/v2/spark-queries", tags=["pulsark"])
+router = Guarded(at=LEADER, prefix="/admin/v2/spark-queries", tags=["pulsark"])
 
 TEXT_CHARS_MAX = 256
 _PARTITIONS_AT_ONCE = 50

@@ -28,6 +28,7 @@ from fastapi.responses import Response
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, superuser, topic
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import HERE, OWNER_OF_BASE
 from pulsark.admin.http.requests import (
     BrokerOf,
     TopicOf,
@@ -45,14 +46,14 @@ from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.table.files.record import DataFile
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(tags=["pulsark"])
+router = Guarded(at=OWNER_OF_BASE, tags=["pulsark"])
 
 LEASE_SECONDS = 600
 RANGE_BYTES = 64 << 20
 RUNNER_CHARS_MAX = 256
 
 
-@router.post("/admin/v2/sealing/plan", needs=superuser)
+@router.post("/admin/v2/sealing/plan", needs=superuser, at=HERE)
 async def plan(request: Request, broker: BrokerOf) -> Response:
     """The ranges to seal and where they go; no other runner gets them while the lease lasts."""
     wanted = await json_object(request)
@@ -163,7 +164,7 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
     return value({"attach": number})
 
 
-@router.get("/admin/v2/sealing/copies", needs=superuser)
+@router.get("/admin/v2/sealing/copies", needs=superuser, at=HERE)
 async def copies(request: Request, broker: BrokerOf) -> Response:
     """On which roots the files of sealed ledgers are, as far as their sizes tell."""
     found = broker.sealing.copies
@@ -201,7 +202,7 @@ def _shown_copies(table: TableCopies) -> dict[str, Any]:
     }
 
 
-@router.post("/admin/v2/sealing/recovered", needs=superuser)
+@router.post("/admin/v2/sealing/recovered", needs=superuser, at=HERE)
 async def recovered(request: Request, broker: BrokerOf) -> Response:
     """A root has all its files again; ``{"tables": number}``."""
     root = (await json_object(request)).get("root")

@@ -31,6 +31,7 @@ from fastapi.responses import Response
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, RightsOf, in_body, topic
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import HERE, OWNER, OWNER_OF_BASE
 from pulsark.admin.http.requests import BrokerOf, TopicOf, flag, json_object, number, value
 from pulsark.admin.http.streams import long_value
 from pulsark.admin.pulsar.partitioned import leaves
@@ -57,7 +58,7 @@ plans = Guarded(prefix="/admin/v2/spark-plans", tags=["pulsark"])
 _TOPICS_AT_ONCE = 50
 
 
-@router.get("/{topic}/segments", needs=topic(T.GET_STATS))
+@router.get("/{topic}/segments", needs=topic(T.GET_STATS), at=OWNER_OF_BASE)
 async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The partitions of a topic with their ledgers."""
     given = request.query_params.get("after")
@@ -94,7 +95,7 @@ async def plan_of(
     }
 
 
-@router.get("/{topic}/tableFiles", needs=topic(T.PEEK_MESSAGES))
+@router.get("/{topic}/tableFiles", needs=topic(T.PEEK_MESSAGES), at=OWNER_OF_BASE)
 async def get_table_files(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The files of sealed entries, by partition and ledger; ``after`` as for the segments."""
     given = request.query_params.get("after")
@@ -136,7 +137,7 @@ def file_answer(ledger_id: int, files: Sequence[DataFile]) -> dict[str, Any]:
     }
 
 
-@plans.post("", needs=in_body(T.PEEK_MESSAGES))
+@plans.post("", needs=in_body(T.PEEK_MESSAGES), at=HERE)
 async def get_plans(request: Request, broker: BrokerOf, rights: RightsOf) -> Response:
     """The segments of several topics; those that do not exist are left out."""
     asked = await json_object(request)
@@ -160,7 +161,7 @@ async def get_plans(request: Request, broker: BrokerOf, rights: RightsOf) -> Res
     return long_value({"topics": found})
 
 
-@router.get("/{topic}/messageCount", needs=topic(T.GET_STATS))
+@router.get("/{topic}/messageCount", needs=topic(T.GET_STATS), at=OWNER)
 async def count(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """How many messages come ``after`` a place, up to ``through`` and to ``limit``.
 

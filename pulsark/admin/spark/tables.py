@@ -33,6 +33,7 @@ from fastapi.responses import Response
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, superuser
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import OWNER_OF_BASE
 from pulsark.admin.http.requests import (
     BrokerOf,
     TopicOf,
@@ -50,7 +51,7 @@ from pulsark.storage.managed_ledger.erasure import erased_ids
 from pulsark.storage.table.table_repair import Repair
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(prefix=TOPICS, tags=["pulsark"])
+router = Guarded(at=OWNER_OF_BASE, prefix=TOPICS, tags=["pulsark"])
 
 
 @router.post("/{topic}/table/retention", needs=superuser)

@@ -24,6 +24,7 @@ from fastapi.responses import Response
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import OWNER_OF_BASE
 from pulsark.admin.http.requests import BrokerOf, TopicOf, number, value
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.spark.segments import file_answer
@@ -43,7 +44,7 @@ from pulsark.storage.table.log.time_travel import (
 )
 from pulsark.wire.topic_name import TopicName
 
-router = Guarded(prefix=TOPICS, tags=["pulsark"])
+router = Guarded(at=OWNER_OF_BASE, prefix=TOPICS, tags=["pulsark"])
 
 
 @router.get("/{topic}/table/past", needs=topic(T.PEEK_MESSAGES))

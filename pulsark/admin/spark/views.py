@@ -8,7 +8,7 @@ column means.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,9 @@ from fastapi.responses import Response
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
+from pulsark.admin.http.places import EachPartition
 from pulsark.admin.http.requests import BrokerOf, StatsOf, TopicOf, number, value
+from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.http.streams import long_value
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.pulsar.past_cursors import past_cursors
@@ -38,10 +40,21 @@ router = Guarded(prefix=TOPICS, tags=["pulsark"])
 
 Row = dict[str, Any]
 
+
+def _rows(broker: Broker, request: Request, parts: Sequence[Part]) -> Response:
+    failed = failure(parts)
+    if failed is not None:
+        return failed
+    rows = [row for part in parts for row in part.json]
+    if request.path_params["view"] == "schemas":  # partitions have those of their topic
+        rows = parts[0].json
+    return long_value(rows)
+
+
 _YIELD_EVERY = 1000
 
 
-@router.get("/{topic}/views/{view}", needs=topic(T.PEEK_MESSAGES))
+@router.get("/{topic}/views/{view}", needs=topic(T.PEEK_MESSAGES), at=EachPartition(_rows))
 async def get_view(
     topic: TopicOf, view: str, request: Request, broker: BrokerOf, stats: StatsOf
 ) -> Response:

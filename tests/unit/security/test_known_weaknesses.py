@@ -153,7 +153,10 @@ def test_the_broker_fetches_from_nowhere_but_issuers() -> None:
     assert users_of("http.client", "urllib.request", "requests", "httpx", "aiohttp") == [
         "security/openid.py"
     ]
-    assert callers_of("create_connection", "open_connection", "open_unix_connection") == []
+    # Brokers call brokers that announced themselves in the metadata store.
+    assert callers_of("create_connection", "open_connection", "open_unix_connection") == [
+        "dispatch/peers/http_call.py"
+    ]
     # What a client names as its broker is for proxies, and nobody reads it.
     assert "proxy_to_broker_url" not in inspect.getsource(Handshake)
 

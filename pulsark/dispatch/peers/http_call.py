@@ -1,0 +1,160 @@
+"""One HTTP request to another broker: sent whole, answered piece by piece.
+
+h11 speaks the protocol; it is there because uvicorn needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import h11
+
+from pulsark.errors import PulsarkError
+from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_PIECE_BYTES
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator
+
+
+CONNECT_SECONDS = 5.0
+
+
+class PeerError(PulsarkError):
+    """A broker gives no answer."""
+
+
+class PeerGoneError(PeerError):
+    """A broker cannot be reached: it did not get the request."""
+
+
+class PeerBrokeOffError(PeerError):
+    """A broker got the request, and what became of it is not known."""
+
+
+class PeerSlowError(PeerBrokeOffError):
+    """Nothing was heard of it in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked."""
+
+    method: str
+    target: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class Answer:
+    """A response whose body is still to come."""
+
+    def __init__(
+        self, connection: h11.Connection, reader: asyncio.StreamReader, seconds: float
+    ) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._seconds = seconds
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    async def begin(self) -> None:
+        """Wait for its head."""
+        while True:
+            event = await self._next()
+            if isinstance(event, h11.Response):
+                self.status = event.status_code
+                self.headers = list(event.headers)
+                return
+            if not isinstance(event, h11.InformationalResponse):
+                raise PeerBrokeOffError("the connection ended before the answer began")
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Its body, as it comes."""
+        while True:
+            event = await self._next()
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                return
+            else:
+                raise PeerBrokeOffError("the connection ended within the answer")
+
+    async def read(self, most: int) -> bytes:
+        """Its whole body; ``PeerBrokeOffError`` if it is longer than this."""
+        found = bytearray()
+        async for piece in self.pieces():
+            found += piece
+            if len(found) > most:
+                raise PeerBrokeOffError(f"the answer has more than {most} bytes")
+        return bytes(found)
+
+    async def _next(self) -> Any:
+        while True:
+            try:
+                event = self._connection.next_event()
+                if event is not h11.NEED_DATA:
+                    return event
+                async with asyncio.timeout(self._seconds):
+                    data = await self._reader.read(HTTP_PIECE_BYTES)
+            except TimeoutError:
+                raise PeerSlowError(f"nothing was heard for {self._seconds:g} s") from None
+            except (OSError, h11.RemoteProtocolError) as error:
+                raise PeerBrokeOffError(str(error) or type(error).__name__) from None
+            self._connection.receive_data(data)
+
+
+@asynccontextmanager
+async def answered(
+    url: str, request: Request, seconds: float, tls: ssl.SSLContext | None
+) -> AsyncIterator[Answer]:
+    """Send a request; the connection ends with this context. ``PeerError``."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    context = tls if parts.scheme == "https" else None
+    try:
+        async with asyncio.timeout(min(CONNECT_SECONDS, seconds)):
+            reader, writer = await asyncio.open_connection(
+                parts.hostname, port, ssl=context, limit=HTTP_PIECE_BYTES
+            )
+    except (OSError, TimeoutError) as error:
+        raise PeerGoneError(str(error) or type(error).__name__) from None
+    try:
+        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
+        answer = Answer(connection, reader, seconds)
+        await _send(connection, writer, request, parts.netloc, seconds)
+        await answer.begin()
+        yield answer
+    finally:
+        writer.transport.abort()
+
+
+async def _send(
+    connection: h11.Connection,
+    writer: asyncio.StreamWriter,
+    request: Request,
+    host: str,
+    seconds: float,
+) -> None:
+    headers = [
+        (b"host", host.encode()),
+        (b"content-length", str(len(request.body)).encode()),
+        (b"connection", b"close"),
+        *request.headers,
+    ]
+    head = h11.Request(method=request.method, target=request.target, headers=headers)
+    writer.write(connection.send(head) or b"")
+    if request.body:
+        writer.write(connection.send(h11.Data(data=request.body)) or b"")
+    connection.send(h11.EndOfMessage())
+    try:
+        async with asyncio.timeout(seconds):
+            await writer.drain()
+    except TimeoutError:
+        raise PeerSlowError(f"it took no request for {seconds:g} s") from None
+    except OSError as error:
+        raise PeerBrokeOffError(str(error)) from None

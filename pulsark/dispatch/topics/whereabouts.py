@@ -1,0 +1,81 @@
+"""Who serves what, for calls between brokers: ``Whereabouts`` from what lookups go by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.peers.whereabouts import Peer
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.brokers.leader import Leader
+    from pulsark.dispatch.brokers.owners import BundleOwners
+    from pulsark.dispatch.brokers.registry import BrokerRegistry
+    from pulsark.dispatch.model.service_urls import ServiceUrls
+    from pulsark.dispatch.topics.lookup import Lookup
+    from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.wire.topic_name import TopicName
+
+
+class KnownBrokers:
+    """What the registry, the claims and the leader's value say."""
+
+    def __init__(
+        self,
+        registry: BrokerRegistry,
+        leader: Leader,
+        owners: BundleOwners,
+        ownership: Ownership,
+        lookup: Lookup,
+    ) -> None:
+        self._registry = registry
+        self._leader = leader
+        self._owners = owners
+        self._ownership = ownership
+        self._lookup = lookup
+
+    @property
+    def broker_id(self) -> str:
+        """This broker."""
+        return self._registry.own_id
+
+    async def where(self, topic: TopicName) -> Peer | None:
+        """Who serves a topic, which has no partitions; ``None``: this broker, or nobody."""
+        return await self.where_bundle(await self._ownership.bundle_named(topic))
+
+    async def where_bundle(self, bundle: str) -> Peer | None:
+        """The same of a bundle."""
+        if self._ownership.has(bundle):
+            return None
+        owner = await self._owners.of(bundle)
+        return None if owner is None else self._peer(owner.broker_id, owner.urls)
+
+    async def find(self, topic: TopicName) -> Peer | None:
+        """The same as ``where``; if nobody serves it, somebody is chosen for it."""
+        bundle = await self._ownership.bundle_named(topic)
+        if self._ownership.has(bundle):
+            return None
+        owner = await self._owners.of(bundle)
+        if owner is not None:
+            return self._peer(owner.broker_id, owner.urls)
+        found = await self._lookup.find(topic)
+        return None if found.is_here else self._peer(found.broker_id, found.urls)
+
+    def _peer(self, broker_id: str, urls: ServiceUrls) -> Peer | None:
+        if broker_id == self._registry.own_id:
+            return None
+        live = self._registry.get(broker_id)
+        return _at(broker_id, urls if live is None else live.urls)
+
+    async def others(self) -> list[Peer]:
+        """All live brokers but this one."""
+        live = sorted(self._registry.live.items())
+        return [_at(name, each.urls) for name, each in live if name != self.broker_id]
+
+    async def leader(self) -> Peer | None:
+        """The broker that gives bundles to brokers, this one too; ``None`` if there is none now."""
+        found = self._registry.get(self._leader.broker_id)
+        return None if found is None else _at(found.broker_id, found.urls)
+
+
+def _at(broker_id: str, urls: ServiceUrls) -> Peer:
+    return Peer(broker_id, urls.web or urls.web_tls)
