@@ -199,25 +199,30 @@ class Ownership:
     async def _claim(self, bundle: str) -> int:
         path = bundle_epoch_path(bundle)
         for _ in range(_ATTEMPTS):
+            owner = await self._metadata.get(bundle_owner_path(bundle))
             found = await self._metadata.get(path)
+            if owner is not None:
+                instance = BundleOwner.decode(owner.value).instance
+                if found is not None and instance == self.instance == _claimer(found):
+                    return found.version  # an attempt was made that nobody answered
+                if not await self._remove_former(bundle, owner):
+                    raise _not_here(f"Bundle {bundle} is owned by another broker")
+                continue
             epoch = 0 if found is None else json.loads(found.value)["epoch"]
             claimed = {"version": 1, "epoch": epoch + 1, "broker": self.instance}
-            version = ABSENT if found is None else found.version
             changes: list[Change] = [
                 Put(bundle_owner_path(bundle), self._own.encode(), ABSENT, ephemeral=True),
-                Put(path, json.dumps(claimed).encode(), version),
+                Put(
+                    path,
+                    json.dumps(claimed).encode(),
+                    ABSENT if found is None else found.version,
+                ),
                 await self._assigned_here(bundle),
             ]
             try:
                 return (await self._metadata.commit(changes))[1]
-            except BadVersionError as error:
-                claim = await self._made_before(bundle)
-                if claim is not None:
-                    return claim
-                if error.path != bundle_owner_path(bundle):
-                    continue  # another broker was faster, or an attempt that nobody answered
-                if not await self._remove_former(bundle):
-                    raise _not_here(f"Bundle {bundle} is owned by another broker") from error
+            except BadVersionError:
+                continue  # another broker was faster, or an attempt that nobody answered
             except OutcomeUnknownError as error:
                 log.warning("the claim of bundle %s was not answered: %s", bundle, error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -239,31 +244,21 @@ class Ownership:
             raise _not_here(f"Bundle {bundle} goes to the broker {broker_id}; look it up again")
         return Delete(path, found.version)
 
-    async def _made_before(self, bundle: str) -> int | None:
-        """The claim if it was made, by an attempt that nobody answered."""
-        owner = await self._metadata.get(bundle_owner_path(bundle))
-        record = await self._metadata.get(bundle_epoch_path(bundle))
-        if owner is None or record is None:
-            return None
-        mine = BundleOwner.decode(owner.value).instance == self.instance
-        return record.version if mine and _claimer(record) == self.instance else None
-
-    async def _remove_former(self, bundle: str) -> bool:
+    async def _remove_former(self, bundle: str, owner: Versioned) -> bool:
         """Whether the owner was a former process of this broker, whose session is not over yet.
 
         That the registry names this process tells which of the two is the former one.
         """
-        path = bundle_owner_path(bundle)
-        found = await self._metadata.get(path)
-        if found is None:
-            return True
         this = None if self._registry is None else self._registry.check
-        if this is None or BundleOwner.decode(found.value).broker_id != self._own.broker_id:
+        if this is None or BundleOwner.decode(owner.value).broker_id != self._own.broker_id:
             return False
+        path = bundle_owner_path(bundle)
         try:
-            await self._metadata.commit((this, Delete(path, found.version)))
+            await self._metadata.commit((this, Delete(path, owner.version)))
         except BadVersionError as error:
             return error.path == path
+        except OutcomeUnknownError:
+            return True  # it is looked at again
         return True
 
     # -- the end of a claim ---
