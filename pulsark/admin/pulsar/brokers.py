@@ -53,13 +53,16 @@ async def version() -> Response:
 @router.get("/brokers", needs=superuser, at=ANYWHERE)
 async def list_brokers(broker: BrokerOf) -> Response:
     """All brokers as ``host:webport``."""
-    return value([_broker_id(broker)])
+    return value(sorted(broker.registry.live))
 
 
 @router.get("/brokers/leaderBroker", needs=superuser, at=ANYWHERE)
 async def leader(broker: BrokerOf) -> Response:
-    """The broker that assigns bundles."""
-    return value({"serviceUrl": broker.ownership.web_url, "brokerId": _broker_id(broker)})
+    """The broker that gives bundles to brokers; 404 if none does at this moment."""
+    found = broker.registry.get(broker.leader.broker_id)
+    if found is None:
+        raise fail(404, "There is no leader just now")
+    return value({"serviceUrl": found.urls.web or found.urls.web_tls, "brokerId": found.broker_id})
 
 
 @router.get("/brokers/internal-configuration", needs=superuser)
@@ -134,7 +137,7 @@ async def list_bookies(broker: BrokerOf) -> Response:
 async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
     """The brokers of a cluster."""
     await _check_cluster(cluster, broker)
-    return value([_broker_id(broker)])
+    return value(sorted(broker.registry.live))
 
 
 @router.get("/broker-stats/topics", needs=superuser)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pulsark.dispatch.brokers.load import LoadReport
 from pulsark.dispatch.connection.handshake import PROTOCOL_VERSION
 from pulsark.errors import ServerError
 from pulsark.wire import pulsar_pb2 as pb
@@ -82,6 +83,28 @@ async def test_a_lookup_creates_nothing(broker) -> None:
     counted = await client.take(Command.PARTITIONED_METADATA_RESPONSE)
     assert counted.partitionMetadataResponse.partitions == 0
     assert broker.broker.topics.get_loaded(TopicName.parse(TOPIC)) is None
+
+
+@pytest.mark.feature("F83", "F89")
+@pytest.mark.command("LOOKUP", "LOOKUP_RESPONSE")
+@scenario()
+async def test_a_lookup_leads_to_the_broker_that_is_chosen_or_has_the_topic(broker) -> None:
+    two = await broker.another()
+    await broker.broker.registry.report(LoadReport(bundles=5))
+    await asyncio.sleep(0.01)
+    client, other = Client(broker), Client(two)
+    client.send(request("LOOKUP", topic=TOPIC, request_id=1))
+    found = (await client.take(Command.LOOKUP_RESPONSE)).lookupTopicResponse
+    assert (found.response, found.authoritative) == (found.Redirect, True)
+    assert found.brokerServiceUrl == "pulsar://b2:6650"
+    assert not found.proxy_through_service_url
+    for each, authoritative in ((other, True), (client, False), (client, True)):
+        each.send(request("LOOKUP", topic=TOPIC, request_id=2, authoritative=authoritative))
+        found = (await each.take(Command.LOOKUP_RESPONSE)).lookupTopicResponse
+        assert found.response == found.Connect
+        assert found.brokerServiceUrl == "pulsar://b2:6650"
+    assert await client.subscribe(TOPIC) == int(ServerError.ServiceNotReady)
+    assert await other.subscribe(TOPIC) == 0
 
 
 @pytest.mark.command("CONSUMER_STATS", "CONSUMER_STATS_RESPONSE")

@@ -1,0 +1,84 @@
+"""What a broker answers over HTTP that is not alone."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from pulsark.dispatch.brokers.load import LoadReport
+from pulsark.dispatch.brokers.registry import LiveBroker
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.metadata.paths import assigned_bundle_path, broker_path
+from tests.support.admin_api import AdminApi
+
+V2 = "/admin/v2"
+LOOKUP = "/lookup/v2/topic/persistent/public/default/t"
+OTHER = LiveBroker(
+    "other:8090",
+    "i2",
+    ServiceUrls("pulsar://other:6660", "http://other:8090"),
+    load=LoadReport(bundles=0),
+)
+
+
+@pytest.fixture
+def api(api: AdminApi) -> AdminApi:
+    """It knows of another broker, which has less to do."""
+
+    async def arrive() -> None:
+        store = api.broker.metadata
+        assert isinstance(store, MemoryMetadataStore)
+        session = MemoryMetadataStore(store.tree)
+        await session.put(broker_path(OTHER.broker_id), OTHER.encode(), ephemeral=True)
+        await api.broker.registry.report(LoadReport(bundles=5))
+        await asyncio.sleep(0.01)
+
+    api.run(arrive())
+    return api
+
+
+@pytest.mark.feature("F83", "F89")
+def test_a_lookup_leads_to_the_chosen_broker_and_says_that_it_was_chosen(api: AdminApi) -> None:
+    answer = api.get(f"{LOOKUP}?listenerName=&x=a%26b")
+    assert answer.status == 307
+    there = urlsplit(answer.headers["location"])
+    assert (there.scheme, there.netloc, there.path) == ("http", "other:8090", LOOKUP)
+    assert parse_qs(there.query) == {"authoritative": ["true"], "x": ["a&b"]}
+    assert api.broker.ownership.owned() == []
+
+
+@pytest.mark.feature("F83", "F89")
+def test_who_was_chosen_serves_the_topic(api: AdminApi) -> None:
+    answer = api.get(f"{LOOKUP}?authoritative=true")
+    assert answer.status == 200
+    assert answer.json["brokerUrl"] == "pulsar://broker:6650"
+    assert len(api.broker.ownership.owned()) == 1
+    assert api.get(LOOKUP).json == answer.json
+
+
+def test_all_brokers_are_listed_and_one_leads(api: AdminApi) -> None:
+    both = ["broker:8080", "other:8090"]
+    assert api.get(f"{V2}/brokers").json == both
+    assert api.get(f"{V2}/brokers/standalone").json == both
+    leader = {"serviceUrl": "http://broker:8080", "brokerId": "broker:8080"}
+    assert api.get(f"{V2}/brokers/leaderBroker").json == leader
+
+
+def test_a_bundle_is_given_to_the_broker_that_is_named(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsark.dispatch.topics.bundle_release.TAKING_SECONDS", 0.0)
+    api.get(f"{LOOKUP}?authoritative=true")
+    (bundle,) = api.broker.ownership.owned()
+    unload = f"{V2}/namespaces/{bundle}/unload?destinationBroker="
+    assert api.put(f"{unload}nobody:1").status == 412
+    assert api.put(f"{unload}broker:8080").status == 204
+    assert api.broker.ownership.owned() == [bundle]
+    assert api.put(f"{unload}other:8090").status == 204
+    assert api.broker.ownership.owned() == []
+    noted = api.run(api.broker.metadata.get(assigned_bundle_path(bundle)))
+    assert noted is not None
+    assert b"other:8090" in noted.value
