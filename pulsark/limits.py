@@ -336,6 +336,9 @@ Clients that follow a pattern by themselves ask once a minute."""
 TOPIC_PATTERNS_KEPT_MAX = 32
 """Patterns of one namespace whose matches stay in memory while nobody watches them."""
 
+TOPIC_LISTS_ENCODED_BYTES_MAX = 32 << 20
+"""Most bytes of topic lists, as they go over the wire, that are kept for other clients."""
+
 TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 """Most topic lists that one connection watches at a time."""
 

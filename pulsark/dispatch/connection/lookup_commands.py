@@ -77,7 +77,9 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
             response.filtered = pattern is not None
             response.topics_hash = found.hash
             response.changed = request.topics_hash != found.hash
-            topics = await found.encoded(TopicsField.LISTED) if response.changed else []
+            topics: list[bytes] = []
+            if response.changed:
+                topics = await connection.broker.topic_feeds.encoded(found, TopicsField.LISTED)
             connection.output.send_frame(frame_with_topics(reply, TopicsField.LISTED, topics))
 
     connection.requests.run(answer(), request.request_id)
@@ -224,8 +226,8 @@ def watch_topics(connection: Connection, command: Command) -> None:
                     ServerError.TooManyRequests, f"A connection may watch {most} topic lists"
                 )
             await connection.broker.catalog.require_namespace(namespace)
-            feed = connection.broker.topic_feeds.of(namespace)
-            watcher = await feed.watch(ByPattern(pattern), updated)
+            feeds = connection.broker.topic_feeds
+            watcher = await feeds.of(namespace).watch(ByPattern(pattern), updated)
             connection.opened.drop_watcher(request.watcher_id)
             watchers[request.watcher_id] = watcher
             reply = Command(type=Command.WATCH_TOPIC_LIST_SUCCESS)
@@ -234,7 +236,7 @@ def watch_topics(connection: Connection, command: Command) -> None:
             success.watcher_id = request.watcher_id
             success.topics_hash = watcher.found.hash
             known = request.topics_hash == success.topics_hash
-            topics = [] if known else await watcher.found.encoded(TopicsField.WATCHED)
+            topics = [] if known else await feeds.encoded(watcher.found, TopicsField.WATCHED)
             connection.output.send_frame(frame_with_topics(reply, TopicsField.WATCHED, topics))
             waiting, early = early or [], None
             for change in waiting:

@@ -33,7 +33,7 @@ _HASH_CHARS_MAX = 64
 class NamespaceWatch:
     """One namespace that a client follows."""
 
-    __slots__ = ("_added", "_first", "_known", "_removed", "_tell", "_watcher", "closed",
+    __slots__ = ("_added", "_feeds", "_first", "_known", "_removed", "_tell", "_watcher", "closed",
                  "namespace", "watch_id")  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class NamespaceWatch:
         self._known = known[:_HASH_CHARS_MAX]
         self._tell = tell
         self._watcher: TopicWatcher | None = None
+        self._feeds: TopicFeeds | None = None
         self._first: TopicList | None = None
         """What there was at first, until the client is told of it."""
         self._added: dict[str, None] = {}
@@ -57,7 +58,7 @@ class NamespaceWatch:
         if self.closed:
             watcher.close()
             return
-        self._watcher = watcher
+        self._watcher, self._feeds = watcher, feeds
         self._first = watcher.found
         self._tell(self)
 
@@ -87,12 +88,13 @@ class NamespaceWatch:
 
     async def say(self, output: Output, frame_bytes_max: int) -> None:
         """Tell the client what it does not know yet."""
-        if self._watcher is None:
+        if self._watcher is None or self._feeds is None:
             return  # what there was at first comes first
         first, self._first = self._first, None
         if first is not None and first.hash != self._known:
             make = snapshot_frame
-            for topics in _frames(await first.encoded(TopicsField.SNAPSHOT), frame_bytes_max):
+            pieces = await self._feeds.encoded(first, TopicsField.SNAPSHOT)
+            for topics in _frames(pieces, frame_bytes_max):
                 if not self.closed:
                     output.send_frame(make(self.watch_id, topics))
                 make = added_frame

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.dispatch.loop.turns import Pace, in_turns
+from pulsark.dispatch.topics.topic_encodings import Encodings
 from pulsark.dispatch.topics.topic_names import is_system
 from pulsark.errors import trace_of
 from pulsark.limits import (
@@ -71,6 +72,15 @@ class TopicList:
                 found = [topic_fields(field, part) async for part in parts]
                 self._encoded[field] = found
             return found
+
+    @property
+    def encoded_bytes(self) -> int:
+        """How much is kept of that."""
+        return sum(len(part) for parts in self._encoded.values() for part in parts)
+
+    def forget_bytes(self) -> None:
+        """Keep none of it."""
+        self._encoded.clear()
 
     async def changed(self, new: Iterable[str], deleted: set[str]) -> TopicList:
         """With some more, and without others."""
@@ -300,7 +310,7 @@ class TopicFeed:
         self._missed.append(missed)
         try:
             before = self._all
-            found = await TopicList.of(await selector.find(before))
+            found = self._one_of(await TopicList.of(await selector.find(before)))
             async with self._changing:
                 if missed:
                     new = {name for name in missed if name in self._all and name not in before}
@@ -314,6 +324,13 @@ class TopicFeed:
         finally:
             # By identity: another one may have missed the same.
             self._missed = [each for each in self._missed if each is not missed]
+
+    def _one_of(self, found: TopicList) -> TopicList:
+        """Equal lists are one: clients find the same by very many patterns."""
+        for known in (self._all, *(each.found for each in self._selections.values())):
+            if known.hash == found.hash and known.topics == found.topics:
+                return known
+        return found
 
     async def _list(self) -> None:
         self._all = await TopicList.of(await self._catalog.list_topics(self.namespace))
@@ -419,8 +436,12 @@ class TopicFeed:
         self._all = known  # from here on nothing fails, so nothing is told twice
         for missed in self._missed:
             missed |= looked_at
+        lists: dict[tuple[TopicList, tuple[str, ...], tuple[str, ...]], TopicList] = {}
         for selection, more, less in changed:
-            selection.found = await selection.found.changed(more, set(less))
+            key = selection.found, tuple(more), tuple(less)  # those that were one stay one
+            if key not in lists:
+                lists[key] = self._one_of(await selection.found.changed(more, set(less)))
+            selection.found = lists[key]
             await self._tell(selection, more, less)
 
     async def _tell(self, selection: _Selection, new: list[str], deleted: list[str]) -> None:
@@ -451,6 +472,13 @@ class TopicFeeds:
         self._metadata = metadata
         self._catalog = catalog
         self._feeds: dict[str, TopicFeed] = {}
+        self._encodings = Encodings()
+
+    async def encoded(self, topics: TopicList, field: TopicsField) -> list[bytes]:
+        """The field of an answer with a list."""
+        found = await topics.encoded(field)
+        self._encodings.used(topics, topics.encoded_bytes)
+        return found
 
     def of(self, namespace: str) -> TopicFeed:
         """That of a namespace, whether or not there is such a one."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.topics import topic_lists
+from pulsark.dispatch.topics import topic_encodings, topic_lists
+from pulsark.dispatch.topics.topic_lists import TopicList
 from pulsark.dispatch.topics.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import (
@@ -339,3 +340,61 @@ async def test_a_client_that_leaves_while_its_topics_are_found_leaves_nothing(br
     client.hang_up()
     await asyncio.sleep(TOPIC_FEED_LINGER_SECONDS + 0.01)
     assert not broker.broker.topic_feeds._feeds
+
+
+# -- what very many patterns keep ----------------------------------------------------------------
+
+
+@scenario()
+async def test_equal_lists_are_one_however_many_patterns_find_them(broker) -> None:
+    await create(broker, "a-1", "a-2", "b")
+    clients = [Client(broker) for _ in range(2)]
+    patterns = [f"public/default/{'(' * n}a.*{')' * n}" for n in range(10)]
+    patterns += [f"public/default/{'(' * n}.*{')' * n}" for n in range(10)]
+    for number, pattern in enumerate(patterns):
+        await watch(clients[number % 2], pattern, watcher_id=number)
+    feed = broker.broker.topic_feeds.of("public/default")
+
+    def lists() -> list[int]:
+        return [len(found.topics) for found in {each.found for each in feed._selections.values()}]
+
+    assert sorted(lists()) == [2, 3]
+    await create(broker, "a-3")
+    for client in clients:
+        for _ in range(10):
+            await update(client)
+    assert sorted(lists()) == [3, 4]
+
+
+@scenario()
+async def test_lists_keep_their_bytes_as_long_as_there_is_room(broker, monkeypatch) -> None:
+    monkeypatch.setattr(topic_encodings, "TOPIC_LISTS_ENCODED_BYTES_MAX", 10_000)
+    await create_many(broker, 200)
+    client = Client(broker)
+    for number in range(100):
+        client.send(list_command(f"public/default/many-.*{number % 10}{number // 10}?"))
+        await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        client.send(watch_command(f"public/default/many-.*[^{number % 10}]$", number))
+        await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)
+    feeds = broker.broker.topic_feeds
+    selections = feeds.of("public/default")._selections.values()
+    kept = {each.found: each.found.encoded_bytes for each in selections}
+    assert 0 < sum(kept.values()) <= feeds._encodings.bytes <= 10_000
+
+
+def test_a_list_that_nobody_has_any_more_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_encodings, "TOPIC_LISTS_ENCODED_BYTES_MAX", 10)
+    encodings = topic_encodings.Encodings()
+    one, two, three = (TopicList([], "") for _ in range(3))
+    forgot: list[TopicList] = []
+    monkeypatch.setattr(TopicList, "forget_bytes", lambda self: forgot.append(self))
+    encodings.used(one, 4)
+    encodings.used(two, 4)
+    encodings.used(one, 5)  # asked for once more, in another form
+    assert (encodings.bytes, forgot) == (9, [])
+    encodings.used(three, 2)
+    assert (encodings.bytes, forgot) == (7, [two])
+    del one
+    assert encodings.bytes == 2
+    encodings.used(three, 20)
+    assert (encodings.bytes, forgot) == (0, [two, three])
