@@ -1,8 +1,8 @@
-"""A metadata store in which everything that is written holds only while a bundle is owned.
+"""A metadata store whose writes hold only while a bundle is owned.
 
 A broker that lost a bundle, and does not know it yet, could otherwise take a topic away from its
-owner: it would read the topic's newest record, and write it, or fence its ledgers. So each claim of
-a bundle writes the bundle's record, and each commit here compares that record's version.
+owner: it would read the topic's newest record and write it, or fence its ledgers. So each claim
+of a bundle writes the bundle's record, and each commit here compares that record's version.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class MemoryMetadataStore(SingleWrites):
         clock: Clock | None = None,
         session_seconds: float = math.inf,
     ) -> None:
-        """With ``session_seconds`` the session ends if it is silent for so long by the clock."""
+        """With ``session_seconds`` the session ends if it is silent for that time by the clock."""
         self.tree = tree if tree is not None else MemoryTree()
         self._clock = clock if clock is not None else SystemClock()
         self.session = Session(self._clock, session_seconds)

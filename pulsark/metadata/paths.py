@@ -63,7 +63,7 @@ def topic_path(tree: str, name: TopicName) -> str:
 def topic_at(tree: str, path: str) -> str:
     """The inverse: the name of the topic to which ``path`` of a tree belongs.
 
-    Raises ``ValueError`` for a path that is not in the tree, or is none of a topic.
+    Raises ``ValueError`` for a path that is not in the tree, or not a topic's.
     """
     above, _, rest = path.partition(f"{tree}/")
     tenant, namespace, domain, child = rest.split("/")

@@ -41,7 +41,7 @@ class ResourceGroups:
         return None if found is None else {key: int(found[key]) for key in GROUP_LIMITS}
 
     async def put(self, name: str, limits: Mapping[str, int]) -> None:
-        """Add a group, or change the given limits of it; what was never given is none."""
+        """Add a group, or change the given limits; one that was never given is none."""
         check_name_part("resource group", name)
         path = resource_group_path(name)
         while True:

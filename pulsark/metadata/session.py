@@ -1,9 +1,9 @@
-"""How long what was given to a process for its session is certainly its own.
+"""How long a process certainly has what it was given for its session.
 
-A session lives while its process says so in time. The process knows later than the store that its
-session ended; so it must stop earlier to act on what it has for the session alone: at a deadline
-of its own. It counts from the moment at which it *sent* the last sign of life that was heard, and
-is shorter than the store's, for clocks that run apart and for what is under way.
+A session lives while its process shows signs of life in time. The process learns later than the
+store that its session ended. So it must stop earlier to act on what it has for the session: at a
+deadline of its own. It counts from the moment at which it *sent* the last sign of life that was
+heard. The deadline is shorter than the store's, for clocks that drift and for work under way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A write that is repeated until it is known what became of it."""
+"""A write that is repeated until its outcome is known."""
 
 from __future__ import annotations
 

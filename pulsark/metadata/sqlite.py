@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
 _CHILDREN_AT_ONCE = 4000
-"""So many names are read in a row: some milliseconds of the event loop."""
+"""Names read in one turn of the event loop: some milliseconds."""
 _CHILDREN = "SELECT name FROM node WHERE parent = ? AND name > ? ORDER BY name LIMIT ?"
 
 
@@ -247,7 +247,7 @@ class SqliteMetadataStore(SingleWrites):
             self._look = loop.call_later(self._timeout_seconds / 4, self._look_at_times)
 
     def _look_at_times(self) -> None:
-        """Nobody waits for ever for a disk that does not answer."""
+        """Stop waiting for a disk that does not answer."""
         self._look = None
         if not self._writing:
             return

@@ -44,7 +44,7 @@ CREATE TABLE session (first_commit INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
 """
 _SINCE_3 = "ALTER TABLE store ADD COLUMN first_version INTEGER NOT NULL DEFAULT 0;"
 BUSY_MILLISECONDS = 5000
-"""So long a transaction waits for that of another process."""
+"""Longest wait of a transaction for another process's."""
 
 _NAMES_SHOWN = 5
 _PROGRESS_STEPS = 100_000

@@ -213,7 +213,7 @@ def end_session(
 
 
 def note_changes(connection: sqlite3.Connection, session: int, paths: Iterable[str]) -> None:
-    """Let others know what a session changed; 0 is none that has told it itself."""
+    """Record for other processes what a session changed; 0 stands for no session."""
     for path in paths:
         cursor = connection.execute(
             "INSERT INTO change (session, path) VALUES (?, ?)", (session, path)

@@ -1,8 +1,8 @@
-"""The embedded metadata store for several processes of one machine: each opens the same file.
+"""The embedded metadata store for several processes of one machine, which open the same file.
 
-Reads are as quick as in a store of one process. A change that another process made is noticed at
-the next look, some milliseconds later. The death of a process is noticed likewise, and ends its
-session; so does its silence (``session``). See ``sqlite_sessions``.
+Reads are as quick as in a store of one process. A process notices a change of another at its next
+look, some milliseconds later. It notices the death of another in the same way, and ends its
+session; silence has the same effect (``session``). See ``sqlite_sessions``.
 """
 
 from __future__ import annotations

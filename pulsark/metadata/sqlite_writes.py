@@ -120,7 +120,7 @@ def _put(
 
 def _delete(connection: sqlite3.Connection, path: str, version: int) -> None:
     parent, name = split_path(path)
-    # Whoever knows this version must not meet it again on another value of the path.
+    # This version must never appear again with another value of the path.
     connection.execute("UPDATE store SET first_version = max(first_version, ?)", (version + 1,))
     connection.execute(
         "UPDATE node SET value = NULL, version = 0, ephemeral = 0, crc = NULL"

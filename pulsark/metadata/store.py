@@ -85,8 +85,8 @@ class MetadataStore(Protocol):
         A write has one of three outcomes, within a bounded time. It returned: it is done.
         ``MetadataRefusedError``: nothing was changed, and will not be; so ``BadVersionError`` when
         the path is not at ``expected_version`` (``ABSENT``: must not exist).
-        ``OutcomeUnknownError``: nobody knows, and it may still be done a little later. So it is,
-        too, for a caller that was cancelled. What a write names is undone only after a refusal;
+        ``OutcomeUnknownError``: nobody knows, and it may still be done a little later. The same
+        holds for a caller that was cancelled. What a write names is undone only after a refusal;
         else the stored value says what holds (``settled.put_settled``).
 
         An ephemeral value goes away with the session that created it; that it is one is decided

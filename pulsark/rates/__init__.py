@@ -1,6 +1,6 @@
-"""How much of something may happen in a time, and who waits when it was too much.
+"""Rates: how much may happen in a period, and which connections wait after too much.
 
-Start with ``bucket``: the token bucket in which all rates are kept. ``publish_limit`` is what one
-rate of publishes comes to; both are arithmetic alone. ``throttle`` adds the line of those who wait,
-and ``holding`` for how long there is one.
+Start with ``bucket``, the token bucket of every rate. ``publish_limit`` has the two buckets of a
+publish rate; both are pure arithmetic. ``throttle`` is the queue of the connections that wait for
+one rate, and ``holding`` measures for how long there has been such a queue.
 """

@@ -1,15 +1,15 @@
-"""A token bucket whose tokens may be owed.
+"""A token bucket that may be overdrawn.
 
-What happens is never refused here: it takes its tokens afterwards, and the bucket may be overdrawn.
-Who finds it overdrawn waits until it is not. So the rate holds in the long run whatever one step
-costs, and a message larger than the bucket is possible.
+Nothing is refused here: whatever happens takes its tokens afterwards, and may overdraw the
+bucket. A client that finds it overdrawn waits until it is not. So the rate holds in the long run
+whatever one step costs, and a message may be larger than the bucket.
 """
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """``limit`` tokens come in each ``period`` of seconds, and at most so many are kept.
+    """``limit`` tokens come in each ``period`` of seconds, and at most ``limit`` are kept.
 
     It is full at first. ``now`` is always of one monotonic clock, in seconds. From a clock that
     goes back all the same nothing comes until it goes forth again.
@@ -25,7 +25,7 @@ class TokenBucket:
         self._at = now
 
     def tokens(self, now: float) -> float:
-        """How many there are; below zero is what is owed."""
+        """How many there are; a negative number is a debt."""
         passed = now - self._at
         if passed:
             self._at = now
@@ -34,7 +34,7 @@ class TokenBucket:
         return self._tokens
 
     def take(self, count: float, now: float) -> float:
-        """Something happened that costs so many. Says what is left, as ``tokens`` does."""
+        """Take tokens for something that happened. Returns what is left, as ``tokens`` does."""
         self._tokens = self.tokens(now) - count
         return self._tokens
 

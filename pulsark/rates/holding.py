@@ -1,4 +1,4 @@
-"""For how long a rate holds somebody back, whoever that is. Pure.
+"""For how long a rate has held connections back. Pure.
 
 Who publishes above a rate is held for some milliseconds again and again. So short breaks do not
 count: it lasts until nobody was held for a while.
@@ -21,16 +21,16 @@ class Holding:
         self._ended: float | None = None
 
     def begin(self, now: float) -> None:
-        """Somebody is held, and nobody was."""
+        """A connection is held, and none was before."""
         if self._ended is None or now - self._ended > _BREAK_SECONDS:
             self._since = now
 
     def end(self, now: float) -> None:
-        """Nobody is held any more."""
+        """No connection is held any more."""
         self._ended = now
 
     def lasting(self, now: float) -> float | None:
-        """Seconds since when somebody is held, if that is long and was not told just now."""
+        """Seconds for which connections were held, if that is long and not reported lately."""
         seconds = now - self._since
         if seconds < LASTING_THROTTLE_SECONDS or now < self._told_next:
             return None

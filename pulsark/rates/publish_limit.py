@@ -8,7 +8,7 @@ from pulsark.rates.bucket import TokenBucket
 from pulsark.rates.limits import PUBLISH_HOLD_SECONDS_MAX
 
 _ENOUGH = 0.01
-"""What part of a second's tokens there has to be before somebody goes on, as in Pulsar."""
+"""The part of a second's tokens that must be there before a client goes on, as in Pulsar."""
 
 
 class PublishRate(NamedTuple):
@@ -27,9 +27,9 @@ NO_LIMIT = PublishRate()
 
 
 class PublishLimit:
-    """What was published under one rate, and what of it is owed.
+    """What was published under one rate, and the debt from it.
 
-    More is never owed than the longest hold brings: nobody waits for it any longer, and a client
+    The debt is never more than the longest hold pays off: no client waits longer, and a client
     may say of a batch that it has a billion messages.
     """
 
@@ -45,17 +45,17 @@ class PublishLimit:
         self._bytes = _bucket(self._bytes, rate.bytes, now)
 
     def take(self, messages: int, size: int, now: float) -> bool:
-        """So much was published. Says whether more was than the rate allows."""
+        """Count a publish. Returns whether it exceeds the rate."""
         messages_left = _take(self._messages, messages, now)
         bytes_left = _take(self._bytes, size, now)
         return messages_left < 0 or bytes_left < 0
 
     def is_overdrawn(self, now: float) -> bool:
-        """Whether more was published than the rate allows."""
+        """Whether the publishes exceed the rate."""
         return any(bucket.tokens(now) < 0 for bucket in self._buckets)
 
     def wait(self, now: float) -> float:
-        """Seconds until the next may publish, if nobody does meanwhile; or 0."""
+        """Seconds until the next publish is allowed, if there is none before; or 0."""
         waits = (bucket.wait(now, until=_ENOUGH * bucket.limit) for bucket in self._buckets)
         return max(waits, default=0.0)
 

@@ -1,9 +1,10 @@
-"""The line of those who published too much under one rate: a topic's, a group's, the broker's.
+"""The queue of connections that published too much under one rate.
 
-Who came first goes on first, and nobody waits longer than `PUBLISH_HOLD_SECONDS_MAX`: what a
-client sent behind its publishes (pings, requests) has to be read some time. Who goes on takes
-tokens only when it publishes, a moment later. So the line does not move as a whole: one goes on,
-and as long as the tokens last then twice as many each time.
+The rate is a topic's, a group's or the broker's. First come, first served. No connection waits
+longer than `PUBLISH_HOLD_SECONDS_MAX`, because the requests and pings that a client sent behind its
+publishes must be read at some time. A released connection takes tokens only when it publishes, a
+moment later. So the queue is released step by step: one connection, and while the tokens last,
+twice as many each time.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class Throttle:
 
     def __init__(self, rate: PublishRate, clock: Clock) -> None:
         self.times = 0
-        """How often somebody began to wait."""
+        """How often a connection began to wait."""
         self.told: Callable[[float], None] | None = None
-        """Hears for how many seconds somebody is held back, if that lasts."""
+        """Called with the seconds for which connections are held back, if that lasts."""
         self._holding = Holding()
         self._clock = clock
         self._rate = rate
@@ -71,20 +72,20 @@ class Throttle:
 
     @property
     def is_overdrawn(self) -> bool:
-        """Whether more was published than the rate allows."""
+        """Whether the publishes exceed the rate."""
         return self._limit.is_overdrawn(self._clock.monotonic())
 
     @property
     def owes_much(self) -> bool:
-        """Whether it is overdrawn so far that also those who only come wait."""
+        """Whether the debt is so large that new producers wait, too."""
         return self._limit.wait(self._clock.monotonic()) > NEW_PUBLISHERS_WAIT_FROM_SECONDS
 
     def take(self, messages: int, size: int) -> bool:
-        """So much was published. Says whether the rate is overdrawn."""
+        """Count a publish. Returns whether the rate is overdrawn."""
         return self._limit.take(messages, size, self._clock.monotonic())
 
     def change(self, rate: PublishRate) -> None:
-        """Another rate holds from now on, also for those who wait; or none: then all go on."""
+        """Set another rate, also for connections that wait; with none, all go on."""
         if rate == self._rate:
             return
         self._rate = rate

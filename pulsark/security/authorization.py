@@ -1,4 +1,4 @@
-"""Who decides what a principal may do: the grants that Pulsark keeps, or somebody's own rules.
+"""Who decides what a principal may do: the grants that Pulsark keeps, or the rules of a package.
 
 The ports ask ``decided`` first, which answers at once; only where that is ``None`` they wait for
 ``decision``.
@@ -31,7 +31,7 @@ ENTRY_POINTS = "pulsark.authorization"
 
 
 class AuthorizationProvider(Protocol):
-    """Decides. What it does not grant is denied, and so is what it fails at."""
+    """Decides. Anything that it does not grant is denied, also if it fails."""
 
     def start(self) -> None:
         """The broker starts: the event loop runs."""
@@ -79,7 +79,7 @@ class StoredGrants:
 
 
 class CarefulProvider:
-    """A provider from elsewhere: where it fails nobody is let in, and the log says why."""
+    """A provider from a package: if it fails, the answer is no, and the log says why."""
 
     def __init__(self, provider: AuthorizationProvider) -> None:
         self._provider = provider

@@ -1,6 +1,6 @@
-"""What the operator is told of logins that fail: each cause once in a minute, with what to do.
+"""What the log tells the operator of failed logins: each cause once a minute, with advice.
 
-Which client it was, is in the log of level INFO.
+The level INFO has each failure with its client.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
-"""Whoever uses transactions looks up where this is."""
+"""Clients that use transactions look this topic up."""
 WEBSOCKET_PROXY = "__websocket_dummy_original_principle"
-"""What Pulsar's WebSocket proxies say they ask for, whoever it is; they check it themselves."""
+"""The role that Pulsar's WebSocket proxies name for every client; they check clients themselves."""
 
 
 class Target(NamedTuple):
@@ -65,7 +65,7 @@ class Rule(Enum):
     PREFIX = "prefix"
     """The subscription's name does not begin with the role."""
     PROXY = "proxy"
-    """A proxy must name somebody else, and nobody but a proxy may."""
+    """A proxy must name another role, and no other role may."""
     NO_TENANT = "no_tenant"
     SYSTEM = "system"
     """This is the broker's own."""
@@ -97,13 +97,13 @@ _NO_TENANT = Decision(False, Rule.NO_TENANT)
 _SYSTEM = Decision(False, Rule.SYSTEM)
 _NONE = Decision(False, Rule.NONE)
 _ONLY_THE_BROKER = (TopicOperation.PRODUCE, TopicOperation.TERMINATE)
-"""What nobody else does to the topic of the audit."""
+"""What only the broker does to the topic of the audit."""
 
 
 def decide(
     principal: Principal | None, operation: Operation, target: Target, facts: Facts
 ) -> Decision:
-    """Whether somebody may do something; nobody (``None``) may do what is open, and no more."""
+    """Whether a principal may do something; ``None`` may do only what is open."""
     if operation.right is _NEEDS_NOTHING:
         return _OPEN
     if principal is None or not principal.role:

@@ -1,4 +1,4 @@
-"""For how long the tokens that clients log in with are still good: a histogram. Pure."""
+"""How long the tokens with which clients log in stay valid: a histogram. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Expiries:
         self.total_minutes = 0.0
 
     def add(self, left_ms: int) -> None:
-        """A token is good for so long."""
+        """Count a token that is valid for that time."""
         minutes = left_ms / 60_000
         self._counts[bisect_left(BOUNDS, minutes)] += 1
         self.total_minutes += minutes

@@ -1,8 +1,8 @@
-"""A thread for work that takes long, shared fairly: clients' addresses take turns.
+"""A thread for slow work, shared fairly: clients' addresses take turns.
 
-One job is with the thread at a time, and a client that goes away before its turn leaves nothing
-behind. So whoever floods the broker with logins waits for itself, and others for one job of it.
-When too many wait, it is the address with most of them that loses one.
+The thread has one job at a time, and a client that leaves before its turn leaves nothing behind.
+An address that floods the broker waits for its own jobs; others wait for one of them. When too
+many jobs wait, the address with most of them loses one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FairWorker:
         self._worker: Worker | None = None
         self._busy = False
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        """Whoever waits, by address; the first address is the next."""
+        """Waiting jobs by address; the first address is the next."""
         self.waiting = 0
 
     async def run(self, address: str, job: Callable[[], T]) -> T:
@@ -49,7 +49,7 @@ class FairWorker:
             self._worker = self._runtime.new_worker(self._name)
         running = asyncio.ensure_future(run_in_worker(self._worker, job))
         running.add_done_callback(lambda _: self._next())
-        # Whoever waits may go; the thread goes on, and is not free before it is done.
+        # A waiting client may leave; the thread still finishes its job.
         return await asyncio.shield(running)
 
     async def _turn(self, address: str) -> None:
@@ -88,7 +88,7 @@ class FairWorker:
         for address, queue in self._queues.items():
             following = next((each for each in queue if not each.done()), None)
             if following is None:
-                continue  # whoever is there has gone, and is about to leave
+                continue  # its client has gone, and is about to leave
             del self._queues[address]
             queue.remove(following)
             self.waiting -= 1

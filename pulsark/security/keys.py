@@ -1,4 +1,4 @@
-"""Keys and other secrets from wherever a setting says they are, read again when they change.
+"""Keys and other secrets from the place that a setting names, read again when they change.
 
 A location is ``file:///path``, ``data:[type][;base64],...``, the path of a file that exists, or
 base64. What a file holds is taken byte by byte: no newline at its end is cut off.
@@ -63,7 +63,7 @@ class Kept(Generic[T]):
         return self._value
 
     def tell(self, told: Callable[[str], None]) -> None:
-        """Have somebody know when it is read again: by the name of the setting."""
+        """Call a listener when it is read again, with the name of the setting."""
         self._told = told
 
     def _look(self) -> Stamp | None:

@@ -1,7 +1,7 @@
-"""The facts of decisions, kept in memory and as new as the metadata store's watches.
+"""The facts of decisions, kept in memory and as fresh as the metadata store's watches.
 
-What is known is there at once, so that most decisions need no pause. The rest is read when it is
-asked for. Names that do not exist are remembered, too, or asking for them would be the dearest.
+Known facts are there at once, so most decisions need no pause. Others are read when they are
+asked for. Names that do not exist are remembered, too: otherwise they would cost the most.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class KnownFacts:
 
     def _was_read(self, name: str, task: asyncio.Task[Known]) -> None:
         failed = task.cancelled() or task.exception() is not None
-        # Where a change came meanwhile it is not the newest, and somebody else may be reading.
+        # If a change came meanwhile, this is not the newest, and another call may be reading.
         if self._reading.get(name) is not task:
             return
         del self._reading[name]

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 REDACTED = "[REDACTED]"
 _DIGITS = 32
-"""So much of a digest tells roles apart."""
+"""Digits of a digest that are shown: enough to tell roles apart."""
 
 
 def logged_role(principal: Principal | None, how: str) -> str:
-    """Who somebody is, by the setting ``authenticationRoleLoggingAnonymizer``."""
+    """A role as the log shows it, by the setting ``authenticationRoleLoggingAnonymizer``."""
     if principal is None:
         return "nobody"
     role = _anonymous(principal.role, how)
@@ -32,6 +32,6 @@ def _anonymous(role: str, how: str) -> str:
     if how == "REDACTED":
         return REDACTED
     name = how.removeprefix("hash:").lower()
-    # No protection of secrets: whoever knows a role can find it.
+    # This hides no secret: anyone who guesses a role can compute its digest.
     digest = hashlib.new(name, role.encode("utf-8", "replace"), usedforsecurity=False)
     return f"{name}:{digest.hexdigest()[:_DIGITS]}"

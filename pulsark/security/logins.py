@@ -1,8 +1,8 @@
 """Logging in: which provider is asked, who is anonymous, what is counted. For all ports.
 
-Whoever shows credentials that are not right is refused, and never anonymous. Anonymous is who
-shows none, and in the binary protocol who names a way to log in that no provider has, as clients
-of Pulsar expect.
+A client with wrong credentials is refused, and never anonymous. Anonymous is a client without
+credentials, and in the binary protocol one that names a method without a provider, as clients of
+Pulsar expect.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _NO_METHOD = (None, "", "none")
 
 
 class LoginAudit(Protocol):
-    """What is told who was let in or not, where somebody wants to know."""
+    """Hears which logins succeed and fail, where the audit is on."""
 
     def login_failed(self, origin: Origin, reason: str, method: str, token_id: str) -> None:
-        """Somebody is not let in."""
+        """A login failed."""
 
     def login_noted(
         self, origin: Origin, operation: str, detail: str, principal: Principal | None = None
@@ -71,9 +71,9 @@ class Logins:
         """Of addresses that fail to log in, by port: what fails at one closes no other."""
         self._complaints = Complaints()
         self.expiries = Expiries()
-        """Of tokens that let somebody in."""
+        """Of tokens with which clients have logged in."""
         self.delayed = 0
-        """Failures that wait for being told."""
+        """Failures whose answers are delayed."""
         self._audit: LoginAudit | None = None
         self.successes: Counter[tuple[str, str]] = Counter()
         """By the name of the provider and the method."""
@@ -88,12 +88,12 @@ class Logins:
                 kept.tell(partial(audit.broker, "reload"))
 
     def refused(self, origin: Origin, error: LoginError) -> None:
-        """A port refuses somebody."""
+        """A port refuses a client."""
         if self._audit is not None:
             self._audit.login_failed(origin, error.reason, error.method, error.token_id)
 
     def noted(self, origin: Origin, operation: str, detail: str, principal: Principal) -> None:
-        """A port has something to say of somebody who is in."""
+        """A port reports something about a client that has logged in."""
         if self._audit is not None:
             self._audit.login_noted(origin, operation, detail, principal)
 
@@ -138,7 +138,7 @@ class Logins:
         return self._ask(fit, shown)
 
     def has_ended(self, principal: Principal) -> bool:
-        """Whether the credentials of somebody who was let in are good no more."""
+        """Whether the credentials of a client that has logged in are no longer valid."""
         ends = principal.expires_ms
         return ends is not None and self._clock.now_ms() >= ends
 
@@ -189,7 +189,7 @@ class Logins:
             raise self._failed([], "none", LoginError("method", "no provider has this method"))
         self.successes["anonymous", "none"] += 1
         found = Principal(self._anonymous, None, "none", None, credentials.address)
-        if credentials.data:  # only the binary protocol knows ways that nobody here has
+        if credentials.data:  # only the binary protocol allows methods without a provider
             self.noted(Origin("binary", credentials.address), "anonymous", "method", found)
         return _with_name(found, credentials)
 

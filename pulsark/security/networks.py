@@ -1,4 +1,4 @@
-"""Which addresses count as one client where clients have shares. Pure."""
+"""Which addresses count as one client where each client has a share. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tokens of OpenID Connect: signed by issuers that publish their keys.
+"""Tokens of OpenID Connect, signed by issuers that publish their keys.
 
-An issuer's keys are fetched when its first token comes, in a thread, and kept. Nobody can make the
-broker call an address that the operator did not name, nor call an issuer often: a key that is not
-known is asked for once in a while.
+A thread fetches an issuer's keys when its first token comes, and the provider keeps them. The
+broker calls only addresses that the operator named, and no issuer often: it asks for unknown keys
+once in a while.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class OpenIdProvider:
         return self._verify(credentials, keys)
 
     def _issuer_of(self, token: bytes) -> Issuer:
-        """The one that the token names; nobody has verified it yet."""
+        """The issuer that the token names, unverified."""
         name = claims_of(token).get("iss")
         issuer = self._issuers.get(name) if isinstance(name, str) else None
         if issuer is None:
@@ -182,7 +182,7 @@ class OpenIdProvider:
         return self._verify(credentials, keys)
 
     def _ask(self, issuer: Issuer) -> asyncio.Future[None]:
-        """Fetch the keys, if nobody does yet."""
+        """Fetch the keys, unless they are being fetched."""
         if issuer.under_way is None:
             issuer.asked(self._runtime.clock.monotonic())
             task = asyncio.get_running_loop().create_task(self._fetch_keys(issuer))

@@ -1,7 +1,7 @@
 """Users and passwords of an htpasswd file.
 
-A password is verified in a thread: bcrypt takes 60 ms of a processor. Whether the user exists
-takes the same time to find out as whether the password is right.
+A thread verifies passwords: bcrypt takes 60 ms of a processor. The answer for an unknown user
+takes as long as for a wrong password.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class PasswordProvider:
         self, principal: Principal, data: bytes, password: bytes, users: Mapping[str, str]
     ) -> Principal:
         hashed = users.get(principal.role)
-        # Of somebody who is not there, another's hash is tried, which takes as long.
+        # For an unknown user, another user's hash is tried, which takes as long.
         tried = hashed if hashed is not None else self._remembered.another(principal.role, users)
         if tried is None:
             raise _wrong()
@@ -147,18 +147,18 @@ class PasswordProvider:
 
 
 class Remembered:
-    """Passwords that were right a moment ago, by a hash whose key nobody else has."""
+    """Passwords verified a moment ago, as hashes with a key of this process."""
 
     def __init__(self) -> None:
         self._key = os.urandom(32)
         self._until: dict[bytes, float] = {}
 
     def knows(self, data: bytes, hashed: str, now: float) -> bool:
-        """Whether these were right lately, for the hash that the file has still."""
+        """Whether these were verified lately, against the hash that is still in the file."""
         return self._until.get(self._mark(data, hashed), now) > now
 
     def add(self, data: bytes, hashed: str, now: float) -> None:
-        """These were right."""
+        """These were verified."""
         while len(self._until) >= PASSWORDS_REMEMBERED_MAX:
             del self._until[next(iter(self._until))]
         mark = self._mark(data, hashed)

@@ -116,7 +116,7 @@ async def _or_rest(
 
 
 def _failed(provider: Provider, error: Exception) -> LoginError:
-    """A provider has a defect: it has let nobody in."""
+    """A provider raised something else: a defect, so the login fails."""
     log.error("the provider %s failed", provider.name, exc_info=error)
     return LoginError("provider", f"the provider {provider.name} failed")
 
@@ -124,7 +124,7 @@ def _failed(provider: Provider, error: Exception) -> LoginError:
 def _telling(before: LoginError | None, after: LoginError) -> LoginError:
     """Which of two failures says more: the first that is not only of a form foreign to a provider.
 
-    Whoever says that credentials have expired has verified the rest of them.
+    A provider that says that credentials have expired has verified the rest of them.
     """
     if (
         before is None

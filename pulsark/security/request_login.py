@@ -73,7 +73,7 @@ async def _log_in(
     asked = logins.of_request(headers("authorization"), methods[0] if methods else None, shown)
     found = await asked if isawaitable(asked) else asked
     original = originals[0] if originals else ""
-    # Whoever names itself asks for nobody else.
+    # A role that names itself acts for no other.
     if not original or original == found.role:
         return found
     return replace(found, original=checked_role(original))

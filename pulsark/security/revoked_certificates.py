@@ -31,7 +31,7 @@ def refuse_revoked(context: ssl.SSLContext, path: str) -> None:
 
 
 def lists_in(data: bytes) -> Iterator[CertificateRevocationList]:
-    """The lists in a file. ``ValueError`` for what is none."""
+    """The lists in a file. ``ValueError`` for anything else in it."""
     from cryptography import x509  # a broker leaves them to OpenSSL
 
     begin = b"-----BEGIN X509 CRL-----"
@@ -40,7 +40,7 @@ def lists_in(data: bytes) -> Iterator[CertificateRevocationList]:
 
 
 def _check(path: str) -> None:
-    """A certificate in the file would be trusted as a CA, so there must be none."""
+    """The file must have no certificate: OpenSSL would trust it as a CA."""
     try:
         with open(path, "rb") as file:
             data = file.read(CRL_FILE_BYTES_MAX + 1)

@@ -1,4 +1,4 @@
-"""Keeps names of servers that are none out of the log: a TLS client may ask for any bytes.
+"""Keeps invalid server names out of the log: a TLS client may ask for any bytes.
 
 Python decodes the name before it calls ``sni_callback``. It ends the handshake if that fails, which
 is all that there is to do. But it also writes a stack trace, past all logging, and strangers could

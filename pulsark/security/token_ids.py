@@ -1,4 +1,4 @@
-"""By what a token is named where it must not be shown."""
+"""Names for tokens where the token itself must not be shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIGITS = 16
 
 
 def digest_id(token: bytes) -> str:
-    """The begin of its digest: nobody gets the token from that."""
+    """The first digits of its digest, from which the token cannot be computed."""
     return hashlib.sha256(token).hexdigest()[:_DIGITS]
 
 

@@ -1,6 +1,6 @@
 """Tokens: signed JSON web tokens, by a secret or a public key.
 
-The keys pin the algorithms: what a token says of its own only chooses among those. Times are
+The keys determine the algorithms: a token can only choose among those. Times are
 compared with the broker's clock, so expiry needs no library; the signature is verified by one.
 """
 
@@ -198,7 +198,7 @@ def principal_of(
 
 
 def header_of(token: bytes) -> dict[str, Any]:
-    """The header of a token in compact form, which nobody has verified. Raises ``LoginError``."""
+    """The unverified header of a token in compact form. Raises ``LoginError``."""
     found = _COMPACT.fullmatch(token) if len(token) <= TOKEN_BYTES_MAX else None
     if found is None or len(found[1]) > TOKEN_HEADER_CHARS_MAX:
         raise LoginError("malformed", "this is not a token, which has three parts in base64url")
@@ -212,7 +212,7 @@ def header_of(token: bytes) -> dict[str, Any]:
 
 
 def claims_of(token: bytes) -> dict[str, Any]:
-    """What a token claims, which nobody has verified. Raises ``LoginError``."""
+    """The unverified claims of a token. Raises ``LoginError``."""
     try:
         payload = _jws.decode_complete(token, options={"verify_signature": False})["payload"]
     except PyJWTError:

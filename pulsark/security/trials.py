@@ -1,11 +1,11 @@
-"""How many clients of an address that fails to log in are still served. Pure.
+"""How many connections of an address with failed logins are still served. Pure.
 
-A login that fails costs the event loop as much as a hundred publishes, and whoever floods the
-broker with them must not take that from others. So an address with a failure is on trial: each of
-its connections needs a place, of which there are some a second, and without one it is closed as
-soon as it is accepted, which costs a tenth. Who logs in gives its place back, so those behind the
-same address that know their password wait only for a place that the others left. Places come back
-by themselves: no address waits longer than for one of them, and none is remembered once it has all.
+A failed login costs the event loop as much as a hundred publishes, and a client that floods the
+broker with them must not take that time from others. So an address with a failure is on *trial*:
+each of its connections needs a place, of which a few come back each second. A connection without
+a place is closed as soon as it is accepted, which costs a tenth. A client that logs in returns
+its place, so clients with good credentials behind the same address wait only for a place that the
+others left. An address is forgotten once all its places are back.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Trials:
     """Those of one broker."""
 
     def __init__(self, per_second: int) -> None:
-        """So many places of an address come back in a second; 0 puts nobody on trial."""
+        """``rate`` places of an address come back in a second; 0 puts no address on trial."""
         self._per_second = per_second
         self._most = max(1.0, per_second / 5)
         self._places: dict[str, _Places] = {}
-        """By address, or network of IPv6; whoever has failed last comes last."""
+        """By address, or network of IPv6; the one that failed last comes last."""
         self.refused = 0
         """Connections that found no place."""
 

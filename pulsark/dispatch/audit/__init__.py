@@ -1,10 +1,9 @@
-"""Writes what the audit notes to its topic, ``persistent://pulsar/system/audit``.
+"""Writes the events of the audit to its topic, ``persistent://pulsar/system/audit``.
 
 ``writer.AuditWriter`` takes events in order, makes records of them and gives them to
-``publisher.AuditPublisher``, which is a producer of the broker's own. Clients never wait for
-either: what storage does not take stays in memory, and what is too much for that is dropped and
-counted (``security.audit``). What the writer does is no call of a client, so nothing of it is
-audited.
+``publisher.AuditPublisher``, the broker's own producer. Clients wait for neither: events that
+storage does not take stay in memory, and those beyond a limit are dropped and counted
+(``security.audit``). The writer is not a client, so its own work is not audited.
 
 Imported only where the audit is on.
 """

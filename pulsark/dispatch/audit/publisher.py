@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class AuditPublisher:
-    """Opens the topic and publishes to it. Implements ``model.client.Client`` for that."""
+    """Opens the topic and publishes to it as a ``model.client.Client``."""
 
     client_version = "Pulsark"
 
@@ -136,7 +136,7 @@ class AuditPublisher:
         return await self._catalog.exists(TOPIC)
 
     async def _last(self, topic: Topic) -> Head:
-        """The last record of this broker. What clients may have put there before is none."""
+        """The last record of this broker, not counting entries that clients may have published."""
         position = topic.ledger.last_confirmed
         self._published_ms = await _published_ms(topic, position)
         for _ in range(AUDIT_HEAD_SEARCH_MAX):

@@ -172,7 +172,7 @@ class AuditWriter:
             await self._wait(left)
 
     def _log_head(self) -> None:
-        """So that not even all records made anew are a chain that nobody can tell from the old."""
+        """Log the digest, so that a forged chain can be told from this one."""
         self._logged = self._clock.monotonic()
         if self._head is not None and self._head != NOTHING:
             log.info("audit: record %d has the digest %s", *self._head)

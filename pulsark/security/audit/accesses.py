@@ -1,4 +1,4 @@
-"""Which accesses to data were noted today: the first of each is, the others are not. Pure."""
+"""Which accesses to data were recorded today: only the first of each is. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Access(NamedTuple):
 
     @classmethod
     def of(cls, principal: Principal | None, action: str, topic: str) -> Access:
-        """Of somebody; nobody has a role without authentication."""
+        """Of one role; without authentication there are no roles."""
         if principal is None:
             return cls("", None, action, topic)
         return cls(principal.role, principal.original, action, topic)
@@ -36,7 +36,7 @@ class Accesses:
         self._known: dict[Access, None] = {}
 
     def is_first(self, access: Access, now_ms: int) -> bool:
-        """Whether it is the first today, or so many came since that nobody knows."""
+        """Whether it is the first today, or was forgotten since."""
         day = now_ms // _DAY_MS
         if day != self._day:
             self._day = day

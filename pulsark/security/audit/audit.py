@@ -58,7 +58,7 @@ class Audit:
         self._sums_of_roles = Sums(by_role)
         self._sums_of_strangers = Sums(by_network)
         self._sums_of_broker = Sums(by_network)
-        # None of them can use up what there is for the others.
+        # No kind of event can use up the room of the others.
         self._sums = (self._sums_of_roles, self._sums_of_strangers, self._sums_of_broker)
         self._accesses = Accesses()
 
@@ -84,7 +84,7 @@ class Audit:
     def denied(
         self, origin: Origin, principal: Principal | None, operation: str, detail: str
     ) -> None:
-        """A denial that is about no operation: of a connection, for instance."""
+        """A denial of something other than an operation, such as a connection."""
         self._note(
             {**call_event(origin, principal, Call(operation), None, detail), "status_id": 2},
             is_denial=True,
@@ -93,24 +93,24 @@ class Audit:
     def login_failed(
         self, origin: Origin, reason: str, method: str = "", token_id: str = ""
     ) -> None:
-        """Somebody is not let in, for the reason that statistics have, too."""
+        """A login failed, for the reason that statistics also have."""
         event = login_event(origin, "login", reason, method=method, token_id=token_id)
         self._note(event, is_denial=True)
 
     def certificate_refused(self, via: str, host: str, why: str) -> None:
-        """A client's certificate is of no CA that is trusted, revoked, or not there."""
+        """A client's certificate is missing, revoked, or from a CA that is not trusted."""
         self.login_failed(Origin(via, host), f"certificate: {why}", "tls")
 
     def login_noted(
         self, origin: Origin, operation: str, detail: str, principal: Principal | None = None
     ) -> None:
-        """What else there is to say of a login."""
+        """Something else about a login, such as an expiry."""
         self._note(login_event(origin, operation, detail, principal=principal), is_denial=True)
 
     def accessed(
         self, origin: Origin, principal: Principal | None, action: str, target: Target
     ) -> None:
-        """Somebody may read or write data now, and does. The first time of a day is noted."""
+        """A role reads or writes data. The first time in a day is recorded."""
         if not self.notes_access:
             return
         access = Access.of(principal, action, target.topic)
@@ -119,7 +119,7 @@ class Audit:
             self.wake()
 
     def throttled(self, kind: str, name: str, seconds: float) -> None:
-        """A publish rate holds producers back, for so long already."""
+        """A publish rate has held producers back for ``seconds``."""
         self._note(throttled_event(kind, name, seconds), is_denial=True)
 
     def broker(self, operation: str, detail: str = "", activity: int = 99) -> None:
@@ -136,17 +136,17 @@ class Audit:
         return self.failing or late or self.waiting.is_full
 
     def loss(self, count: int) -> Event:
-        """That so many events before this found no room."""
+        """The event that ``count`` events before it were lost."""
         return {**self._stamped(lifecycle_event("lost", "no room")), "suppressed": count}
 
     @property
     def due_in_s(self) -> float | None:
-        """After how long what is counted becomes events; ``None``: nothing is counted."""
+        """Seconds until the counts become events; ``None``: nothing is counted."""
         due = min((each.due for each in self._sums if each.due is not None), default=None)
         return None if due is None else max(due - self._clock.monotonic(), 0.0)
 
     def end_sums(self, *, at_once: bool = False) -> None:
-        """What was counted becomes events, if it is time."""
+        """Turn counts into events, if it is time."""
         for sums in self._sums:
             if sums.due is not None and (at_once or self._clock.monotonic() >= sums.due):
                 for event in sums.end():

@@ -1,6 +1,6 @@
 """Records: events with a number, each with the digest of the one before. Pure.
 
-Whoever changes, removes or inserts a record breaks the chain there, unless it makes all later ones
+Changing, removing or inserting a record breaks the chain there, unless all later records are made
 anew; so the digest of the newest goes to the log once a day. A gap in the numbers, in a chain that
 holds, means events that were lost because the broker could not write them in time.
 """
@@ -41,7 +41,7 @@ class Record(NamedTuple):
 
 
 def record(event: Event, before: Head, lost: int = 0) -> Record:
-    """The record that follows, after so many that were lost."""
+    """The record that follows, after ``lost`` events that were lost."""
     seq = before.seq + 1 + lost
     payload = _canonical({**event, "seq": seq, "prev_hash": before.digest})
     return Record(Head(seq, _digest(payload)), payload)
@@ -71,7 +71,7 @@ class Checker:
         self.heads: dict[str, Head] = {}
         """By broker."""
         self.starts_without_stop = 0
-        """So often a broker was killed; what it had in memory then is not here."""
+        """How often a broker was killed; the events in its memory were lost."""
         self.found_digest = False
         """Whether a record has the digest that was looked for."""
         self._digest = digest

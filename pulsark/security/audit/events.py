@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What somebody wanted to do, and whether it may."""
+    """What a role wanted to do, and whether it was allowed."""
 
     operation: Operation
     target: Target
@@ -110,7 +110,7 @@ def login_event(
 
 
 def access_event(origin: Origin, principal: Principal | None, access: str, target: Target) -> Event:
-    """The first time today that somebody reads or writes data."""
+    """The first time today that a role reads or writes data."""
     return _event(
         API,
         READ if access == CONSUME else CREATE,
@@ -124,7 +124,7 @@ def access_event(origin: Origin, principal: Principal | None, access: str, targe
 
 
 def throttled_event(kind: str, name: str, seconds: float) -> Event:
-    """A publish rate holds producers back, for so long already."""
+    """A publish rate has held producers back for ``seconds``."""
     target = Target.of_topic(TopicName.parse(name)) if kind == "topic" else Target()
     return _event(
         LIFECYCLE,

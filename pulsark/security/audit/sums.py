@@ -1,9 +1,10 @@
-"""Equal denials, counted in place of noted one by one. Pure.
+"""Equal denials are counted instead of recorded one by one. Pure.
 
-The first of each kind is noted at once; of those that follow within a span of time only how many
-there were. Who varies what it is denied, so that no two are equal, has them counted together, and
-of too many such all together. The more kinds there are, the longer the span: what anybody can make
-the broker write is bounded, in a moment and in a year.
+The first denial of each kind is recorded at once; of those that follow within a span of time,
+only the number is. If a role or an address varies its denials so that no two are equal, they are
+counted together, and with too many such roles and addresses, all of them are. The span grows with
+the number of kinds. So what clients can make the broker write is bounded, in a moment and in a
+year.
 """
 
 from __future__ import annotations

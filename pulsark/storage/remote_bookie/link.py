@@ -52,7 +52,7 @@ class Link:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody connects any more."""
+        """Whether it no longer connects."""
         return self._closed
 
     def open(self) -> None:

@@ -1,6 +1,6 @@
 """One connection of a broker, as the bookie's process serves it.
 
-Nobody else owns what runs here but the server: a release or a fence goes on when its connection is
+The server owns all that runs here: a release or a fence goes on when its connection is
 gone, and only its answer is dropped.
 """
 

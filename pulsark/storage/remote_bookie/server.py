@@ -40,7 +40,7 @@ class BookieServer:
         self._leaving: asyncio.Future[None] | None = None
 
     async def listen(self, path: str) -> None:
-        """Accept connections at ``path``, which nobody but this user may open."""
+        """Accept connections at ``path``, which only this user may open."""
         listening = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of a process that died
@@ -53,7 +53,7 @@ class BookieServer:
         self._server = await loop.create_unix_server(self._accept, sock=listening)
 
     async def left(self) -> None:
-        """Return once nobody is connected."""
+        """Return once no connection is left."""
         while self._connections:
             self._leaving = asyncio.get_running_loop().create_future()
             await self._leaving
