@@ -318,10 +318,15 @@ class Groups:
         self._subscribing = subscribing
         self._followed = followed
         self._groups: dict[GroupKey, Group] = {}
+        self._of_topics: dict[str, dict[Group, None]] = {}
 
     def all(self) -> Iterator[Group]:
         """In no order."""
         return iter(self._groups.values())
+
+    def of(self, topic: TopicName) -> list[Group]:
+        """Those of one topic."""
+        return list(self._of_topics.get(str(topic), ()))
 
     async def join(
         self, key: GroupKey, topic: TopicName, name: str, client: Told, consumer_id: int,
@@ -358,6 +363,7 @@ class Groups:
             if group is None:
                 group = Group(self, key, followed, followed.layout)
                 self._groups[key] = group
+                self._of_topics.setdefault(key.topic, {})[group] = None
                 followed.users[group] = None
                 for segment, name in held:
                     if segment < len(group.layout):
@@ -400,7 +406,7 @@ class Groups:
 
         Raise what may be better next time; a partition that is damaged keeps no others back.
         """
-        for group in [g for g in self._groups.values() if g.key.topic == str(topic)]:
+        for group in self.of(topic):
             for number in range(len(group.layout), len(layout)) if group.key.exclusive else ():
                 try:
                     partition = await self._topics.load(layout.partition(number), create=True)
@@ -417,6 +423,10 @@ class Groups:
         """A group has ended."""
         if self._groups.get(group.key) is group:
             del self._groups[group.key]
+            others = self._of_topics[group.key.topic]
+            del others[group]
+            if not others:
+                del self._of_topics[group.key.topic]
 
     def close(self) -> None:
         """The broker stops."""

@@ -44,8 +44,7 @@ class ScalableTopics:
         topic = self.followed.get(str(name))
         if topic is None:
             return None
-        groups = [group for group in self.groups.all() if group.key.topic == str(name)]
-        return of_topic(topic, groups)
+        return of_topic(topic, self.groups.of(name))
 
     def close(self) -> None:
         """The broker stops."""

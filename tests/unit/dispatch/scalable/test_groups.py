@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.connection import scalable_client
+from pulsark.dispatch.scalable.groups import GroupKey
 from pulsark.dispatch.scalable.limits import (
     SEGMENT_HAND_OVER_SECONDS,
     SEGMENT_WAIT_SECONDS,
@@ -607,3 +608,29 @@ async def test_a_registration_is_answered_if_the_one_in_its_place_is_given_up(
     gate.set()
     for stream in (first, second):
         assert (await stream.answer(seconds=30)).error == ServerError.ConsumerNotFound
+
+
+@scenario()
+async def test_what_concerns_one_topic_does_not_go_through_the_groups_of_all(
+    broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    groups = broker.broker.scalable_topics().groups
+    other = TopicName.parse("persistent://public/default/other")
+    follow = GroupKey(str(other), "s", True)
+    member = await groups.join(follow, other, "x", one.client.connection.opened.scalable, 7, 8)
+
+    def all_of_them() -> None:
+        raise AssertionError("there may be very many")
+
+    monkeypatch.setattr(groups, "all", all_of_them)
+    assert len(broker.broker.scalable.stats(NAME)["groups"]) == 1
+    await broker.broker.creation.add_partitions(NAME, 4)
+    assert await one.told() == [0, 1, 2, 3]
+    member.leave()
+    await asyncio.sleep(0.1)
+    assert (groups.of(other), len(groups.of(NAME))) == ([], 1)
+    one.client.hang_up()
+    await asyncio.sleep(STREAM_CONSUMER_GRACE_SECONDS + SEGMENT_HAND_OVER_SECONDS + 1)
+    assert (groups.of(NAME), groups._of_topics) == ([], {})
