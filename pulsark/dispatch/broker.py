@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.audit.writer import AuditWriter
     from pulsark.dispatch.loop.stalls import LoopStalls
     from pulsark.dispatch.peers.peers import Peers
+    from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
     from pulsark.dispatch.scalable.scalable_topics import ScalableTopics
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
@@ -191,6 +192,7 @@ class Broker:
         self.chores = Chores()
         self.scalable: ScalableTopics | None = None
         """For clients of Pulsar 5; made for the first of them."""
+        self._elsewhere: TopicsElsewhere | None = None
         self._peers: Peers | None = None
         """Made when another broker is called for the first time, or calls."""
         self.audit: Audit | None = None
@@ -274,13 +276,32 @@ class Broker:
         )
         making = TopicMaking(settings, self.clock, self.ownership, self.catalog)
         self.deletion = TopicDeletion(
-            resources, self.catalog, self.topics, self.non_persistent, remains, making
+            resources,
+            self.catalog,
+            self.topics,
+            self.non_persistent,
+            remains,
+            making,
+            self.topics_elsewhere,
         )
         self.creation = TopicCreation(
-            settings, resources, self.ownership, self.catalog, self.topics, self.deletion, making
+            settings,
+            resources,
+            self.ownership,
+            self.catalog,
+            self.topics,
+            self.deletion,
+            making,
+            self.topics_elsewhere,
         )
         self.namespace_deletion = NamespaceDeletion(
-            metadata, resources, self.schemas, self.catalog, self.non_persistent, self.deletion
+            metadata,
+            resources,
+            self.schemas,
+            self.catalog,
+            self.non_persistent,
+            self.deletion,
+            self.topics_elsewhere,
         )
 
     async def start(self, urls: ServiceUrls, shared: ServiceUrls | None = None) -> None:
@@ -440,6 +461,16 @@ class Broker:
             )
             self._peers = Peers(self.settings, self.runtime, self.metadata, knows)
         return self._peers
+
+    def topics_elsewhere(self) -> TopicsElsewhere | None:
+        """The topics of other brokers; ``None`` if this one is alone."""
+        if self.registry.is_alone:
+            return None
+        if self._elsewhere is None:
+            from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
+
+            self._elsewhere = TopicsElsewhere(self.peers())
+        return self._elsewhere
 
     def scalable_topics(self) -> ScalableTopics:
         """What clients of Pulsar 5 need beside the topics themselves."""

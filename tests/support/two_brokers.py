@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pulsark.admin.server import AdminServer
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.model.producer import Producer
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.peers.whereabouts import Peer, Whereabouts
 from pulsark.dispatch.topic.topic import Topic
@@ -24,6 +25,7 @@ from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
 from tests.support.admin_api import Answer, SteppedClock
+from tests.support.fake_client import FakeClient
 from tests.support.inline_table import inline_tables
 from tests.support.memory_bookie import MemoryBookie
 
@@ -154,6 +156,23 @@ class TwoBrokers:
             if bundle in node.broker.ownership.owned():
                 return node
         return None
+
+    def connect_producer(self, name: str, node: Node) -> Producer:
+        """A producer at a broker."""
+        topic = self.topic(name, node)
+        producer = Producer(
+            topic,
+            FakeClient(),
+            7,
+            "producer-1",
+            epoch=0,
+            user_provided_name=True,
+            metadata={},
+            schema_version=b"",
+            connected_since_ms=self.clock.now_ms(),
+        )
+        self.run(topic.add_producer(producer))
+        return producer
 
     # -- requests ---
 

@@ -32,6 +32,12 @@ def call_of(request: Request) -> BrokerCall | None:
     return found
 
 
+def is_part(request: Request) -> bool:
+    """Whether a broker asks for it, this one or another, as a part of something larger."""
+    call = call_of(request)
+    return call is not None and call.is_part
+
+
 def target_of(scope: Scope) -> str:
     """Path and query as they were sent."""
     raw: bytes = scope["raw_path"]

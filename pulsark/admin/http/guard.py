@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, params
 
-from pulsark.admin.http.broker_calls import call_of
+from pulsark.admin.http.broker_calls import is_part
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.places import ANYWHERE, Place
 from pulsark.admin.http.requests import (
@@ -113,8 +113,7 @@ class Rights:
 async def _rights(request: Request) -> Rights:
     broker: Broker = request.app.state.broker
     state = request.state
-    call = call_of(request)
-    if call is not None and call.is_part:
+    if is_part(request):
         return Rights(None, None)  # the broker whose part this is has asked
     principal, note = getattr(state, "principal", None), getattr(state, NOTE, None)
     return Rights(broker.authorization, principal, note)

@@ -171,12 +171,16 @@ def flag(request: Request, name: str, default: bool = False) -> bool:
 # One rule for all bodies, which is that of Pulsar's JSON: a number or a flag may come as a text,
 # and a text as a number or a flag.
 
+_BODY = "read-body"
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 async def body_bytes(request: Request) -> bytes:
-    """The whole body; 413 if it is too large."""
+    """The whole body; 413 if it is too large. It may be asked for again."""
+    known: bytes | None = getattr(request.state, _BODY, None)
+    if known is not None:
+        return known
     size = 0
     pieces = []
     try:
@@ -187,7 +191,9 @@ async def body_bytes(request: Request) -> bytes:
             pieces.append(piece)
     except ClientDisconnect:  # nobody hears this; what is not caught would be taken for a defect
         raise fail(400, "The body ends early") from None
-    return b"".join(pieces)
+    content = b"".join(pieces)
+    setattr(request.state, _BODY, content)
+    return content
 
 
 async def json_body(request: Request) -> Any:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.broker_calls import call_of
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, namespace
 from pulsark.admin.http.merging import all_done
@@ -43,10 +45,14 @@ router = Guarded(
     BUNDLE + "/clearBacklog/{subscription}", needs=namespace(N.CLEAR_BACKLOG, of_subscription=True)
 )
 async def clear_backlog(
-    name: NamespaceOf, broker: BrokerOf, bundle: str = "", subscription: str = ""
+    name: NamespaceOf,
+    request: Request,
+    broker: BrokerOf,
+    bundle: str = "",
+    subscription: str = "",
 ) -> Response:
     """Acknowledge everything there is, for all subscriptions or those of a name."""
-    await _each(broker, name, bundle, unquoted(subscription), _clear)
+    await _each(broker, request, name, bundle, unquoted(subscription), _clear)
     return done()
 
 
@@ -55,13 +61,13 @@ async def clear_backlog(
     BUNDLE + "/unsubscribe/{subscription}", needs=namespace(N.UNSUBSCRIBE, of_subscription=True)
 )
 async def unsubscribe(
-    name: NamespaceOf, subscription: str, broker: BrokerOf, bundle: str = ""
+    name: NamespaceOf, subscription: str, request: Request, broker: BrokerOf, bundle: str = ""
 ) -> Response:
     """Delete the subscriptions of a name; 412 if one has consumers."""
     wanted = unquoted(subscription)
     if is_system_subscription(wanted):
         raise fail(412, f"{wanted} is one of the broker's own subscriptions")
-    await _each(broker, name, bundle, wanted, Subscription.delete)
+    await _each(broker, request, name, bundle, wanted, Subscription.delete)
     return done()
 
 
@@ -71,6 +77,7 @@ async def _clear(subscription: Subscription) -> None:
 
 async def _each(
     broker: Broker,
+    request: Request,
     namespace: str,
     bundle: str,
     wanted: str,
@@ -82,6 +89,8 @@ async def _each(
     async for topic in in_turns(await broker.catalog.list_topics(namespace)):
         name = TopicName.parse(topic)
         if within and await broker.ownership.bundle_of(name) != within:
+            continue
+        if not await _is_ours(broker, request, name):
             continue
         if not broker.topics.is_loading(name) and not await _has(broker, name, wanted):
             continue
@@ -97,6 +106,19 @@ async def _each(
                     subscription.name
                 ):
                     await do(subscription)
+
+
+async def _is_ours(broker: Broker, request: Request, name: TopicName) -> bool:
+    """Whether this broker does it. What nobody serves, the broker does that the client asked."""
+    peers = broker.other_brokers()
+    if peers is None:
+        return True
+    if broker.ownership.has(await broker.ownership.bundle_named(name)):
+        return True
+    call = call_of(request)
+    if call is not None and call.sender != peers.knows.broker_id:
+        return False
+    return await peers.knows.where(name) is None
 
 
 async def _has(broker: Broker, name: TopicName, wanted: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.broker_calls import is_part
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.merging import (
@@ -57,6 +58,7 @@ router = Guarded(prefix=TOPICS, tags=["subscriptions"])
 
 _ONE = "/{topic}/subscription/{subscription}"
 SKIP_MAX = 100_000_000
+CREATION = EachPartition(done_unless_all(409))
 
 
 @router.get("/{topic}/subscriptions", needs=topic(T.GET_SUBSCRIPTIONS), at=EachPartition(all_names))
@@ -68,9 +70,7 @@ async def list_subscriptions(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     return value(list(names))
 
 
-@router.put(
-    _ONE, needs=topic(T.SUBSCRIBE, of_subscription=True), at=EachPartition(done_unless_all(409))
-)
+@router.put(_ONE, needs=topic(T.SUBSCRIBE, of_subscription=True), at=CREATION)
 async def create_subscription(
     topic: AnyTopicOf, name: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
@@ -84,13 +84,13 @@ async def create_subscription(
         given = body.get("properties")
         properties = string_map(given, "properties", TOPIC_PROPERTIES_MAX)
     check_subscription_name(name)
-    if not await is_there(broker, topic):
-        namespace = await broker.ownership.namespace(topic)
-        if not auto_topic_creation(broker.settings, namespace.policies).allowed:
-            raise fail(412, "Topic does not exist, and automatic creation is switched off")
-        if await broker.creation.partition_count(topic, create=True) == 0:
-            await broker.creation.topic_for_clients(topic)
-    targets = await _loaded(broker, topic)
+    if is_part(request):  # also of a partition that is to be
+        targets = [await broker.topics.load(topic, create=True)]
+    else:
+        await _make_if_allowed(topic, broker)
+        if broker.other_brokers() is not None:
+            await CREATION.settle(request, broker.peers())  # it may have partitions since now
+        targets = await _loaded(broker, topic)
     if all(name in target.subscriptions for target in targets):
         raise fail(409, "Subscription already exists for topic")
     for target in targets:
@@ -99,6 +99,16 @@ async def create_subscription(
                 name, start, properties, durable=True, replicated=flag(request, "replicated")
             )
     return done()
+
+
+async def _make_if_allowed(topic: TopicName, broker: Broker) -> None:
+    if await is_there(broker, topic):
+        return
+    namespace = await broker.ownership.namespace(topic)
+    if not auto_topic_creation(broker.settings, namespace.policies).allowed:
+        raise fail(412, "Topic does not exist, and automatic creation is switched off")
+    if await broker.creation.partition_count(topic, create=True) == 0:
+        await broker.creation.topic_for_clients(topic)
 
 
 @router.delete(

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.broker_calls import is_part
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, namespace, tenant_admin, topic
 from pulsark.admin.http.merging import all_done, all_empty, by_name, done_unless_all, sorted_names
@@ -38,6 +39,7 @@ from pulsark.admin.pulsar.partitioned import (
 )
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.peers.topics_elsewhere import IN_MEMORY
 from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics.topic_names import check_clients_may_publish
@@ -67,6 +69,8 @@ def _terminated(broker: Broker, request: Request, parts: Sequence[Part]) -> Resp
 @router.get("", needs=namespace(N.GET_TOPICS), at=EachBroker(sorted_names, when=_is_volatile))
 async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
     """Full names of a namespace's topics, each partition by itself."""
+    if is_part(request) and flag(request, IN_MEMORY):
+        return value([str(topic) for topic in broker.non_persistent.of_namespace(name)])
     stored = request.path_params["domain"] == PERSISTENT
     catalog = broker.catalog
     listing = catalog.list_topics if stored else catalog.list_non_persistent_topics
@@ -106,7 +110,11 @@ async def delete_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) ->
     if await broker.resources.partitioned_topics.get(topic) is not None:
         raise fail(409, "Topic is partitioned; delete it with its partitions")
     catalog = broker.catalog
-    if topic.is_persistent and not (await catalog.exists(topic) or await catalog.is_stored(topic)):
+    if topic.is_persistent and not (
+        broker.topics.is_loading(topic)
+        or await catalog.exists(topic)
+        or await catalog.is_stored(topic)
+    ):
         raise fail(404, "Topic does not exist")
     try:
         await broker.deletion.delete_topic(topic, force=flag(request, "force"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.model.given_subscription import GivenSubscription
 from pulsark.dispatch.model.interfaces import COMPACTION_SUBSCRIPTION
 from pulsark.dispatch.policies.policies import auto_topic_creation
 from pulsark.errors import ClientError, ServerError
@@ -13,8 +14,11 @@ from pulsark.wire.position import LATEST
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.deletion import TopicDeletion
     from pulsark.dispatch.topics.ownership import Ownership
@@ -43,7 +47,9 @@ class TopicCreation:
         topics: Topics,
         deletion: TopicDeletion,
         making: TopicMaking,
+        elsewhere: Callable[[], TopicsElsewhere | None] = lambda: None,
     ) -> None:
+        """``elsewhere``: the topics of other brokers, where there are some."""
         self._settings = settings
         self._resources = resources
         self._ownership = ownership
@@ -51,6 +57,7 @@ class TopicCreation:
         self._topics = topics
         self._deletion = deletion
         self._making = making
+        self._elsewhere = elsewhere
 
     async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
         """The topic that a producer or consumer asks for, by the rules of automatic creation."""
@@ -177,17 +184,34 @@ class TopicCreation:
         self, name: TopicName, found: PartitionedTopic | None, partitions: int
     ) -> None:
         if found is not None and name.is_persistent:
-            first = await self._topics.load(name.with_partition(0), create=True)
-            kept = [one for one in first.subscriptions.values() if one.durable]
+            kept = await self._durable_subscriptions(name.with_partition(0))
             for index in range(found.partitions, partitions) if kept else ():
-                topic = await self._topics.load(name.with_partition(index), create=True)
-                for one in kept:
-                    if one.name != COMPACTION_SUBSCRIPTION:
-                        await topic.registry.create(
-                            one.name,
-                            LATEST,
-                            dict(one.properties.given),
-                            durable=True,
-                            replicated=one.properties.replicated,
-                        )
+                await self._subscribe(name.with_partition(index), kept)
         await self._resources.partitioned_topics.update(name, partitions)
+
+    async def _durable_subscriptions(self, partition: TopicName) -> Sequence[GivenSubscription]:
+        """Those that other partitions have, too."""
+        elsewhere = self._elsewhere()
+        found = None if elsewhere is None else await elsewhere.subscriptions(partition)
+        if found is None:
+            topic = await self._topics.load(partition, create=True)
+            found = [
+                GivenSubscription(one.name, dict(one.properties.given), one.properties.replicated)
+                for one in topic.subscriptions.values()
+                if one.durable
+            ]
+        return [one for one in found if one.name != COMPACTION_SUBSCRIPTION]
+
+    async def _subscribe(self, partition: TopicName, kept: Sequence[GivenSubscription]) -> None:
+        """A partition that is to be gets its subscriptions."""
+        elsewhere = self._elsewhere()
+        for one in kept:
+            if elsewhere is None or not await elsewhere.subscribe(partition, one):
+                topic = await self._topics.load(partition, create=True)
+                await topic.registry.create(
+                    one.name,
+                    LATEST,
+                    dict(one.properties),
+                    durable=True,
+                    replicated=one.replicated,
+                )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
@@ -10,9 +11,10 @@ from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.records import InUseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pulsark.dispatch.model.interfaces import AnyTopic
+    from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
@@ -36,13 +38,16 @@ class TopicDeletion:
         non_persistent: NonPersistentTopics,
         remains: Remains,
         making: TopicMaking,
+        elsewhere: Callable[[], TopicsElsewhere | None] = lambda: None,
     ) -> None:
+        """``elsewhere``: the topics of other brokers, where there are some."""
         self._resources = resources
         self._catalog = catalog
         self._topics = topics
         self._non_persistent = non_persistent
         self._remains = remains
         self._making = making
+        self._elsewhere = elsewhere
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete one topic or partition with its data and subscriptions.
@@ -50,6 +55,9 @@ class TopicDeletion:
         What an earlier attempt did not come to is done.
         """
         self._making.forget(name)
+        elsewhere = self._elsewhere()
+        if elsewhere is not None and await elsewhere.delete(name, force=force):
+            return
         async with self._topics.ending(name):
             if not name.is_persistent:
                 await self._delete_non_persistent(name, force=force)
@@ -161,12 +169,16 @@ class TopicDeletion:
     async def _begin_partitioned(self, name: TopicName, partitions: int, *, force: bool) -> None:
         """Mark a topic as deleted, if ``force`` or it is unused; ``InUseError``."""
         leaving: list[AnyTopic] = []
+        elsewhere = None if force else self._elsewhere()
         try:
             async for partition in in_turns(name.partitions(partitions)):
                 topic = self._topics.get(partition)
                 if topic is None and self._topics.is_loading(partition):  # a client was faster
                     topic = await self._topics.load_to_delete(partition)
                 if topic is None:
+                    # Its clients can still come until the deletion is noted; then they lose it.
+                    if elsewhere is not None and await elsewhere.is_used(partition):
+                        raise _in_use(partition)
                     continue
                 leaving.append(topic)
                 topic.is_leaving = True
@@ -181,7 +193,12 @@ class TopicDeletion:
 
     async def _finish_partitioned(self, name: TopicName, partitions: int) -> None:
         """Delete what a topic has that is marked."""
+        elsewhere = self._elsewhere()
         async for partition in in_turns(name.partitions(partitions)):
+            if elsewhere is not None and await elsewhere.serves(partition):
+                # It may be loading it just now, even if nothing is stored.
+                with suppress_not_found():
+                    await elsewhere.delete(partition, force=True)
             if self._topics.is_loading(partition) or await self._catalog.is_stored(partition):
                 await self.delete_topic(partition, force=True)
             await self._non_persistent.close(partition)
@@ -189,6 +206,16 @@ class TopicDeletion:
         await self._remains.delete_shared(name)
         await self._resources.partitioned_topics.delete(name)
         await self._remains.delete_table(name)
+
+
+@contextmanager
+def suppress_not_found() -> Iterator[None]:
+    """What is to be deleted may be gone."""
+    try:
+        yield
+    except ClientError as error:
+        if error.code is not ServerError.TopicNotFound:
+            raise
 
 
 def _in_use(name: TopicName) -> InUseError:

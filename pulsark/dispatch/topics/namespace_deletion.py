@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.topics.deletion import suppress_not_found
 from pulsark.metadata.paths import MANAGED_LEDGERS, namespace_schemas_path, topic_below, topics_path
 from pulsark.metadata.records import InUseError
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
     from pulsark.dispatch.policies.schemas import Schemas
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.deletion import TopicDeletion
@@ -36,13 +40,16 @@ class NamespaceDeletion:
         catalog: TopicCatalog,
         non_persistent: NonPersistentTopics,
         deletion: TopicDeletion,
+        elsewhere: Callable[[], TopicsElsewhere | None] = lambda: None,
     ) -> None:
+        """``elsewhere``: the topics of other brokers, where there are some."""
         self._metadata = metadata
         self._resources = resources
         self._schemas = schemas
         self._catalog = catalog
         self._non_persistent = non_persistent
         self._deletion = deletion
+        self._elsewhere = elsewhere
         self._deciding = asyncio.Lock()
         """Held while a namespace is hidden."""
 
@@ -89,7 +96,10 @@ class NamespaceDeletion:
         for domain in (PERSISTENT, NON_PERSISTENT):
             if await self._resources.partitioned_topics.list(name, domain):
                 return True
-        if any(topic.name.namespace_name == name for topic in self._non_persistent.all()):
+        if self._non_persistent.of_namespace(name):
+            return True
+        elsewhere = self._elsewhere()
+        if elsewhere is not None and await elsewhere.non_persistent(name):
             return True
         return bool(await self._metadata.children(topics_path(MANAGED_LEDGERS, name)))
 
@@ -99,5 +109,10 @@ class NamespaceDeletion:
                 await self._deletion.delete_partitioned_topic(base, force=True)
         for topic in await self._catalog.stored_topics(name):
             await self._deletion.delete_topic(topic, force=True)
-        for volatile in await self._catalog.list_non_persistent_topics(name, include_system=True):
-            await self._deletion.delete_topic(TopicName.parse(volatile), force=True)
+        elsewhere = self._elsewhere()
+        volatile = await self._catalog.list_non_persistent_topics(name, include_system=True)
+        if elsewhere is not None:
+            volatile += await elsewhere.non_persistent(name)
+        for topic_name in volatile:
+            with suppress_not_found():
+                await self._deletion.delete_topic(TopicName.parse(topic_name), force=True)

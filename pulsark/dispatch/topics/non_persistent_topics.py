@@ -23,6 +23,10 @@ class NonPersistentTopics:
         """All of them."""
         return list(self._topics.values())
 
+    def of_namespace(self, namespace: str) -> list[TopicName]:
+        """The names of those in a namespace."""
+        return [name for name in self._topics if name.namespace_name == namespace]
+
     def get(self, name: TopicName) -> NonPersistentTopic | None:
         """A topic if it is there."""
         return self._topics.get(name)
