@@ -29,7 +29,7 @@ class Segment(NamedTuple):
     hash_end: int
     """The last hash, not the one behind it."""
     topic: str
-    """What clients attach to."""
+    """What clients subscribe to and publish to."""
 
 
 def segment_fields(segments: Iterable[Segment], created_ms: int) -> bytes:

@@ -20,7 +20,8 @@ from tests.docs.snippets import Snippet, shell_commands
 from tests.support.standalone import Standalone
 
 ROOT = Path(__file__).parents[2]
-COMMAND_SECONDS = 60
+COMMAND_SECONDS = 180
+"""A session over Spark Connect, which starts two JVMs, takes two minutes on a busy machine."""
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
 
 # A standalone that a document starts takes free ports: the well-known ones may be in use.

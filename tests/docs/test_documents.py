@@ -30,6 +30,7 @@ each_document = pytest.mark.parametrize(
 
 
 @each_document
+@pytest.mark.timeout(900)
 def test_every_snippet_runs(document: Path, reader: Reader) -> None:
     for snippet in snippets(document):
         if snippet.not_run is None:

@@ -7,7 +7,7 @@ merged; a topic gets more of them when it gets more partitions.
 Start with ``scalable_topics``, which has the parts of a broker. ``layouts`` says what a topic's
 layout is, and ``followed`` follows it while somebody uses it. ``groups`` are the stream consumers
 (and the readers of a checkpoint) that share a topic's segments, and ``shares`` decides who has
-which: it never lets two attach to a segment at a time.
+which: it never lets two subscribe to a segment at a time.
 
 Nothing here is imported, and nothing is in memory, before the first client asks.
 """

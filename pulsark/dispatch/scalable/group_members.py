@@ -66,12 +66,12 @@ class Member:
         return layout, share
 
     def was_told(self, layout: Layout, share: list[int]) -> None:
-        """Its client is told its share. It has some time to attach to what is new."""
+        """Its client is told its share. It has some time to subscribe to what is new."""
         if not self.unheard:
             known = set() if self.told is None else set(self.told[1])
             new = set(share) - known
             self.owed.intersection_update(share)
-            if new and not self.owed:  # who attaches to nothing has no more time for more
+            if new and not self.owed:  # who subscribes to nothing has no more time for more
                 self.look_at, self.reminded = self.group.soon(), False
             self.owed |= new
         self.told, self.request_id, self.unheard = (layout.epoch, share), None, False

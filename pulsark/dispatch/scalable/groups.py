@@ -145,7 +145,7 @@ class Group:
         return share if asked is None or member.request_id is not None else [*share, asked]
 
     async def turn(self, consumer_name: str, segment: int) -> None:
-        """Wait until a consumer may attach to a segment. ``ClientError``: it is another one's.
+        """Wait until a consumer may subscribe to a segment. ``ClientError``: it is another one's.
 
         Nor does a client wait that was told meanwhile that it has it no more: it would close what
         it gets, and may come for it once more before that.
@@ -210,15 +210,15 @@ class Group:
     def _pass_time(self) -> None:
         holders: dict[int, Consumer] = {}
 
-        def is_attached(name: str, segment: int) -> bool:
+        def is_subscribed(name: str, segment: int) -> bool:
             wanted = f"{name}{INFIX}{segment}"
-            for consumer in self._groups.attached(self.layout.partition(segment), self.key):
+            for consumer in self._groups.consumers_of(self.layout.partition(segment), self.key):
                 if consumer.name == wanted:
                     holders[segment] = consumer
                     return True
             return False
 
-        for segment in self.shares.pass_time(self._now(), is_attached):
+        for segment in self.shares.pass_time(self._now(), is_subscribed):
             holder = holders[segment]
             log.info(
                 "%s: consumer %s did not give up a segment in time and is closed",
@@ -265,7 +265,7 @@ class Group:
 
     def _is_on(self, member: Member, segment: int) -> bool:
         name = member.consumer_name(segment)
-        found = self._groups.attached(self.layout.partition(segment), self.key)
+        found = self._groups.consumers_of(self.layout.partition(segment), self.key)
         return any(consumer.name == name for consumer in found)
 
     def set_timer(self) -> None:
@@ -378,13 +378,13 @@ class Groups:
         # Of readers nobody knows the group.
         segments = range(len(layout)) if key.exclusive else range(0)
         async for segment in in_turns(segments, TOPICS_PER_TURN_MAX):
-            for consumer in self.attached(layout.partition(segment), key):
+            for consumer in self.consumers_of(layout.partition(segment), key):
                 name = consumer.name.removesuffix(f"{INFIX}{segment}")
                 if name != consumer.name:
                     held.append((segment, name))
         return held
 
-    def attached(self, partition: TopicName, key: GroupKey) -> list[Consumer]:
+    def consumers_of(self, partition: TopicName, key: GroupKey) -> list[Consumer]:
         """The consumers of a group's subscription of one segment; or its readers."""
         topic = self._topics.get(partition)
         if topic is None:

@@ -32,7 +32,7 @@ SEGMENT_WAIT_SECONDS = 10.0
 """A consumer that comes before its segment is free waits this long."""
 
 SHARE_REMINDER_SECONDS = 2.0
-"""A consumer that has not attached to anything new in its share is sent the share again after
+"""A consumer that has not subscribed to anything new in its share is sent the share again after
 this time."""
 
 SHARE_SILENCE_SECONDS = 3.0

@@ -1,8 +1,8 @@
 """Which consumer of a group has which segments. Pure: events in, and shares out.
 
-While there are members, each segment has one *owner*, who may attach to it. It passes to another
+While there are members, each segment has one *owner*, who may subscribe to it. It passes to another
 one in three steps: its owner is told that it loses it; the owner closes what it has there, or does
-not in time; then the next one is told that it has it. So no two attach to it at a time.
+not in time; then the next one is told that it has it. So no two subscribe to it at a time.
 
 Pulsar 5's first clients say nothing when a consumer is closed that has no segment. So nobody knows
 of a member without one, an *idle* one, whether it is still there. It is *asked*: it is told a
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 class _HandOver:
     """A segment that its owner was told to give up."""
 
-    __slots__ = ("until", "was_attached")
+    __slots__ = ("until", "was_subscribed")
 
     def __init__(self, until: float) -> None:
         self.until = until
         """When it is taken from the owner."""
-        self.was_attached = False
-        """Whether the owner was seen on it since. If not, it may be about to attach."""
+        self.was_subscribed = False
+        """Whether the owner was seen on it since. If not, it may be about to subscribe."""
 
 
 class Shares:
@@ -51,7 +51,7 @@ class Shares:
         """Who is to have each segment."""
         self._going: dict[int, _HandOver] = {}
         self._silent: dict[str, float] = {}
-        """Members that attach to nothing that they are told. While there are others, those get it.
+        """Members that subscribe to nothing in their share. While there are others, those get it.
         Until when they are not asked again."""
         self._asked: dict[str, int] = {}
         """Idle members, and the segment that each is told."""
@@ -79,7 +79,7 @@ class Shares:
         return len(self._going)
 
     def owner(self, segment: int) -> str | None:
-        """Who may attach to a segment; nobody if there is no such segment."""
+        """Who may subscribe to a segment; nobody if there is no such segment."""
         return self._owners[segment] if segment < len(self._owners) else None
 
     def is_away(self, name: str) -> bool:
@@ -100,7 +100,7 @@ class Shares:
         return None if segment is None or self._owners[segment] == name else segment
 
     def owned(self) -> dict[str, list[int]]:
-        """Who may attach to what, also where it is about to change."""
+        """Who may subscribe to what, also where it is about to change."""
         found: dict[str, list[int]] = {}
         for segment, owner in enumerate(self._owners):
             if owner is not None:
@@ -141,13 +141,13 @@ class Shares:
             self._away[name] = now + STREAM_CONSUMER_GRACE_SECONDS
 
     def silence(self, name: str, now: float) -> None:
-        """A member attaches to nothing that it gets: it may be closed, and nobody said so."""
+        """A member subscribes to nothing that it gets: it may be closed, and nobody said so."""
         if name in self._away and name not in self._silent:
             self._silent[name] = now + SHARE_ASKED_AGAIN_SECONDS
             self._deal(now)
 
     def hear(self, name: str, now: float) -> None:
-        """A member attaches to something."""
+        """A member subscribes to something."""
         segment = self._asked.get(name)
         comes = segment is not None and self._heirs[segment] != name
         if segment is not None:
@@ -183,7 +183,7 @@ class Shares:
             self._going = {k: going for k, going in self._going.items() if k < segments}
         self._deal(now)
 
-    def pass_time(self, now: float, is_attached: Callable[[str, int], bool]) -> list[int]:
+    def pass_time(self, now: float, is_subscribed: Callable[[str, int], bool]) -> list[int]:
         """Who does not come back is gone; what is free passes on.
 
         Returns the segments that are taken from owners who are still on them: close those
@@ -203,12 +203,12 @@ class Shares:
             self._going[segment] = going  # the others come first next time
             owner = self._owners[segment]
             assert owner is not None
-            if is_attached(owner, segment):
-                going.was_attached = True
+            if is_subscribed(owner, segment):
+                going.was_subscribed = True
                 if now >= going.until:
                     taken.append(segment)
                     self._release(segment)
-            elif going.was_attached or now >= going.until or not self._is_here(owner):
+            elif going.was_subscribed or now >= going.until or not self._is_here(owner):
                 self._release(segment)
         return taken
 
