@@ -136,6 +136,10 @@ class CrowdedTableError(StorageError):
     """What is known of a table would not fit into its document: files must be merged first."""
 
 
+class BookieAwayError(StorageError):
+    """The connection to a bookie ended, or there is none now: it is expected to be back."""
+
+
 class NoSuchLedgerError(StorageError):
     """The bookie has never stored anything of this ledger, or it was deleted."""
 

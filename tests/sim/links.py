@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pulsark.errors import OutcomeUnknownError, StorageError
+from pulsark.errors import BookieAwayError, OutcomeUnknownError, StorageError
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Done
@@ -82,6 +82,13 @@ class LinkedBookie:
     @property
     def bookie_id(self) -> str:
         return self._bookie.bookie_id
+
+    @property
+    def is_away(self) -> bool:
+        return False
+
+    async def ready(self) -> None:
+        """There is always a way, however bad."""
 
     def flush(self) -> None:
         """Nothing waits here for more."""
@@ -162,7 +169,9 @@ class LinkedBookie:
                 done(outcome)
 
     def _lost(self) -> StorageError:
-        return StorageError(f"bookie {self.bookie_id} does not answer")
+        # What an owner does with its appends depends on whether it expects the bookie back.
+        kind = BookieAwayError if self._weather.rng.random() < 0.5 else StorageError
+        return kind(f"bookie {self.bookie_id} does not answer")
 
 
 class LinkedStore(MemoryMetadataStore):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pulsark.errors import (
+    BookieAwayError,
     CorruptEntryError,
     EntrySealedError,
     LedgerFencedError,
@@ -39,9 +40,9 @@ class _Ledger:
 class MemoryBookie:
     """Appends complete one turn of the loop later, in order.
 
-    ``held``: they wait for ``release_held``. ``down``: every call fails. ``read_only``: every
-    append fails. ``full``: appends without ``reserve`` fail. ``keeps_length``: whether it
-    stores ``confirmed_bytes``.
+    ``held``: they wait for ``release_held``. ``down``: every call fails. ``leave``: appends fail
+    and all else waits, until it is back. ``read_only``: every append fails. ``full``: appends
+    without ``reserve`` fail. ``keeps_length``: whether it stores ``confirmed_bytes``.
     """
 
     def __init__(self, bookie_id: str = "b1", *, keeps_length: bool = True) -> None:
@@ -54,6 +55,8 @@ class MemoryBookie:
         self._scheduled = False
         self.held = False
         self.down = False
+        self._is_there = asyncio.Event()
+        self._is_there.set()
         self.full = False
         self.read_only = False
         self.before_store: Callable[[EntryRun], None] | None = None
@@ -76,10 +79,18 @@ class MemoryBookie:
         self._queue.append((run, done, recovery, reserve))
         self._schedule()
 
+    @property
+    def is_away(self) -> bool:
+        return not self._is_there.is_set()
+
+    async def ready(self) -> None:
+        await self._is_there.wait()
+
     async def read(
         self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int
     ) -> list[tuple[int, bytes]]:
         await asyncio.sleep(0)
+        await self._is_there.wait()
         self._check_up()
         self.reads += 1
         ledger = self._ledgers.get(ledger_id)
@@ -111,6 +122,7 @@ class MemoryBookie:
 
     async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
         await asyncio.sleep(0)
+        await self._is_there.wait()
         self._check_up()
         if fence:
             self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
@@ -138,6 +150,18 @@ class MemoryBookie:
         self._deleted.add(ledger_id)
 
     # For tests.
+
+    def leave(self, stored: int = 0) -> None:
+        """Its connection ends. Of the appends that are held so many were stored, unanswered."""
+        for run, _, recovery, reserve in [self._queue[i] for i in range(stored)]:
+            assert self._store(run, recovery, reserve) is None
+        self._is_there.clear()
+        self.held = False
+        self.release_held()
+
+    def come_back(self) -> None:
+        """It has a connection again."""
+        self._is_there.set()
 
     def release_held(self, count: int | None = None) -> None:
         """Let appends that are held complete, the first ``count`` or all, in this call."""
@@ -189,6 +213,8 @@ class MemoryBookie:
         done(error)
 
     def _store(self, run: EntryRun, recovery: bool, reserve: bool) -> StorageError | None:
+        if not self._is_there.is_set():
+            return BookieAwayError(f"{self._bookie_id} is away")
         if self.down or self.read_only:
             return StorageError(f"{self._bookie_id} is down")
         if self.full and not reserve:

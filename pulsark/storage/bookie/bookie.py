@@ -62,12 +62,20 @@ class Bookie(Protocol):
         Calls complete in the order in which they were made. ``done`` is always called on the
         event loop, never from inside ``append``. Errors: ``LedgerFencedError`` (unless
         ``recovery``), ``StorageFullError`` (``reserve`` lets a run use the space kept back for
-        cursors and fences), ``StorageError``. Entries that are already stored are stored again
+        cursors and fences), ``BookieAwayError`` (it may be stored or not, which ``tail`` tells once
+        it is back), ``StorageError``. Entries that are already stored are stored again
         without harm: the bytes are equal. The payloads are kept, not copied.
         """
 
     def flush(self) -> None:
         """What was appended so far need not wait for more of this turn of the loop."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether there is no way to it now: appends would fail."""
+
+    async def ready(self) -> None:
+        """Return once it is not away; ``StorageError`` if that takes too long."""
 
     async def read(
         self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int

@@ -271,6 +271,14 @@ class EmbeddedBookie:
             record.error = self._journal.refuses(record.size, record.reserve)
         self._journal.add(record)
 
+    @property
+    def is_away(self) -> bool:
+        """Never: it is in this process."""
+        return False
+
+    async def ready(self) -> None:
+        """It always is."""
+
     def flush(self) -> None:
         self._journal.flush()
 

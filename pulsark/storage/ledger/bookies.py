@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pulsark.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from pulsark.runtime import Runtime
     from pulsark.storage.bookie.bookie import Bookie
@@ -61,7 +63,8 @@ class LedgerBookies:
 
     def is_suspect(self, bookie_id: str) -> bool:
         """Whether the bookie failed lately, or is not there."""
-        if bookie_id not in self._bookies:
+        bookie = self._bookies.get(bookie_id)
+        if bookie is None or bookie.is_away:
             return True
         until = self._suspect_until.get(bookie_id)
         if until is None:
@@ -87,6 +90,20 @@ class LedgerBookies:
         names = self._runtime.rng.sample(sorted(self._bookies), len(self._bookies))
         names.sort(key=self.is_suspect)
         return [self._bookies[name] for name in names[:count]]
+
+    async def wait_for(self, count: int, ensemble: Sequence[Bookie]) -> None:
+        """Return once so many of an ensemble take appends; ``StorageError`` if that takes long."""
+        away = [bookie for bookie in ensemble if bookie.is_away]
+        missing = count - (len(ensemble) - len(away))
+        if missing <= 0:
+            return
+        waiting = [asyncio.ensure_future(bookie.ready()) for bookie in away]
+        try:
+            for each in islice(asyncio.as_completed(waiting), missing):
+                await each
+        finally:
+            for task in waiting:
+                task.cancel()
 
     def spare(self, taken: Collection[str]) -> Bookie | None:
         """A bookie that is not among ``taken`` and not suspect."""

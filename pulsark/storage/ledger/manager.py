@@ -102,10 +102,12 @@ class LedgerManager:
         """A new ledger with an id that was never used, open for the returned writer.
 
         ``ledger_id`` is one from ``new_ids``, for a ledger that is listed before it exists. With
-        fewer bookies than the ensemble needs it has fewer copies, but an ack quorum.
+        fewer bookies than the ensemble needs it has fewer copies, but an ack quorum. If too
+        many bookies are away they are waited for: a ledger whose first append fails is of no use.
         """
         config = self._bookies.attainable(config)
         ensemble = self._bookies.choose(config.ensemble_size)
+        await self._bookies.wait_for(config.ack_quorum, ensemble)
         if ledger_id is None:
             ledger_id = await self._store.next_id(LEDGER_ID_COUNTER)
         metadata = LedgerMetadata(

@@ -46,6 +46,18 @@ class AppendQueue:
             sent.popleft()
             listener.entries_confirmed(ledger_id, first, entries, contexts)
 
+    @property
+    def waits_for_answers(self) -> bool:
+        """Whether something was sent and is not confirmed."""
+        return bool(self._sent)
+
+    def send_again(self) -> None:
+        """What was sent and not confirmed does not exist: it is sent with what waits behind it."""
+        entries = [entry for run in self._sent for entry in run[1]]
+        contexts = [context for run in self._sent for context in run[2]]
+        self._sent.clear()
+        self.entries, self.contexts = entries + self.entries, contexts + self.contexts
+
     def fail(self, error: Exception) -> None:
         """Neither what was sent nor what waits will be confirmed."""
         contexts = [context for run in self._sent for context in run[2]]

@@ -161,7 +161,12 @@ class LastLedger:
             found = await self.recover_unclosed()
         self.life.on(Event.RECOVERED)
         for ledger_id, known, count in found:
-            self._appends.listener.entries_recovered(ledger_id, known, count)
+            if self._appends.waits_for_answers:
+                # They wait for just this ledger: nobody else wrote to it, and none has failed.
+                self._appends.confirm(ledger_id, known + count - 1)
+                self._appends.send_again()
+            else:
+                self._appends.listener.entries_recovered(ledger_id, known, count)
 
     async def recover_unclosed(self) -> list[tuple[int, int, int]]:
         """Recover what the record shows as open.

@@ -3,7 +3,8 @@
 Appends of one turn of the loop go out as one run. When an append fails, every later one fails
 with it, in order; the ledger is recovered to its true end and a new one opened for what comes
 then. Entries whose failure was reported may turn out to be stored: they are part of the topic,
-and ``entries_recovered`` tells of them.
+and ``entries_recovered`` tells of them. If only the way to the bookies is gone, nothing is
+reported yet: the true end tells which appends are stored, and the others go to the new ledger.
 
 Who owns the topic is decided by compare-and-set of its record, and by the fences of recovery.
 An owner that loses either stops for good.
@@ -19,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pulsark.errors import (
+    BookieAwayError,
     ClientError,
     LedgerFencedError,
     MetadataError,
@@ -221,7 +223,10 @@ class ManagedLedger(LedgerView):
         self._appends.confirm(ledger_id, last_confirmed)
 
     def ledger_failed(self, ledger_id: int, error: StorageError) -> None:
-        """The writer's report: fail what waits, and find the ledger's true end."""
+        """The writer's report: find the ledger's true end, and fail what waits.
+
+        What waits for a bookie that is away goes on waiting: the end tells what is stored.
+        """
         last = self._last
         writer = last.newest
         if writer is None or writer.ledger_id != ledger_id or not last.writes:
@@ -231,10 +236,11 @@ class ManagedLedger(LedgerView):
             return
         last.ledger_failed()
         log.warning("%s: ledger %d failed: %s", self.path, ledger_id, error)
-        if isinstance(error, StorageFullError) or writer.last_confirmed < 0:
-            # A new ledger would most likely fail the same way.
-            last.note_failure(error)
-        self._appends.fail(error)
+        if not isinstance(error, BookieAwayError):
+            if isinstance(error, StorageFullError) or writer.last_confirmed < 0:
+                # A new ledger would most likely fail the same way.
+                last.note_failure(error)
+            self._appends.fail(error)
         if self._changes.is_free:
             self._changes.start(last.reopen)
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from pulsark.errors import ProtocolError, StorageError
+from pulsark.errors import BookieAwayError, ProtocolError, StorageError
 from pulsark.storage.remote_bookie.limits import BOOKIE_HELLO_BYTES_MAX
 from pulsark.storage.remote_bookie.messages import Hello, decode_error, decode_hello
 from pulsark.storage.remote_bookie.protocol import FrameReader, FrameType, frame_head
@@ -140,7 +140,7 @@ class Channel(asyncio.Protocol):
         if error is None:
             reason = f": {exc}" if exc else ""
             name = self._expected.bookieId
-            error = self.error = StorageError(f"the connection to bookie {name} ended{reason}")
+            error = self.error = BookieAwayError(f"the connection to bookie {name} ended{reason}")
         self._transport = None
         self._out.clear()
         if self._watch is not None:

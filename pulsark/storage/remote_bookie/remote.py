@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pulsark.errors import ProtocolError, StorageError
+from pulsark.errors import BookieAwayError, ProtocolError, StorageError
 from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
 from pulsark.storage.bookie.journal_format import TABLE_ENTRY, Kind, encode_record
 from pulsark.storage.remote_bookie.limits import BOOKIE_PENDING_BYTES_MAX, BOOKIE_RUN_BYTES_MAX
@@ -129,8 +129,9 @@ class RemoteBookie:
             run.confirmed_bytes,
         )
         channel = self._writes.channel
+        error: StorageError
         if channel is None:
-            error = StorageError(f"bookie {self.bookie_id} is away")
+            error = BookieAwayError(f"bookie {self.bookie_id} is away")
         elif size > self._hello.bodyBytesMax:
             error = StorageError(f"an entry of {size} bytes is too large for {self.bookie_id}")
         elif channel.pending_bytes > BOOKIE_PENDING_BYTES_MAX:
@@ -143,6 +144,13 @@ class RemoteBookie:
             channel.add((meta, *run.payloads), size, flags, done)
             return
         asyncio.get_running_loop().call_soon(done, error)
+
+    @property
+    def is_away(self) -> bool:
+        return self._writes.channel is None
+
+    async def ready(self) -> None:
+        await self._writes.ready()
 
     def flush(self) -> None:
         if self._writes.channel is not None:

@@ -607,6 +607,25 @@ def test_while_nothing_can_be_stored_acks_fail_and_are_stored_later(world: World
     run(world, main)
 
 
+def test_acks_wait_for_a_bookie_that_is_away(world: World) -> None:
+    async def main(world: World) -> None:
+        log = await world.open()
+        cursor = await world.create(log)
+        world.bookie.held = True
+        cursor.ack([(P(10, 0), None, None)], world.answer(0))
+        await turns(30)
+        world.bookie.leave()
+        cursor.ack([(P(10, 1), None, None)], world.answer(1))
+        await asyncio.sleep(3)
+        assert world.answers == []
+        world.bookie.come_back()
+        await turns(30)
+        assert world.answers == [0, 1]
+        assert (await world.reload()).mark_delete == P(10, 1)
+
+    run(world, main)
+
+
 def test_what_failed_is_written_again_without_being_asked(world: World) -> None:
     async def main(world: World) -> None:
         log = await world.open()

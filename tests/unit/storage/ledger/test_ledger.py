@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import random
@@ -63,6 +64,25 @@ def test_the_next_run_carries_what_is_confirmed() -> None:
             (r.first_entry_id, r.last_confirmed, r.confirmed_bytes) for r in cluster.all[0].runs
         ]
         assert runs == [(0, -1, 0), (1, 0, 1), (2, 1, 3)]
+
+    simulate(main)
+
+
+def test_a_new_ledger_waits_for_an_ack_quorum_of_bookies_and_not_for_more() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        manager = cluster.manager()
+        cluster.bookies["b1"].leave()
+        await manager.create(LedgerConfig(3, 3, 2), Writes())
+        cluster.bookies["b2"].leave()
+        creating = asyncio.create_task(manager.create(LedgerConfig(3, 3, 2), Writes()))
+        await turns()
+        assert not creating.done()
+        # Where one suffices, it is the one that is there.
+        writer = await manager.create(LedgerConfig(1, 1, 1), Writes())
+        assert writer.metadata.bookie_ids() == ["b3"]
+        cluster.bookies["b1"].come_back()
+        await creating
 
     simulate(main)
 

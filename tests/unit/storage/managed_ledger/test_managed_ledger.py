@@ -285,6 +285,71 @@ def test_after_a_failure_appends_fail_in_order_and_later_ones_go_to_a_new_ledger
     simulate(main)
 
 
+@pytest.mark.parametrize("stored", range(4))
+def test_appends_wait_for_a_bookie_that_went_away_whether_it_stored_them_or_not(
+    stored: int,
+) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        bookie = cluster.all[0]
+        managed = await cluster.open(appends)
+        await put(managed, 0)
+        bookie.held = True
+        await put(managed, 1, 2)
+        await put(managed, 3)
+        await put(managed, 4)
+        bookie.leave(stored)
+        await put(managed, 5)
+        await asyncio.sleep(5)
+        assert (appends.contexts, appends.failed) == ([0], [])
+        bookie.come_back()
+        await settle(managed)
+        assert (appends.contexts, appends.failed) == ([0, 1, 2, 3, 4, 5], [])
+        assert appends.recovered == []
+        assert numbers(await read_all(managed)) == [0, 1, 2, 3, 4, 5]
+        assert list(map(int, appends.confirmed.values())) == [0, 1, 2, 3, 4, 5]
+        await put(managed, 6)
+        assert appends.contexts[-1] == 6
+        assert dict(await read_all(managed)) == appends.confirmed
+
+    simulate(main)
+
+
+def test_the_first_append_waits_for_a_bookie_that_is_away() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        cluster.all[0].leave()
+        managed = await cluster.open(appends)
+        await put(managed, 0, 1)
+        assert (appends.contexts, appends.failed) == ([], [])
+        cluster.all[0].come_back()
+        await settle(managed)
+        assert (appends.contexts, appends.failed) == ([0, 1], [])
+
+    simulate(main)
+
+
+def test_if_the_end_stays_unknown_appends_that_waited_fail_in_order() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        bookie = cluster.all[0]
+        managed = await cluster.open(appends)
+        await put(managed, 0)
+        bookie.leave()
+        await put(managed, 1)
+        await put(managed, 2)
+        bookie.down = True
+        bookie.come_back()
+        await turns()
+        assert (appends.contexts, appends.failed_contexts) == ([0], [1, 2])
+        bookie.down = False
+        await settle(managed)
+        await put(managed, 3)
+        assert (appends.contexts, appends.failed_contexts) == ([0, 3], [1, 2])
+
+    simulate(main)
+
+
 def test_failed_appends_that_no_bookie_stored_do_not_exist() -> None:
     async def main(sim: Simulation) -> None:
         cluster, appends = Cluster(sim), Appends()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.errors import LedgerFencedError, StorageError, StorageFullError
+from pulsark.errors import BookieAwayError, LedgerFencedError, StorageError, StorageFullError
 from pulsark.runtime import Done
 from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
 from pulsark.storage.bookie.embedded import EmbeddedBookie
@@ -156,11 +156,11 @@ def test_a_connection_that_ends_fails_what_was_not_answered_in_order() -> None:
             remote.flush()
             wire.pipes.cut()
             await answers.count(5)
-            assert answers.kinds == [(n, StorageError) for n in range(5)]
+            assert answers.kinds == [(n, BookieAwayError) for n in range(5)]
             remote.append(run(5), answers.of(5))
             assert len(answers.got) == 5, "done was called from inside append"
             await answers.count(6)
-            assert answers.kinds[5] == (5, StorageError), "it went ahead, and left a hole"
+            assert answers.kinds[5] == (5, BookieAwayError), "it went ahead, and left a hole"
             assert remote.pending_bytes == 0
             # What can be asked again waits until the connection is back.
             assert (await remote.tail(7, fence=True)).last_entry_id in (-1, 4)
@@ -207,6 +207,24 @@ def test_a_bookie_that_stays_away_is_an_error_after_a_while() -> None:
             assert asyncio.get_running_loop().time() - before == pytest.approx(SECONDS, abs=0.1)
             assert await remote.excerpt(7, 0, 0) is None
             await wire.start()
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_it_is_ready_again_when_it_is_back() -> None:
+    async def main() -> None:
+        async with wired(sim) as (wire, remote):
+            await remote.ready()
+            await wire.stop()
+            with pytest.raises(BookieAwayError):
+                await appended(remote, run(0))
+            waiting = asyncio.create_task(remote.ready())
+            await asyncio.sleep(1)
+            assert not waiting.done()
+            await wire.start()
+            await waiting
+            await appended(remote, run(0))
 
     with Simulation() as sim:
         sim.run(main())
