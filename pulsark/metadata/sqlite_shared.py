@@ -106,6 +106,14 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
             raise
         return cls(path, joined, worker, runtime, timeout_seconds, session_seconds)
 
+    @property
+    def mark(self) -> int:
+        """That of the last change, whoever made it."""
+        if not self._closed:
+            with suppress(sqlite3.Error):  # then what is known of it counts
+                self._note_position(*_where_it_is(self._reader))
+        return super().mark
+
     def knows(self, mark: int) -> bool:
         self._history = read_history(self._reader)[1]
         return super().knows(mark)
@@ -134,11 +142,13 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
             )
 
     def _committed(self, results: list[Any]) -> None:
-        last_commit, newest = results.pop()
+        self._note_position(*results.pop())
+        self._tell_mark()
+
+    def _note_position(self, last_commit: int, newest: int) -> None:
         if newest != self._history.sessions[-1].first_commit:
             self._history = read_history(self._reader)[1]
-        self._history = self._history.at(last_commit)
-        self._tell_mark()
+        self._history = self._history.at(max(last_commit, self._history.last_commit))
 
     def _written(self, results: list[Any] | None, error: BaseException | None) -> None:
         super()._written(results, error)
@@ -186,6 +196,8 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
             (data_version,) = self._reader.execute("PRAGMA data_version").fetchone()
             if data_version != self._data_version:
                 self._data_version = data_version
+                self._note_position(*_where_it_is(self._reader))
+                self._tell_mark()
                 self._tell_changes()
             if self._looks % LOOKS_A_DEATH == 0:
                 self._look_for_ended()

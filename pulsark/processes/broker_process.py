@@ -79,9 +79,7 @@ class BrokerProcess:
             Hello(bookie_id, storeId=metadata.identity),
         )
         self._cleanup.push_async_callback(bookie.close)
-        # What a journal holds never comes from a later state of the metadata than its mark.
-        metadata.on_commit(bookie.note_mark)
-        bookie.note_mark(metadata.mark)
+        bookie.follow(metadata)
         return bookie
 
     def _session_ended(self) -> None:

@@ -108,6 +108,24 @@ def test_sessions_see_and_watch_each_other(run: Run) -> None:
     run(scenario)
 
 
+def test_the_mark_is_that_of_the_last_change_whoever_made_it(run: Run) -> None:
+    """What one process sees of another one's changes may lead to what must not precede them."""
+
+    async def scenario(sessions: Sessions) -> None:
+        one, two = [await sessions.open(), await sessions.open()]
+        told = asyncio.Event()
+        two.on_commit(lambda mark: told.set() if mark == one.mark else None)
+        before = two.mark
+        await one.put("/x", b"1")
+        assert two.mark == one.mark > before
+        assert two.knows(one.mark)
+        await asyncio.wait_for(told.wait(), 10)
+        for store in (one, two):
+            await store.close()
+
+    run(scenario)
+
+
 def test_one_of_two_sessions_wins_and_ids_are_given_once(run: Run) -> None:
     async def scenario(sessions: Sessions) -> None:
         stores = [await sessions.open(), await sessions.open()]

@@ -56,6 +56,9 @@ log = logging.getLogger(__name__)
 class EmbeddedBookie:
     """Implements ``bookie.Bookie``. Make one with ``open``."""
 
+    is_away = False
+    """It is in this process."""
+
     def __init__(
         self,
         commissioned: Commission,
@@ -66,6 +69,7 @@ class EmbeddedBookie:
         recovered: RecoveredJournal,
     ) -> None:
         identity = self._identity = commissioned.identity
+        self.bookie_id = identity.bookie_id
         self._in_service = commissioned.in_service
         self._journal_dir = journal_dir
         self._ledger_dir = ledger_dir
@@ -199,10 +203,6 @@ class EmbeddedBookie:
         return self._identity.instance_id
 
     @property
-    def bookie_id(self) -> str:
-        return self._identity.bookie_id
-
-    @property
     def pending_bytes(self) -> int:
         """Bytes accepted and not yet durable, for the back-pressure on callers that append."""
         return self._journal.pending_bytes
@@ -270,11 +270,6 @@ class EmbeddedBookie:
         if record.error is None:
             record.error = self._journal.refuses(record.size, record.reserve)
         self._journal.add(record)
-
-    @property
-    def is_away(self) -> bool:
-        """Never: it is in this process."""
-        return False
 
     async def ready(self) -> None:
         """It always is."""

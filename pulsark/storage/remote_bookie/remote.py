@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Done
     from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
     from pulsark.storage.remote_bookie.channel import Channel
@@ -48,6 +49,7 @@ class RemoteBookie:
         self._reads = reads
         self._seconds = seconds
         self._mark = -1
+        self._store: MetadataStore | None = None
         writes.opened = self._tell_mark
 
     @classmethod
@@ -97,11 +99,27 @@ class RemoteBookie:
         channel = self._writes.channel
         return 0 if channel is None else channel.pending_bytes
 
+    def follow(self, store: MetadataStore) -> None:
+        """Let the bookie keep the marks of a metadata store.
+
+        Each comes ahead of everything that is asked for once this process knows of the change; and
+        if another process made the change, ahead of what cannot be undone.
+        """
+        self._store = store
+        store.on_commit(self.note_mark)
+        self.note_mark(store.mark)
+
     def note_mark(self, mark: int) -> None:
         """As of ``EmbeddedBookie``: ahead of everything that is asked for from now on."""
+        if mark <= self._mark:
+            return
         self._mark = mark
         if self._writes.channel is not None:
             self._tell_mark(self._writes.channel)
+
+    def _note_mark_of_store(self) -> None:
+        if self._store is not None:
+            self.note_mark(self._store.mark)
 
     def _tell_mark(self, channel: Channel) -> None:
         if self._mark >= 0:
@@ -176,6 +194,7 @@ class RemoteBookie:
         return await self._ask(self._writes, FrameType.TAIL, body, decode_tail, flags)
 
     async def release(self, ledger_id: int, through_entry_id: int) -> None:
+        self._note_mark_of_store()
         body = encode_release(ledger_id, through_entry_id)
         await self._ask(self._writes, FrameType.RELEASE, body, bytes)
 
@@ -183,6 +202,7 @@ class RemoteBookie:
         return await self._ask(self._writes, FrameType.RECYCLE, b"", decode_ledger)
 
     async def delete(self, ledger_id: int) -> None:
+        self._note_mark_of_store()
         await self._ask(self._writes, FrameType.DELETE, encode_ledger(ledger_id), bytes)
 
     async def _ask(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -364,6 +365,24 @@ def test_a_caller_that_is_cancelled_leaves_nothing_behind() -> None:
             await asyncio.sleep(1)
             with pytest.raises(LedgerFencedError):
                 await appended(remote, run(0, ledger_id=49))
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_a_release_comes_behind_the_mark_of_what_another_process_changed() -> None:
+    async def main() -> None:
+        async with wired(sim) as (wire, remote):
+            store = Mock(mark=1)
+            remote.follow(store)
+            store.on_commit.assert_called_once_with(remote.note_mark)
+            await appended(remote, run(0))
+            store.mark = 2  # and nobody has told it yet
+            await remote.release(7, 0)
+            assert wire.bookie.mark == 2
+            store.mark = 3
+            await remote.delete(7)
+            assert wire.bookie.mark == 3
 
     with Simulation() as sim:
         sim.run(main())
