@@ -132,6 +132,10 @@ class OlderMetadataError(StorageError):
     """The metadata store has forgotten what a table knows: an old copy of it was put back."""
 
 
+class NotAttachedError(StorageError):
+    """Files are no part of a table, and will not become one by the attempt that failed so."""
+
+
 class CrowdedTableError(StorageError):
     """What is known of a table would not fit into its document: files must be merged first."""
 

@@ -28,6 +28,7 @@ from pulsark.dispatch.stats.rates import Rates
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
 from pulsark.dispatch.tables.erasure import Erasure
+from pulsark.dispatch.tables.far_tables import FarTables
 from pulsark.dispatch.tables.sealing import Sealing
 from pulsark.dispatch.tables.table_retention import TableRetention
 from pulsark.dispatch.topics.assigned_bundles import AssignedBundles
@@ -164,6 +165,9 @@ class Broker:
             self.topic_tables,
             self.catalog,
             self.topics,
+            self.ownership,
+            FarTables(self.registry, self.ownership, self.lookup, tables),
+            self.policy_source.current,
         )
         self.bulk_publishing = BulkPublishing(
             self.clock, self.resources, self.topics, self.schema_admission, self.sealing
@@ -323,6 +327,7 @@ class Broker:
         self.policy_source.start()
         self.policy_updates.start()
         await self.group_throttles.start()
+        self.tables.elsewhere.follow()
         self.sealing.start()
         own = LiveBroker(
             urls.broker_id,

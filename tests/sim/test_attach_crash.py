@@ -493,11 +493,11 @@ def commit_before_the_intent(patch: pytest.MonkeyPatch) -> None:
         made(self, table, *rest)
         table.disk = self._disk
 
-    async def hasty(self: Any, record: TableRecord) -> None:
+    async def hasty(self: Any, record: TableRecord, *rest: Any) -> None:
         if record.pending and hasattr(self, "disk"):
             for root in record.roots:
                 RootLog(self.disk, root).commit(record)
-        await save(self, record)
+        await save(self, record, *rest)
 
     patch.setattr(TableOwner, "__init__", linked)
     patch.setattr(OwnedTableRecord, "save", hasty)

@@ -24,9 +24,14 @@ class InlineTable(TableProcess):
 
     def __init__(self, disk: Disk) -> None:
         super().__init__()
+        self._disk = disk
         self._worker = TableWorker(disk)
         self.requests: list[dict[str, Any]] = []
         self.failure: StorageError | None = None
+
+    async def forget(self) -> None:
+        await super().forget()
+        self._worker = TableWorker(self._disk)
 
     async def _exchange(
         self, request: dict[str, Any], entries: AsyncIterator[Piece] | None = None

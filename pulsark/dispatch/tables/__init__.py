@@ -3,7 +3,8 @@
 Read ``sealing`` first: it seals what ``sealing_due`` (pure) says is due of one table. ``rounds``
 looks at loaded topics, and ``progress`` knows how far each is; ``journal_release`` tells bookies.
 ``table_waits`` has what holds for a while only: leases of jobs, tables that are read, crowded, or
-to be tidied. Which table a topic has is known in ``topics.topic_tables``.
+to be tidied. Which table a topic has is known in ``topics.topic_tables``; if another broker has it,
+``far_tables`` asks that one, where ``attach_for_others`` answers.
 
 ``sealing_jobs`` lets a Spark job write the files instead. ``tidying`` merges and deletes files,
 ``table_retention`` trims tables, ``erasure`` removes messages from them, ``bulk_publishing`` takes

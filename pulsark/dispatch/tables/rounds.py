@@ -109,8 +109,8 @@ class SealingRounds:
             await self._complaints.attempt(work.base, self._seal(work.base, work.topics))
         for base in self._queue.take(started):
             topic = self._progress.partition_of(base)
-            if topic is not None:
-                await self._complaints.attempt(base, self._tidy(base, [topic]))
+            topics = [] if topic is None else [topic]
+            await self._complaints.attempt(base, self._tidy(base, topics))
 
     async def look(self, now: float) -> list[Due[Topic]]:
         """What is due of all loaded topics, but for those that a job has."""

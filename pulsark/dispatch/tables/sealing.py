@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.chores import Chore
+from pulsark.dispatch.tables.attach_for_others import AttachForOthers
 from pulsark.dispatch.tables.journal_release import JournalRelease
 from pulsark.dispatch.tables.listed_ledgers import ListedLedgers
 from pulsark.dispatch.tables.progress import SealingProgress
@@ -28,12 +29,15 @@ from pulsark.errors import CrowdedTableError, OlderMetadataError, PulsarkError, 
 from pulsark.storage.table.range_reader import RangeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.policies.policies import TopicPolicies
+    from pulsark.dispatch.tables.far_tables import FarTables
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.guarded_storage import GuardedStorage
+    from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.dispatch.topics.topic_tables import TopicTables
     from pulsark.metadata.resources import Resources
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.files.record import OthersCommit
     from pulsark.storage.table.files.seal_range import SealRange
+    from pulsark.storage.table.table_writer import TableWriter
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
@@ -81,6 +86,9 @@ class Sealing:
         topic_tables: TopicTables,
         catalog: TopicCatalog,
         topics: Topics,
+        ownership: Ownership,
+        far: FarTables,
+        policies_of: Callable[[TopicName], Awaitable[TopicPolicies]],
     ) -> None:
         clock = self._clock = runtime.clock
         self._topics = topics
@@ -88,6 +96,8 @@ class Sealing:
         self._tables = tables
         self.topic_tables = topic_tables
         self._metadata = metadata
+        self.far = far
+        self._policies_of = policies_of
         self._adopting: asyncio.Task[None] | None = None
         self._is_ready = False
         self._complaints = Complaints()
@@ -99,8 +109,9 @@ class Sealing:
         self.reads = ReadTables(settings, clock)
         self._progress = SealingProgress(tables, self._release, self.reads, self._tidy_queue)
         self._tidying = Tidying(
-            settings, clock, runtime.sure_clock, metadata, topics, tables, self.source.entries
-        )
+            settings, clock, runtime.sure_clock, metadata, topics, tables, self.source.entries,
+            lambda: not far.is_alone,
+        )  # fmt: skip
         self.rounds = SealingRounds(
             settings, clock, topics, self._progress, self.leases, self._crowded,
             self._tidy_queue, self._complaints, self.seal, self.tidy,
@@ -112,7 +123,11 @@ class Sealing:
         )  # fmt: skip
         self.jobs = SealingJobs(resources, topics, self, tables, topic_tables)
         self.copies = SealedCopies(metadata, resources, tables, topic_tables)
+        self.for_others = AttachForOthers(
+            metadata, resources, ownership, tables, topic_tables, self._tidy_queue, self._crowded
+        )
         topic_tables.on_end = self._deleted
+        topic_tables.existing_far = far.existing
 
     async def table(self, base: TopicName) -> TableState | None:
         """Where the table of a topic is and what it has; ``None`` without one."""
@@ -196,17 +211,25 @@ class Sealing:
         return ListedLedgers(self._metadata, self._topics, base)
 
     async def tidy(self, base: TopicName, topics: list[Topic]) -> None:
-        """``Tidying`` of a table; ``topics`` is any partition of it."""
-        (topic,) = topics
+        """``Tidying`` of a table; ``topics`` is any partition of it, or none if others have all."""
+        table_id = await self._table_id(base, topics)
+        if table_id is None or await self.far.tidy(base, table_id):
+            return
         async with self.topic_tables.exclusively(base):
-            table_id = await self.topic_tables.id_for(topic)
-            found = await self._tidying.tidy(base, table_id, topic.policies)
+            policies = topics[0].policies if topics else await self._policies_of(base)
+            found = await self._tidying.tidy(base, table_id, policies)
             if found.more:
                 self._tidy_queue.soon(base)
             elif found.later:
                 self._tidy_queue.later(base)
         if found.error is not None:
             raise found.error
+
+    async def _table_id(self, base: TopicName, topics: list[Topic]) -> str | None:
+        if topics:
+            return await self.topic_tables.id_for(topics[0])
+        record = None if self.far.is_alone else await self._tables.record(base)
+        return None if record is None else record.table_id
 
     # -- for jobs ---
 
@@ -267,6 +290,16 @@ class Sealing:
                 await self._seal_all(base, topics, everything)
             self._crowded.drop(base)
 
+    async def _close_crowded(self, topic: Topic, ranges: list[SealRange]) -> None:
+        """What ``Tidying`` does to open ledgers of this broker, it cannot do to those of others."""
+        for ledger_id in {part.ledger_id for part in ranges}:
+            info = topic.ledger.ledger(ledger_id)
+            sealed = await self._tables.sealed(topic.name, ledger_id)
+            if info is not None and info.open and sealed is not None:
+                known = len(sealed.files) + len(sealed.left)
+                if known > self._tables.limits.files_of_ledger and not topic.ledger.is_fenced:
+                    await topic.ledger.close_ledger()
+
     async def _present(self, topic: Topic) -> Topic:
         return await self._topics.load(topic.name) if topic.closed else topic
 
@@ -285,9 +318,11 @@ class Sealing:
         if not any(progress.due(topic, now, everything=everything) for topic in topics):
             return False
         before = self._tables.get(base)
-        table = await self._tables.open(base, await self.topic_tables.id_for(topics[0]))
+        table_id = await self.topic_tables.id_for(topics[0])
+        far = await self.far.writer(base, table_id, [topic.name for topic in topics])
+        table: TableWriter = far or await self._tables.open(base, table_id)
         if table is not before:
-            # Opening may have done what an owner before had only decided.
+            # Opening may have done what an owner before had only decided; another broker may, too.
             for topic in topics:
                 await progress.look_up(topic)
         due = first_of(
@@ -309,5 +344,7 @@ class Sealing:
         for topic, ranges in due.items():
             since = now if ranges else progress.waits_since(topic)
             await progress.attached(topic, [part.ledger_id for part in ranges], since=since)
+            if far is not None:
+                await self._close_crowded(topic, ranges)
         self._tidy_queue.later(base)
         return True

@@ -163,42 +163,50 @@ class SealingJobs:
             for file in files:
                 _check(file, by_partition)
             table = await self._tables.open(base, table_id)
-            if await self._are_new(base, files):
+            if await are_new(self._tables, base, files):
                 await table.attach(files, value)
             for topic in topics:
                 mine = {f.ledger_id for f in files if f.partition == topic.name.partition}
                 await self._sealing.attached(topic, mine)
             return (await self._tables.open(base, table_id)).record.attached
 
-    async def _are_new(self, base: TopicName, files: Sequence[DataFile]) -> bool:
-        """False if the table has these files already; ``InUseError`` if it has others."""
-        ends: dict[int, int] = {}
-        known = []
-        for file in files:
-            sealed = await self._tables.sealed(base, file.ledger_id)
-            if sealed is not None and any(file.path == other.path for other in sealed.files):
-                known.append(file)
-                continue
-            through = ends.get(file.ledger_id, sealed.through if sealed is not None else -1)
-            if file.first_entry_id != through + 1:
-                raise InUseError(
-                    f"ledger {file.ledger_id} is sealed through {through}, and the next file "
-                    f"begins with {file.first_entry_id}; plan anew"
-                )
-            ends[file.ledger_id] = file.last_entry_id
-        if known and len(known) < len(files):
-            raise InUseError("some of the files are attached already; plan anew")
-        return not known
+
+async def are_new(tables: Tables, base: TopicName, files: Sequence[DataFile]) -> bool:
+    """False if the table has these files already; ``InUseError`` if it has others."""
+    ends: dict[int, int] = {}
+    known = []
+    for file in files:
+        sealed = await tables.sealed(base, file.ledger_id)
+        if sealed is not None and any(file.path == other.path for other in sealed.files):
+            known.append(file)
+            continue
+        through = ends.get(file.ledger_id, sealed.through if sealed is not None else -1)
+        if file.first_entry_id != through + 1:
+            raise InUseError(
+                f"ledger {file.ledger_id} is sealed through {through}, and the next file "
+                f"begins with {file.first_entry_id}; plan anew"
+            )
+        ends[file.ledger_id] = file.last_entry_id
+    if known and len(known) < len(files):
+        raise InUseError("some of the files are attached already; plan anew")
+    return not known
 
 
-def _check(file: DataFile, topics: dict[int, Topic]) -> None:
-    """``InvalidResourceError`` unless a file can be one of these topics."""
+def check_path(file: DataFile) -> None:
+    """``InvalidResourceError`` unless a file is where those of its partition and ledger are."""
     found = _path.fullmatch(file.path)
     if found is None or (int(found[1]), int(found[2])) != (file.partition, file.ledger_id):
         raise InvalidResourceError(
             f"files: the path {file.path[:100]} is not partition=P/ledger_id=L/part-NAME.parquet "
             "of the file's own partition and ledger"
         )
+    if file.size <= 0 or file.rows < 0:
+        raise InvalidResourceError(f"files: {file.path} has {file.size} bytes, {file.rows} rows")
+
+
+def _check(file: DataFile, topics: dict[int, Topic]) -> None:
+    """``InvalidResourceError`` unless a file can be one of these topics."""
+    check_path(file)
     topic = topics.get(file.partition)
     info = None if topic is None else topic.ledger.ledger(file.ledger_id)
     entries = 0 if info is None else info.entries
@@ -207,5 +215,3 @@ def _check(file: DataFile, topics: dict[int, Topic]) -> None:
             f"files: entries {file.first_entry_id} to {file.last_entry_id} of ledger "
             f"{file.ledger_id}: partition {file.partition} has {entries} there"
         )
-    if file.size <= 0 or file.rows < 0:
-        raise InvalidResourceError(f"files: {file.path} has {file.size} bytes, {file.rows} rows")

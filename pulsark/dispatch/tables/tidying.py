@@ -29,7 +29,7 @@ from pulsark.metadata.paths import table_path
 from pulsark.storage.table.files.merging import due_merge
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.policies.policies import TopicPolicies
@@ -79,6 +79,8 @@ class Tidying:
     topics: Topics
     tables: Tables
     entries_of: EntriesOf
+    shares: Callable[[], bool] = lambda: False
+    """Whether other brokers may have loaded partitions of the tables of this one."""
     known: TidyTables = field(default_factory=TidyTables)
 
     async def tidy(self, base: TopicName, table_id: str, policies: TopicPolicies) -> Tidied:
@@ -118,6 +120,7 @@ class _Run:
         self._base = base
         self._table_id = table_id
         self._target = target
+        self._shares = tidying.shares
         self._listed = ListedLedgers(tidying.metadata, tidying.topics, base)
         self._merges = self._failures = 0
         self.table = table
@@ -144,7 +147,8 @@ class _Run:
         unsettled = self.table.unsettled
         unsettled.update(changed)
         for partition in self.table.partitions():
-            if self._topics.get_loaded(self._listed.name(partition)) is not None:
+            name = self._listed.name(partition)
+            if self._shares() or self._topics.get_loaded(name) is not None:
                 infos = await self._listed.of(partition)
                 if infos is not None:
                     self.table.trim(partition, partial(_is_gone, infos))

@@ -196,6 +196,12 @@ class Ownership:
         bundle = await self.bundle_named(name)
         return Check(bundle_epoch_path(bundle), await self.claim(bundle))
 
+    async def held(self, name: TopicName) -> Check | None:
+        """What is true only while this broker owns the bundle of a topic, if it does now."""
+        bundle = await self.bundle_named(name)
+        held = self._held.get(bundle)
+        return None if held is None else _guard(bundle, held)
+
     async def _claim(self, bundle: str) -> int:
         path = bundle_epoch_path(bundle)
         for _ in range(_ATTEMPTS):

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
     from pulsark.storage.table.tables import Tables
 
+    ExistingFar = Callable[[TopicName, str, Collection[int]], Awaitable[set[int] | None]]
+    """As ``TopicTables.existing``, with the table's id; ``None``: this broker has the table."""
+
+
+async def _nowhere(_name: TopicName, _table_id: str, _ledger_ids: Collection[int]) -> None:
+    """There is no other broker."""
+
 
 class TopicTables:
     """The tables of topics. All partitions of a topic share one."""
@@ -29,6 +36,8 @@ class TopicTables:
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self.on_end: Callable[[TopicName], None] = lambda _: None
         """Told of a topic that was deleted with all its partitions."""
+        self.existing_far: ExistingFar = _nowhere
+        """Asks the broker that has the table of a topic."""
 
     def exclusively(self, base: TopicName) -> asyncio.Lock:
         """Held while a table is changed: what is read of it before holds until the attach."""
@@ -55,6 +64,9 @@ class TopicTables:
     ) -> set[int]:
         """Those of a partition's reserved ledgers that exist: the table knows."""
         table_id = await self._id_for(name, topic_id)
+        found = await self.existing_far(name, table_id, ledger_ids)
+        if found is not None:
+            return found
         return await self._tables.publishing.existing(name, table_id, ledger_ids)
 
     async def has_table(self, base: TopicName) -> bool:

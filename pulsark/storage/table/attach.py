@@ -26,6 +26,7 @@ from pulsark.errors import (
     ChangedTableError,
     LedgerFencedError,
     MetadataError,
+    NotAttachedError,
     OlderMetadataError,
     StorageError,
 )
@@ -39,16 +40,17 @@ from pulsark.storage.table.files.record import (
     TableRecord,
     ledgers_of,
 )
-from pulsark.storage.table.files.root_files import remove_files
 from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.log.log_repair import LogRepair
 from pulsark.storage.table.log.root_log import OthersCommitError, RootLog
 from pulsark.storage.table.owned_table_record import LEDGERS_A_TURN, OwnedTableRecord
 from pulsark.storage.table.publishes import Publishes
+from pulsark.storage.table.removed_files import remove_everywhere
 from pulsark.storage.table.staging.staged_ledger import ledger_directory
 from pulsark.storage.table.table_logs import TableLogs
 
 if TYPE_CHECKING:
+    from pulsark.metadata.changes import Check
     from pulsark.schemas.columns import ColumnType
     from pulsark.storage.table.log.log_content import LogContent
 
@@ -158,12 +160,13 @@ class TableOwner:
         removes: Sequence[DataFile] = (),
         value: ColumnType | None = None,
         decided: Callable[[bool | None], Awaitable[None]] | None = None,
+        checks: Sequence[Check] = (),
     ) -> int:
         """Files join and leave the table, all or none; returns the number of the attach.
 
         ``value`` is the type that added files have in their column ``value``; without it they
         have the table's. ``decided`` hears whether they are part of the table now; ``None`` if
-        that cannot be known.
+        that cannot be known. ``checks`` hold at that moment: ``NotAttachedError`` if one does not.
         ``StorageError`` before the intent: nothing happened. After it: it is decided, and a
         later call finishes it. ``LedgerFencedError``: the table has another owner.
         ``ChangedTableError``: nothing leaves a table to whose log another engine has written.
@@ -183,7 +186,11 @@ class TableOwner:
                 record = self.record.intending(self._clock.now_ms(), adds, removes, value)
                 await self._table.check(record)
                 happened = None
-                await self._table.save(record)
+                try:
+                    await self._table.save(record, checks)
+                except NotAttachedError:
+                    happened = False
+                    raise
                 happened = True
             finally:
                 if decided is not None:
@@ -294,15 +301,9 @@ class TableOwner:
 
     async def remove_files(self, paths: Sequence[str]) -> None:
         """Delete files that are no part of the table; a root that is away keeps its copies."""
-        for root in self.record.roots:
-            try:
-                for start in range(0, len(paths), self._limits.files_a_turn):
-                    some = paths[start : start + self._limits.files_a_turn]
-                    await run_in_worker(self._worker, partial(remove_files, self._disk, root, some))
-            except OSError as e:
-                log.warning(
-                    "%s: files that are not in the table cannot be deleted yet: %s", root, e
-                )
+        await remove_everywhere(
+            self._disk, self._worker, self.record.roots, paths, self._limits.files_a_turn
+        )
 
     async def take_up(self, found: LogContent, ledgers: Iterable[SealedLedger]) -> None:
         """Know of these ledgers what a log says of the table, which knows more than the record.

@@ -19,6 +19,8 @@ class KnownLedgers:
     def __init__(self, most: int = LEDGERS_KNOWN_MAX) -> None:
         self._most = most
         self._known: OrderedDict[str, SealedLedger] = OrderedDict()
+        self.forgotten = 0
+        """How often something was: what was being read then may be what it was before."""
 
     def get(self, table: str, ledger_id: int) -> SealedLedger | None:
         """What is known of a ledger; ``table`` is the path of the table's record."""
@@ -36,9 +38,15 @@ class KnownLedgers:
 
     def forget(self, table: str, ledger_ids: Iterable[int] | None = None) -> None:
         """Some ledgers of a table have changed, or all of them."""
+        self.forgotten += 1
         if ledger_ids is not None:
             for ledger_id in ledger_ids:
                 self._known.pop(f"{table}/{ledger_id}", None)
             return
         for key in [key for key in self._known if key.rpartition("/")[0] == table]:
             del self._known[key]
+
+    def clear(self) -> None:
+        """Any ledger of any table may have changed."""
+        self.forgotten += 1
+        self._known.clear()

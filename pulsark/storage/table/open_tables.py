@@ -13,13 +13,14 @@ from pulsark.metadata.topic_resources import PartitionedTopics
 from pulsark.storage.managed_ledger.record import read_record
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.files.record import TableRecord
-from pulsark.storage.table.table import Table, TableParts
+from pulsark.storage.table.table import Table
 from pulsark.storage.table.table_logs import TableLogs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pulsark.metadata.store import MetadataStore
+    from pulsark.storage.table.table_parts import TableParts
     from pulsark.storage.table.tables_to_delete import TablesToDelete
     from pulsark.wire.topic_name import TopicName
 
@@ -56,6 +57,10 @@ class OpenTables:
                 self._tables.popitem(last=False)
             self._parts.forget_content(path)
         return table
+
+    def has(self, path: str) -> bool:
+        """Whether the table whose record is at ``path`` is open."""
+        return path in self._tables
 
     def get(self, name: TopicName) -> Table | None:
         """A table if it is open."""

@@ -14,9 +14,11 @@ from pulsark.errors import (
     CrowdedTableError,
     LedgerFencedError,
     MetadataError,
+    NotAttachedError,
     OwnershipLostError,
     StorageError,
 )
+from pulsark.metadata.changes import Put
 from pulsark.metadata.paths import TABLES, sealed_ledger_path, topic_at
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.storage.table.files.record import (
@@ -31,6 +33,7 @@ from pulsark.storage.table.files.record import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pulsark.metadata.changes import Check
     from pulsark.storage.table.files.table_limits import TableLimits
 
 log = logging.getLogger(__name__)
@@ -80,11 +83,21 @@ class OwnedTableRecord:
 
     # -- the record ---
 
-    async def save(self, record: TableRecord) -> None:
-        """Replace the record. ``LedgerFencedError``: the table has another owner."""
+    async def save(self, record: TableRecord, checks: Sequence[Check] = ()) -> None:
+        """Replace the record, while ``checks`` hold: ``NotAttachedError`` if one does not.
+
+        ``LedgerFencedError``: the table has another owner.
+        """
+        value = record.encode()
         try:
-            self._version = await self._metadata.put(self.path, record.encode(), self._version)
-        except (BadVersionError, OwnershipLostError):
+            if checks:
+                put = Put(self.path, value, self._version)
+                self._version = (await self._metadata.commit((put, *checks)))[0]
+            else:
+                self._version = await self._metadata.put(self.path, value, self._version)
+        except (BadVersionError, OwnershipLostError) as error:
+            if isinstance(error, BadVersionError) and error.path != self.path:
+                raise NotAttachedError(f"its writer owns it no more: {error}") from None
             raise self._fenced() from None
         except BaseException:  # a caller that is cancelled does not know either
             self._doubtful = True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
     from pulsark.storage.table.open_tables import OpenTables
-    from pulsark.storage.table.table import TableParts
+    from pulsark.storage.table.table_parts import TableParts
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)

@@ -88,6 +88,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """Forget everything."""
+        self._forgotten += 1
         for task in self._loading.values():
             task.cancel()
         self._loading.clear()

@@ -3,74 +3,38 @@
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from pulsark.errors import CorruptEntryError, StorageError, StorageFullError, UnsealableError
-from pulsark.metadata.paths import table_path
-from pulsark.runtime import Runtime, Worker, run_in_worker
-from pulsark.schemas.columns import BINARY, ColumnType
-from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.errors import (
+    CorruptEntryError,
+    CrowdedTableError,
+    NotAttachedError,
+    PulsarkError,
+    StorageFullError,
+)
 from pulsark.storage.table.bulk_publish import remove_old_staged
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.root_identity import storage_root_of
-from pulsark.storage.table.seal_attempts import SealAttempts
+from pulsark.storage.table.table_writer import TableWriter
 from pulsark.storage.table.unnamed_files import UnnamedFiles
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from pulsark.schemas.definition import SchemaData
+    from pulsark.metadata.changes import Check
+    from pulsark.schemas.columns import ColumnType
+    from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.table.attach import TableOwner
-    from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
-    from pulsark.storage.table.files.table_limits import TableLimits
-    from pulsark.storage.table.known_ledgers import KnownLedgers
-    from pulsark.storage.table.process.table_processes import (
-        EntriesOf,
-        PiecesOf,
-        TableProcesses,
-    )
-    from pulsark.storage.table.read_ahead import ReadAhead
-    from pulsark.storage.table.roots import TableRoots
-    from pulsark.storage.table.touched_ledgers import TouchedLedgers
+    from pulsark.storage.table.files.record import DataFile, SealedLedger
+    from pulsark.storage.table.process.table_processes import EntriesOf
+    from pulsark.storage.table.table_parts import TableParts
     from pulsark.wire.topic_name import TopicName
-
-    SchemasOf = Callable[[TopicName], Awaitable[Sequence[tuple[bytes, SchemaData]]]]
-    """Gives all versions of a topic's schema, the oldest first, by what messages carry of them."""
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class TableParts:
-    """What the tables of a process share."""
-
-    runtime: Runtime
-    thread: Callable[[], Worker]
-    roots: TableRoots
-    processes: TableProcesses
-    ledgers: KnownLedgers
-    touched: TouchedLedgers
-    ahead: ReadAhead
-    limits: TableLimits
-    schemas_of: SchemasOf | None
-
-    def forget(self, path: str) -> None:
-        """Anything of a table may have changed."""
-        self.forget_content(path)
-        self.touched.forget(path)
-
-    def forget_content(self, path: str) -> None:
-        """What was read of a table may be untrue."""
-        self.ahead.forget(path)
-        self.ledgers.forget(path)
-
-
-class Table:
+class Table(TableWriter):
     """An open table, to be used at once: ``Tables.open`` gives another one when this was lost.
 
     ``lost`` is called with it when another broker may know more of the table than its owner.
@@ -83,68 +47,13 @@ class Table:
         parts: TableParts,
         lost: Callable[[Table], None],
     ) -> None:
-        self.name = name
+        super().__init__(name, owner, parts)
         self.owner = owner
-        self._parts = parts
         self._lost = lost
-        self._disk = parts.runtime.disk
-        self._limits = parts.limits
-        self._path = table_path(name)
-
-    @property
-    def record(self) -> TableRecord:
-        """The table as it is now."""
-        return self.owner.record
 
     def lose(self) -> None:
         """The present owner knows more: the next caller that needs the table opens it anew."""
         self._lost(self)
-
-    async def values(self) -> ValueSchemas:
-        """With which schemas, and as which type, further files have their values."""
-        schemas_of, record = self._parts.schemas_of, self.record
-        if schemas_of is None or (record.attached and record.value == BINARY):
-            return ValueSchemas()
-        versions = await schemas_of(self.name)
-        kind = record.value if record.attached else None
-        return await self._run(lambda: ValueSchemas.next(kind, versions))
-
-    # -- entries become files, files part of the table ---
-
-    async def seal(
-        self,
-        ranges: Sequence[SealRange],
-        entries_of: EntriesOf,
-        target_bytes: int,
-        *,
-        located: PiecesOf | None = None,
-        patient: bool = False,
-    ) -> None:
-        """Seal entries of the topic's partitions, and attach them all at once.
-
-        ``located`` may give excerpts; where they cannot be read, ``entries_of`` gives entries.
-        What is ``patient`` is done while no other process wants the processor, unless that takes
-        long.
-        When this returns, they are in the table on as many roots as are needed, and the journal
-        may release them; of a range for which there is no room, its beginning. ``StorageError``
-        or ``MetadataError``: not yet; it may be tried again. A range that has an entry which cannot
-        be sealed at all keeps no other out: its error comes when they are attached.
-        """
-        values = await self.values()
-        unsealable: UnsealableError | None = None
-        async with self._files() as adds:
-            for wanted in ranges:
-                try:
-                    await self._seal(
-                        adds, wanted, entries_of, target_bytes, values, located, patient
-                    )
-                except UnsealableError as e:
-                    unsealable = e
-                if len(adds) > self._limits.files_per_attach // 2:
-                    await self._attach_all(adds, values.kind)
-            await self._attach_all(adds, values.kind)
-        if unsealable is not None:
-            raise unsealable
 
     async def merge(
         self, files: Sequence[DataFile], entries_of: EntriesOf, target_bytes: int
@@ -180,10 +89,15 @@ class Table:
                 await self._seal_whole(adds, wanted, entries_of, target_bytes, values)
             await self._attach(adds, files, values.kind)
 
-    async def attach(self, files: Sequence[DataFile], value: ColumnType | None = None) -> None:
-        """Attach files that others wrote, with ``values``.
+    async def attach(
+        self,
+        files: Sequence[DataFile],
+        value: ColumnType | None = None,
+        checks: Sequence[Check] = (),
+    ) -> None:
+        """Attach files that others wrote, with ``values``; only while ``checks`` hold.
 
-        ``StorageError`` if they are on fewer storage roots than are needed.
+        ``NotAttachedError``, ``CrowdedTableError``: nothing of it happened, nor will.
         """
         needed = self._parts.roots.needed(self.record)
         for file in files:
@@ -195,8 +109,16 @@ class Table:
                 except OSError as e:
                     log.warning("%s: %s is not there: %s", root, file.path, e)
             if there < needed:
-                raise StorageError(f"{file.path} is on {there} storage roots of {needed}")
-        await self._attach(list(files), value=value)
+                raise NotAttachedError(f"{file.path} is on {there} storage roots of {needed}")
+        adds = list(files)
+        try:
+            await self._attach(adds, value=value, checks=checks)
+        except CrowdedTableError:
+            raise
+        except PulsarkError as error:
+            if adds:
+                raise NotAttachedError(str(error)) from error
+            raise
 
     async def remove(self, sealed: SealedLedger) -> None:
         """Take the rows of a ledger out of the table: commits, which touch no file.
@@ -277,30 +199,6 @@ class Table:
 
     # Internals.
 
-    async def _run(self, action: Callable[[], T]) -> T:
-        return await run_in_worker(self._parts.thread(), action)
-
-    async def _seal(
-        self,
-        adds: list[DataFile],
-        wanted: SealRange,
-        entries_of: EntriesOf,
-        target_bytes: int,
-        values: ValueSchemas,
-        located: PiecesOf | None = None,
-        patient: bool = False,
-    ) -> None:
-        """Add files with the entries of a range to a list; of its beginning if that is all."""
-        roots, size = await self._parts.roots.with_room(self.record, wanted.size)
-        needed = self._parts.roots.needed(self.record)
-
-        async def attempt(part: SealRange, as_sent: bool) -> list[DataFile]:
-            return await self._parts.processes.seal(
-                part, roots, needed, target_bytes, values, entries_of, located, patient, as_sent
-            )
-
-        await SealAttempts(attempt, adds).seal(wanted.within(size))
-
     async def _seal_whole(
         self,
         adds: list[DataFile],
@@ -315,43 +213,3 @@ class Table:
             raise StorageFullError(
                 f"there is no room to write ledger {wanted.ledger_id} anew up to {wanted.last}"
             )
-
-    @asynccontextmanager
-    async def _files(self) -> AsyncIterator[list[DataFile]]:
-        """A list of files to be attached; those that are left in it in the end are deleted."""
-        files: list[DataFile] = []
-        try:
-            yield files
-        finally:
-            if files:
-                await self.owner.remove_files([file.path for file in files])
-
-    async def _attach_all(self, adds: list[DataFile], value: ColumnType) -> None:
-        while adds:
-            await self._attach(adds, (), value, self._limits.files_per_attach)
-
-    async def _attach(
-        self,
-        adds: list[DataFile],
-        removes: Sequence[DataFile] = (),
-        value: ColumnType | None = None,
-        most: int | None = None,
-    ) -> None:
-        """Attach some of the files, and take them from the list once they may be attached."""
-        new = adds[:most]
-
-        async def decided(happened: bool | None) -> None:
-            if happened is not False:
-                del adds[: len(new)]
-
-        try:
-            await self.owner.attach(new, removes, value, decided)
-        except BaseException:
-            # It may be decided. The table's next owner does it, and forgets what was known.
-            self.lose()
-            raise
-        finally:
-            changed = {file.ledger_id for file in (*new, *removes)}
-            self._parts.ledgers.forget(self._path, changed)
-            if removes:
-                self._parts.ahead.forget(self._path, {file.ledger_id for file in removes})

@@ -27,8 +27,9 @@ from pulsark.storage.table.process.table_processes import EntriesOf, TableProces
 from pulsark.storage.table.publishing import TablePublishing
 from pulsark.storage.table.read_ahead import BLOCK_BYTES, ReadAhead
 from pulsark.storage.table.roots import TableRoots
-from pulsark.storage.table.table import TableParts
+from pulsark.storage.table.table_parts import TableParts
 from pulsark.storage.table.table_repair import Listed, Repair, TableRepair
+from pulsark.storage.table.tables_elsewhere import TablesElsewhere
 from pulsark.storage.table.tables_to_delete import TablesToDelete
 from pulsark.storage.table.taking_up import Join, all_listed, take_up
 from pulsark.storage.table.touched_ledgers import TouchedLedgers
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 
     from pulsark.metadata.store import MetadataStore
     from pulsark.storage.table.root_identity import StorageRoots
-    from pulsark.storage.table.table import SchemasOf, Table
+    from pulsark.storage.table.table import Table
+    from pulsark.storage.table.table_parts import SchemasOf
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class Tables:
         self.to_delete = TablesToDelete(metadata, self.roots, runtime.disk, self._thread)
         self._open = OpenTables(self._parts, metadata, self.to_delete)
         self.publishing = TablePublishing(self._open, self._parts)
+        self.elsewhere = TablesElsewhere(self._open, metadata, self._parts)
 
     async def sealed(self, name: TopicName, ledger_id: int) -> SealedLedger | None:
         """What is sealed of a ledger of a topic or partition."""
@@ -310,6 +313,7 @@ class Tables:
 
     async def close(self) -> None:
         """End the processes. What was decided and is not done, the next owner does."""
+        self.elsewhere.close()
         self._parts.ahead.close()
         await self.processes.close()
         if self._worker is not None:
@@ -320,11 +324,13 @@ class Tables:
     async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
         found = self._parts.ledgers.get(path, ledger_id)
         if found is None:
+            before = self._parts.ledgers.forgotten
             found = await read_sealed(path, ledger_id, self._metadata)
             if found is None:
                 record = await self._open.record_if_any(path)
                 return None if record is None else record.decided(ledger_id)
-            self._parts.ledgers.add(path, found)
+            if self._parts.ledgers.forgotten == before:
+                self._parts.ledgers.add(path, found)
         return found
 
     def _thread(self) -> Worker:

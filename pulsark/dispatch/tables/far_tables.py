@@ -1,0 +1,135 @@
+"""Tables of topics whose partitions several brokers own.
+
+All partitions of a topic share its table, and only the owner of the bundle of the topic itself, the
+*table's broker*, commits to it. The owner of a partition writes Parquet files of what is confirmed
+of it, and asks the table's broker to attach them. With each file it says under which claim of its
+bundle it wrote: the intent is one commit with a check of that claim, beside the one of the table's
+broker. So neither a stale owner of the partition nor one of the table can attach anything.
+
+An answer may be lost. The writer then leaves its files alone, and looks up what the table has
+before it seals anything more; the table's broker takes only files that begin where the table ends,
+so that nothing is in it twice. Files that never were attached are deleted when they are old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pulsark.errors import NotAttachedError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pulsark.dispatch.brokers.registry import BrokerRegistry
+    from pulsark.dispatch.topics.lookup import Lookup
+    from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.schemas.columns import ColumnType
+    from pulsark.storage.table.files.record import DataFile
+    from pulsark.storage.table.table_writer import TableWriter
+    from pulsark.storage.table.tables import Tables
+    from pulsark.wire.topic_name import TopicName
+
+FILES_A_CALL = 64
+"""Files that one call attaches: with their statistics it stays far below 1 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class FarAttach:
+    """What the owner of partitions asks of the table's broker. Without files: only to look whether
+    something of the table is to be tidied."""
+
+    base: TopicName
+    table_id: str
+    files: Sequence[DataFile] = ()
+    value: ColumnType | None = None
+    claims: Mapping[int, int] = field(default_factory=dict)
+    """By partition: the version of the record of its bundle's claim."""
+
+
+class TableCalls(Protocol):
+    """Calls to the brokers of tables, by their ids. ``PulsarkError``: what came of one is not
+    known, unless something else is said."""
+
+    async def attach(self, broker_id: str, asked: FarAttach) -> None:
+        """Attach files. ``NotAttachedError``: nothing of it happened, nor will."""
+
+    async def existing(
+        self, broker_id: str, name: TopicName, table_id: str, ledger_ids: Collection[int]
+    ) -> set[int]:
+        """Those of a partition's reserved ledgers that exist, or ever will."""
+
+
+class FarTables:
+    """What a broker has attached to tables of other brokers."""
+
+    def __init__(
+        self, registry: BrokerRegistry, ownership: Ownership, lookup: Lookup, tables: Tables
+    ) -> None:
+        self._registry = registry
+        self._ownership = ownership
+        self._lookup = lookup
+        self._tables = tables
+        self.calls: TableCalls | None = None
+        """Set where there may be other brokers."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other broker is known."""
+        return self._registry.is_alone
+
+    async def broker_of(self, base: TopicName) -> str | None:
+        """Which broker has a topic's table; ``None``: this one.
+
+        If nobody has the topic's bundle, somebody is made to: then something of it is to be done.
+        """
+        if self.is_alone or self._ownership.has(await self._ownership.bundle_named(base)):
+            return None
+        found = await self._lookup.find(base)
+        return None if found.is_here else found.broker_id
+
+    async def writer(
+        self, base: TopicName, table_id: str, partitions: Collection[TopicName]
+    ) -> TableWriter | None:
+        """For files of partitions that this broker owns; ``None``: it has the table itself."""
+        broker_id = await self.broker_of(base)
+        if broker_id is None:
+            return None
+        calls = self._calls(base, broker_id)
+        claims: dict[int, int] = {}
+        for name in partitions:
+            claim = await self._ownership.held(name)
+            if claim is None:
+                raise NotAttachedError(f"{name} is another broker's by now")
+            claims[name.partition] = claim.expected_version
+
+        async def ask(files: Sequence[DataFile], value: ColumnType | None) -> None:
+            concerned = {file.partition: claims[file.partition] for file in files}
+            asked = FarAttach(base, table_id, tuple(files), value, concerned)
+            await calls.attach(broker_id, asked)
+
+        return await self._tables.elsewhere.writer(base, table_id, FILES_A_CALL, ask)
+
+    async def tidy(self, base: TopicName, table_id: str) -> bool:
+        """Tell another broker that something of its table may be to be tidied; ``False``: it is
+        this broker's."""
+        broker_id = await self.broker_of(base)
+        if broker_id is None:
+            return False
+        await self._calls(base, broker_id).attach(broker_id, FarAttach(base, table_id))
+        return True
+
+    async def existing(
+        self, name: TopicName, table_id: str, ledger_ids: Collection[int]
+    ) -> set[int] | None:
+        """``TopicTables.existing_far``."""
+        broker_id = await self.broker_of(name.base)
+        if broker_id is None:
+            return None
+        calls = self._calls(name.base, broker_id)
+        return await calls.existing(broker_id, name, table_id, ledger_ids)
+
+    def _calls(self, base: TopicName, broker_id: str) -> TableCalls:
+        if self.calls is None:
+            raise StorageError(f"the table of {base} is that of the broker {broker_id}")
+        return self.calls

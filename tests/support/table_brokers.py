@@ -1,0 +1,188 @@
+"""Two brokers in memory that own partitions of one topic, over one bookie and one disk.
+
+Topics are given to brokers by claiming their bundles, so a test says who owns what. Calls between
+the brokers are direct; a test may lose their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+from pulsark.config.settings import Settings
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.model.entry import stored_entry
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.dispatch.tables.far_tables import FarAttach
+from pulsark.errors import PulsarkError
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.table.files.record import DataFile
+from pulsark.wire.position import EARLIEST, Position
+from pulsark.wire.topic_name import TopicName
+from tests.sim.disk import SimDisk
+from tests.sim.simulation import Simulation
+from tests.support.inline_table import inline_tables
+from tests.support.memory_bookie import MemoryBookie
+from tests.support.tables import attached_files, entry
+
+BASE = TopicName.parse("persistent://public/default/t")
+PARTITIONS = 4
+
+
+class AnswerLost(PulsarkError):
+    """Nobody knows what became of a call."""
+
+
+class Calls:
+    """``TableCalls`` to the brokers by their ids. ``before`` and ``after`` may fail."""
+
+    def __init__(self, brokers: dict[str, Broker]) -> None:
+        self._brokers = brokers
+        self.before: Callable[[FarAttach], Coroutine[Any, Any, None]] = self.nothing
+        self.after: Callable[[FarAttach], Coroutine[Any, Any, None]] = self.nothing
+        self.attaches: list[FarAttach] = []
+
+    async def attach(self, broker_id: str, asked: FarAttach) -> None:
+        self.attaches.append(asked)
+        await self.before(asked)
+        await self._brokers[broker_id].sealing.for_others.attach(asked)
+        await self.after(asked)
+
+    async def existing(
+        self, broker_id: str, name: TopicName, table_id: str, ledger_ids: Collection[int]
+    ) -> set[int]:
+        others = self._brokers[broker_id].sealing.for_others
+        return await others.existing(name, table_id, ledger_ids)
+
+    async def nothing(self, _asked: FarAttach) -> None:
+        """A call goes well."""
+
+
+class TableBrokers:
+    """``a`` and ``b``; ``start`` gives ``a`` the table and every second partition."""
+
+    def __init__(self, sim: Simulation, **changed: Any) -> None:
+        names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
+        quorums = {f"managedLedgerDefault{name}": 1 for name in names}
+        quiet = {"sealEnabled": False, "defaultNumberOfNamespaceBundles": 64}
+        self._settings = Settings(**{**quorums, **quiet, **changed})
+        self._runtime = sim.runtime(SimDisk())
+        self.disk = self._runtime.disk
+        self._tree = MemoryTree()
+        self.bookie = MemoryBookie()
+        self.brokers: dict[str, Broker] = {}
+        self.calls = Calls(self.brokers)
+        self.sent: dict[int, list[bytes]] = {n: [] for n in range(PARTITIONS)}
+
+    async def start(self) -> None:
+        self.a, self.b = await self.started("a"), await self.started("b")
+        await self.a.creation.create_partitioned_topic(BASE, PARTITIONS, {})
+        await self.a.ownership.own(BASE)
+        for number in range(PARTITIONS):
+            await self.owner(number).ownership.own(self.name(number))
+        names = [BASE, *map(self.name, range(PARTITIONS))]
+        assert len({await self.a.ownership.bundle_named(name) for name in names}) == len(names)
+
+    async def started(self, host: str) -> Broker:
+        """A broker under this name, beside those that there are."""
+        metadata = MemoryMetadataStore(self._tree)
+        tables = inline_tables(["/table"], metadata, self._runtime)
+        ledgers = LedgerManager(metadata, {"b1": self.bookie}, self._runtime, tables)
+        broker = Broker(self._settings, self._runtime, metadata, ledgers, tables)
+        broker.sealing.far.calls = self.calls
+        urls = ServiceUrls(f"pulsar://{host}:6650", f"http://{host}:8080", f"grpc://{host}:8815")
+        await broker.start(urls)
+        await asyncio.sleep(0.1)
+        self.brokers[urls.broker_id] = broker
+        return broker
+
+    def name(self, partition: int) -> TopicName:
+        return BASE.with_partition(partition)
+
+    def owner(self, partition: int) -> Broker:
+        return (self.a, self.b)[partition % 2]
+
+    async def publish(self, broker: Broker, partition: int, count: int) -> None:
+        """Publish straight into the ledger, as a topic does."""
+        topic = await broker.topics.load(self.name(partition), create=True)
+        sent = self.sent[partition]
+        for number in range(len(sent), len(sent) + count):
+            data = entry(number, number % 3)
+            topic.ledger.append(data, stored_entry(EARLIEST, data))
+            sent.append(data)
+            await asyncio.sleep(0.01)
+
+    async def seal(self, broker: Broker, *partitions: int) -> None:
+        """Seal all that there is of partitions that a broker owns."""
+        topics = [await broker.topics.load(self.name(number)) for number in partitions]
+        await broker.sealing.seal(BASE, topics, everything=True)
+
+    async def take(self, broker: Broker, partition: int, before: Broker) -> None:
+        """A partition's bundle moves; the former owner does not know it yet."""
+        bundle = await broker.ownership.bundle_named(self.name(partition))
+        await before.ownership._delete_owner(bundle, "")
+        await broker.ownership.claim(bundle)
+
+    # -- what there is ---
+
+    async def read(self, broker: Broker, partition: int) -> list[tuple[Position, bytes]]:
+        """All entries of a partition, as its consumers get them."""
+        topic = await broker.topics.load(self.name(partition))
+        found: list[tuple[Position, bytes]] = []
+        position = EARLIEST
+        while read := await topic.ledger.read(position, 1000, 1 << 20):
+            found += read
+            position = topic.ledger.next_position(read[-1][0])
+        return found
+
+    def files(self) -> list[DataFile]:
+        """The files of the table, as its log has them."""
+        (table,) = self.disk.list("/table/public/default")
+        return attached_files(self.disk, f"/table/public/default/{table}")[1]
+
+    def ranges(self) -> dict[int, list[tuple[int, int, int]]]:
+        """By partition: ledger, first and last entry of each file of the table, in order."""
+        found: dict[int, list[tuple[int, int, int]]] = {n: [] for n in range(PARTITIONS)}
+        for file in self.files():
+            place = (file.ledger_id, file.first_entry_id, file.last_entry_id)
+            found[file.partition].append(place)
+        return {partition: sorted(places) for partition, places in found.items()}
+
+    def check_whole(self) -> None:
+        """Every entry that was published is in the table, once."""
+        for partition, places in self.ranges().items():
+            assert sum(last - first + 1 for _, first, last in places) == len(self.sent[partition])
+            ends: dict[int, int] = {}
+            for ledger_id, first, last in places:
+                assert first == ends.get(ledger_id, -1) + 1, (partition, places)
+                ends[ledger_id] = last
+
+    async def in_journal(self) -> int:
+        """Entries that no broker has had released."""
+        found = 0
+        for number in range(PARTITIONS):
+            topic = await self.owner(number).topics.load(self.name(number))
+            found += sum(len(self.bookie.entries(i.ledger_id)) for i in topic.ledger.ledgers())
+        return found
+
+
+def two_brokers(**changed: Any) -> Callable[..., Callable[[], None]]:
+    """Run a test with brokers of its own, in virtual time."""
+
+    def wrap(test: Callable[[TableBrokers], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        def run() -> None:
+            with Simulation() as sim:
+                brokers = TableBrokers(sim, **changed)
+
+                async def main() -> None:
+                    await brokers.start()
+                    await test(brokers)
+
+                sim.run(main())
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return wrap

@@ -1,0 +1,197 @@
+"""The table of a topic whose partitions several brokers own is whole, and has nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pulsark.dispatch.tables.far_tables import FarAttach
+from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
+from pulsark.errors import PulsarkError
+from tests.support.client_view import client_view
+from tests.support.table_brokers import BASE, PARTITIONS, AnswerLost, TableBrokers, two_brokers
+
+
+async def published(brokers: TableBrokers, count: int = 6) -> None:
+    for number in range(PARTITIONS):
+        await brokers.publish(brokers.owner(number), number, count)
+
+
+async def sealed(brokers: TableBrokers) -> None:
+    await brokers.seal(brokers.a, 0, 2)
+    await brokers.seal(brokers.b, 1, 3)
+
+
+async def check_read(brokers: TableBrokers) -> None:
+    """Consumers get from the table what was published, under the ids that it had."""
+    for number in range(PARTITIONS):
+        found = await brokers.read(brokers.owner(number), number)
+        sent = brokers.sent[number]
+        assert [client_view(data) for _, data in found] == list(map(client_view, sent))
+
+
+@two_brokers()
+async def test_each_broker_seals_its_partitions_into_the_one_table(brokers: TableBrokers) -> None:
+    await published(brokers)
+    ids = [[at for at, _ in await brokers.read(brokers.owner(n), n)] for n in range(PARTITIONS)]
+    await sealed(brokers)
+    brokers.check_whole()
+    assert await brokers.in_journal() == 0
+    await check_read(brokers)
+    assert ids == [
+        [at for at, _ in await brokers.read(brokers.owner(n), n)] for n in range(PARTITIONS)
+    ]
+    await published(brokers, 3)
+    await sealed(brokers)
+    brokers.check_whole()
+    await check_read(brokers)
+    assert brokers.b.tables.get(BASE) is None  # it never owned the table
+
+
+@two_brokers(sealEnabled=True, sealFreshnessSeconds=4)
+async def test_brokers_seal_by_themselves(brokers: TableBrokers) -> None:
+    await published(brokers)
+    await asyncio.sleep(4 + 2 * CHECK_SECONDS)
+    brokers.check_whole()
+    assert await brokers.in_journal() == 0
+    await check_read(brokers)
+
+
+@two_brokers()
+async def test_both_brokers_seal_at_once(brokers: TableBrokers) -> None:
+    await published(brokers, 20)
+    await asyncio.gather(
+        brokers.seal(brokers.a, 0, 2), brokers.seal(brokers.b, 1), brokers.seal(brokers.b, 3)
+    )
+    brokers.check_whole()
+    await check_read(brokers)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_answer_that_is_lost_doubles_nothing_and_loses_nothing(moment: str) -> None:
+    @two_brokers()
+    async def scenario(brokers: TableBrokers) -> None:
+        await published(brokers)
+
+        async def lose(_asked: FarAttach) -> None:
+            raise AnswerLost("the connection broke off")
+
+        setattr(brokers.calls, moment, lose)
+        with pytest.raises(PulsarkError, match="broke off"):
+            await brokers.seal(brokers.b, 1, 3)
+        setattr(brokers.calls, moment, brokers.calls.nothing)
+        await sealed(brokers)
+        brokers.check_whole()
+        assert await brokers.in_journal() == 0
+        await check_read(brokers)
+
+    scenario()
+
+
+@two_brokers()
+async def test_a_call_that_comes_after_the_next_one_is_refused(brokers: TableBrokers) -> None:
+    await published(brokers)
+    late: list[FarAttach] = []
+
+    async def hold(asked: FarAttach) -> None:
+        late.append(asked)
+        raise AnswerLost("no answer")
+
+    brokers.calls.before = hold
+    with pytest.raises(PulsarkError):
+        await brokers.seal(brokers.b, 1, 3)
+    brokers.calls.before = brokers.calls.nothing
+    await sealed(brokers)
+    with pytest.raises(PulsarkError, match="sealed through"):
+        await brokers.calls.attach(brokers.a.registry.own_id, late[0])
+    brokers.check_whole()
+
+
+@two_brokers()
+async def test_a_stale_owner_of_a_partition_attaches_nothing(brokers: TableBrokers) -> None:
+    await published(brokers)
+
+    async def lose_bundle(asked: FarAttach) -> None:
+        await brokers.take(brokers.a, 3, brokers.b)
+
+    brokers.calls.before = lose_bundle
+    with pytest.raises(PulsarkError, match="owns it no more"):
+        await brokers.seal(brokers.b, 1, 3)
+    brokers.calls.before = brokers.calls.nothing
+    assert brokers.disk.list("/table/public/default") == [] or not brokers.files()
+    await brokers.seal(brokers.a, 0, 2, 3)
+    await brokers.seal(brokers.b, 1)
+    brokers.check_whole()
+
+
+@two_brokers()
+async def test_a_stale_owner_of_the_table_commits_nothing(brokers: TableBrokers) -> None:
+    await published(brokers)
+    await sealed(brokers)
+    await published(brokers)
+    bundle = await brokers.a.ownership.bundle_named(BASE)
+    await brokers.a.ownership._delete_owner(bundle, "")
+    await brokers.b.ownership.claim(bundle)
+    with pytest.raises(PulsarkError):  # it has the table open, and has not heard of it
+        await brokers.seal(brokers.a, 0, 2)
+    await brokers.seal(brokers.b, 1, 3)
+    await brokers.seal(brokers.a, 0, 2)
+    brokers.check_whole()
+    await check_read(brokers)
+    assert brokers.a.tables.get(BASE) is None
+
+
+@two_brokers()
+async def test_the_table_moves_while_a_call_is_on_its_way(brokers: TableBrokers) -> None:
+    await published(brokers)
+    c = await brokers.started("c")
+    bundle = await brokers.a.ownership.bundle_named(BASE)
+
+    async def move(_asked: FarAttach) -> None:
+        await brokers.a.ownership.begin_leaving(bundle)
+        await brokers.a.ownership.leave(bundle)
+        await c.ownership.claim(bundle)
+
+    brokers.calls.before = move
+    with pytest.raises(PulsarkError):
+        await brokers.seal(brokers.b, 1, 3)
+    brokers.calls.before = brokers.calls.nothing
+    await sealed(brokers)
+    brokers.check_whole()
+    await check_read(brokers)
+    assert c.tables.get(BASE) is not None
+
+
+@two_brokers()
+async def test_a_topic_that_is_deleted_gets_no_table_by_a_call_that_is_late(
+    brokers: TableBrokers,
+) -> None:
+    await published(brokers)
+    record = await brokers.a.resources.partitioned_topics.get(BASE)
+    assert record is not None
+
+    async def delete(_asked: FarAttach) -> None:
+        await brokers.a.resources.partitioned_topics.begin_delete(BASE)
+
+    brokers.calls.before = delete
+    with pytest.raises(PulsarkError, match="was deleted"):
+        await brokers.seal(brokers.b, 1, 3)
+    assert brokers.disk.list("/table/public/default") in ([], [record.topic_id])
+
+
+@two_brokers(sealEnabled=True, sealFreshnessSeconds=4, tableVacuumRetentionHours=0)
+async def test_only_the_broker_of_the_table_merges_files(brokers: TableBrokers) -> None:
+    for _ in range(12):
+        for number in (1, 3):  # all partitions of it are the other broker's
+            await brokers.publish(brokers.b, number, 1)
+        await asyncio.sleep(10)
+    assert len(brokers.ranges()[1]) > 10
+    await check_read(brokers)  # and so it knows where the entries are
+    await asyncio.sleep(2 * TIDY_SECONDS)
+    assert len(brokers.ranges()[1]) < 5
+    brokers.check_whole()
+    await asyncio.sleep(2 * TIDY_SECONDS)  # old files are deleted
+    await brokers.b.tables.forget_content()  # as after a restart of the process that reads
+    await check_read(brokers)
+    assert brokers.b.tables.get(BASE) is None
