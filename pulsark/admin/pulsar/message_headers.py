@@ -1,8 +1,8 @@
 """One stored entry as an HTTP response: its payload as the body, its metadata as headers. Pure.
 
 Names and forms are those that Pulsar's admin clients read. The payload is decompressed but not
-taken apart: a batch is a sequence of messages, each with its own metadata. Encrypted messages and
-pieces of chunked ones cannot be decompressed here; they come as they are stored.
+taken apart: a batch is a sequence of messages, each with its own metadata. What cannot be
+decompressed here comes as it is stored: encrypted messages, pieces of chunked ones, damaged ones.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.compression import decompress
 from pulsark.wire.entry import EntryHeader, parse_entry
@@ -63,7 +64,10 @@ _TIMES = {
 def message_response(
     position: Position, entry: bytes, iso_time: Callable[[int], str], limit: int
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body; ``limit`` bounds the payload in bytes. ``ProtocolError`` if damaged."""
+    """Headers and body; a payload of more than ``limit`` bytes is not decompressed.
+
+    ``ProtocolError`` if the entry itself is damaged.
+    """
     header = parse_entry(entry)
     metadata = header.metadata
     payload = entry[header.payload_offset :]
@@ -73,7 +77,8 @@ def message_response(
         headers["num-batch-message"] = str(header.messages)
         headers["batch-size"] = str(len(payload))
     if not metadata.encryption_keys and metadata.num_chunks_from_msg <= 1:
-        payload = decompress(metadata.compression, payload, metadata.uncompressed_size, limit)
+        with suppress(ProtocolError):  # who looks at it may be looking for what is wrong with it
+            payload = decompress(metadata.compression, payload, metadata.uncompressed_size, limit)
     return {f"X-Pulsar-{name}": value for name, value in headers.items()}, payload
 
 

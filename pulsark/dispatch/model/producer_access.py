@@ -11,6 +11,10 @@ from enum import Enum, IntEnum
 
 from pulsark.errors import ClientError, ServerError
 
+TOPIC_EPOCH_MAX = 1 << 62
+"""The highest that a client may come back with. Above it there is room for all that follow: the
+protocol has 64 bits for an epoch, and clients in Java read the highest as a sign."""
+
 
 class AccessMode(IntEnum):
     """How a producer wants a topic, as in the protocol."""
@@ -63,7 +67,12 @@ def access(
 
 
 def check_epoch(asked_epoch: int | None, epoch: int | None) -> None:
-    """Refuse a former holder if there was another one after it."""
+    """Refuse a former holder if there was another one after it, and an epoch that nobody had."""
+    if asked_epoch is not None and asked_epoch > TOPIC_EPOCH_MAX:
+        raise ClientError(
+            ServerError.ProducerFenced,
+            f"The topic had no epoch {asked_epoch}: the highest is {TOPIC_EPOCH_MAX}",
+        )
     if asked_epoch is not None and epoch is not None and asked_epoch < epoch:
         raise ClientError(
             ServerError.ProducerFenced,

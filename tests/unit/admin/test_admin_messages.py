@@ -114,15 +114,26 @@ def test_what_cannot_be_decompressed_comes_as_it_is(subscribed: AdminApi) -> Non
     assert (answer.body, header(answer, "num-chunks-from-msg")) == (b"piece", "2")
 
 
-def test_a_payload_that_would_be_too_large_is_refused(subscribed: AdminApi) -> None:
+def test_a_payload_that_would_be_too_large_comes_as_it_is_stored(subscribed: AdminApi) -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.compression = pb.ZLIB
     metadata.uncompressed_size = SHOWN_PAYLOAD_BYTES_MAX + 1
     bomb = compress(pb.ZLIB, bytes(metadata.uncompressed_size))
     subscribed.store("t", build_entry(metadata, bomb))
     answer = subscribed.get(f"{SUBSCRIPTION}/position/1")
-    assert answer.status == 500
-    assert "over the limit" in answer.reason
+    assert (answer.status, answer.body) == (200, bomb)
+
+
+@pytest.mark.parametrize("compression", ["LZ4", "ZLIB", "ZSTD", "SNAPPY"])
+def test_a_damaged_payload_comes_as_it_is_stored(subscribed: AdminApi, compression: str) -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata.compression = pb.CompressionType.Value(compression)
+    metadata.uncompressed_size = 128
+    for place, payload in enumerate((b"", b"no compressed payload"), 1):
+        subscribed.store("t", build_entry(metadata, payload))
+        answer = subscribed.get(f"{SUBSCRIPTION}/position/{place}")
+        assert (answer.status, answer.body) == (200, payload)
+        assert header(answer, "compression") == compression
 
 
 def test_times_that_are_none_are_left_out(subscribed: AdminApi) -> None:

@@ -6,7 +6,13 @@ import asyncio
 
 import pytest
 
-from pulsark.dispatch.model.producer_access import Access, AccessMode, access, next_epoch
+from pulsark.dispatch.model.producer_access import (
+    TOPIC_EPOCH_MAX,
+    Access,
+    AccessMode,
+    access,
+    next_epoch,
+)
 from pulsark.errors import ClientError, MetadataError, ServerError
 from pulsark.limits import PRODUCER_NAME_CHARS_MAX
 from pulsark.wire import pulsar_pb2 as pb
@@ -83,6 +89,15 @@ def test_a_former_holder_is_fenced_once_there_was_another(mode: AccessMode) -> N
     assert refused.value.code == FENCED
 
 
+@pytest.mark.parametrize("mode", list(AccessMode)[1:])
+def test_nobody_comes_back_with_an_epoch_that_leaves_none_for_others(mode: AccessMode) -> None:
+    assert access(mode, TOPIC_EPOCH_MAX, 7, **ALONE) is Access.ALONE
+    for epoch in (TOPIC_EPOCH_MAX + 1, 2**64 - 1):
+        with pytest.raises(ClientError) as refused:
+            access(mode, epoch, 7, **ALONE)
+        assert refused.value.code == FENCED
+
+
 def test_epochs_rise_unless_the_holder_comes_back() -> None:
     assert [next_epoch(None, None), next_epoch(None, 0), next_epoch(4, 4)] == [0, 1, 4]
 
@@ -104,6 +119,20 @@ async def test_an_exclusive_producer_is_the_only_one(broker) -> None:
     assert shared.topic_epoch == 0
     three = Client(broker)
     assert await three.open_producer(TOPIC, "three", producer_access_mode=EXCLUSIVE) == FENCED
+
+
+@pytest.mark.command("PRODUCER", "PRODUCER_SUCCESS")
+@scenario()
+async def test_a_client_that_names_the_highest_epoch_keeps_nobody_else_out(broker) -> None:
+    for epoch in (2**64 - 1, TOPIC_EPOCH_MAX + 1):
+        hostile = Client(broker)
+        refused = await hostile.open_producer(
+            TOPIC, "hostile", producer_access_mode=EXCLUSIVE, topic_epoch=epoch
+        )
+        assert refused == FENCED
+        hostile.hang_up()
+    granted = await Client(broker).open_producer(TOPIC, "p", producer_access_mode=EXCLUSIVE)
+    assert (granted.producer_ready, granted.topic_epoch) == (True, 0)
 
 
 @scenario()
