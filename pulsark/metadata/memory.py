@@ -260,8 +260,13 @@ class MemoryMetadataStore(SingleWrites):
         if self.session.has_ended:
             return
         self.session.end()
+        self.vanish()
+
+    def vanish(self) -> None:
+        """End the session as one whose process is gone: nobody is there who could hear of it."""
         for end in self._watches:
             end()
+        self._watches.clear()
         self.tree.end_session(self)
 
     def _give_sign(self) -> None:

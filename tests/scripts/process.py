@@ -85,5 +85,5 @@ class Process:
 
     def end(self) -> None:
         """It ended, in order or not."""
-        self._metadata.expire()
+        self._metadata.vanish()
         self._machine.elapsed_ms += int(self._sim.loop.time() * 1000)

@@ -145,7 +145,7 @@ class World:
             self._note_disk()
             survival = ""
             if crashed:
-                self.session.expire()
+                self.session.vanish()
                 survival = self.rng.choice(SURVIVALS)
                 self.disk = self.disk.after_crash(survival, self.rng)
             self._heal_disk()
