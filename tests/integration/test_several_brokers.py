@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from tests.support.python_client import connected
+from tests.support.secured import SUPER_USER, Secured, token
 from tests.support.several_brokers import Load, is_alive, kill, owners, processes, read, wait_for
 from tests.support.standalone import Standalone
 
@@ -29,6 +31,7 @@ def topics(request: pytest.FixtureRequest) -> list[str]:
     return [f"{test}-{number}" for number in range(8)]
 
 
+@pytest.mark.feature("F83")
 def test_clients_use_all_brokers_by_one_address(two: Standalone, topics: list[str]) -> None:
     with connected(two) as client:
         with Load(client, topics) as load:
@@ -42,6 +45,7 @@ def test_clients_use_all_brokers_by_one_address(two: Standalone, topics: list[st
             assert read(client, topic, load.receipts[topic]) == load.receipts[topic]
 
 
+@pytest.mark.feature("F60", "F82", "F84")
 @pytest.mark.parametrize("role", ["broker-0", "bookie"])
 def test_clients_go_on_when_a_process_is_killed(
     two: Standalone, topics: list[str], role: str
@@ -100,3 +104,30 @@ def test_the_number_of_brokers_may_change(tmp_path: Path, topics: list[str]) -> 
                 payload = f"{len(sent[topic])} by {brokers}".encode()
                 client.create_producer(topic).send(payload)
                 sent[topic].append(payload)
+
+
+def test_clients_log_in_at_the_broker_that_serves_them(tmp_path: Path, topics: list[str]) -> None:
+    """In the clear by one address, and over TLS by the ports of each broker."""
+    with Secured(tmp_path, "--brokers", "2") as standalone:
+        own = {broker["brokerServiceUrlTls"] for broker in standalone.info["brokers"]}
+        assert len(own) == 2
+        for url in (standalone.service_url, standalone.info["brokerServiceUrlTls"]):
+            client = pulsar.Client(
+                url,
+                authentication=pulsar.AuthenticationToken(token(SUPER_USER)),
+                tls_trust_certs_file_path=str(standalone.trust_path),
+                logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            )
+            for topic in topics:
+                client.create_producer(topic).send(url.encode())
+                assert read(client, topic, [url.encode()])[-1] == url.encode()
+            client.close()
+        stranger = pulsar.Client(
+            standalone.service_url,
+            authentication=pulsar.AuthenticationToken("no token"),
+            operation_timeout_seconds=5,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        with pytest.raises(pulsar.PulsarException):
+            stranger.create_producer(topics[0])
+        stranger.close()
