@@ -70,7 +70,7 @@ class InactiveTopics:
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedDelivery:
+class DelayedDeliveryPolicy:
     """Whether messages may be delivered later; ``max_delay_ms`` 0: by any time."""
 
     active: bool
@@ -93,7 +93,7 @@ class Quorums:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealing:
+class SealingPolicy:
     """Whether messages go to the topic's table, the size of its files, and how soon.
 
     ``freshness_seconds`` 0: when their ledger is closed, or has enough for a file.
@@ -103,7 +103,7 @@ class Sealing:
     target_file_bytes: int
     freshness_seconds: int
 
-    def when_read(self, seconds: int) -> Sealing:
+    def when_read(self, seconds: int) -> SealingPolicy:
         """For a table that is being read: at most this long, if that is not 0."""
         fresher = min(seconds, self.freshness_seconds) if self.freshness_seconds else seconds
         return replace(self, freshness_seconds=fresher) if seconds else self
@@ -169,7 +169,7 @@ class TopicPolicies:
     schema_compatibility_strategy: SchemaCompatibilityStrategy
     is_allow_auto_update_schema: bool
     schema_validation_enforced: bool
-    delayed_delivery: DelayedDelivery
+    delayed_delivery: DelayedDeliveryPolicy
     retention_minutes: int
     retention_mb: int
     table_retention_minutes: int
@@ -180,7 +180,7 @@ class TopicPolicies:
     inactive: InactiveTopics
     compaction_threshold_bytes: int
     quorums: Quorums
-    sealing: Sealing
+    sealing: SealingPolicy
     publish_rate: PublishRate
     resource_group: str
     """That of the namespace; empty: it is in none."""
@@ -286,7 +286,7 @@ def effective(
         # A broker that enforces schemas does so everywhere.
         schema_validation_enforced=settings.isSchemaValidationEnforced
         or given("schema_validation_enforced"),
-        delayed_delivery=DelayedDelivery(
+        delayed_delivery=DelayedDeliveryPolicy(
             delayed["active"], delayed["tickTime"], delayed["maxDeliveryDelayInMillis"]
         ),
         retention_minutes=retention["retentionTimeInMinutes"],
@@ -307,7 +307,7 @@ def effective(
             quorums["bookkeeperWriteQuorum"],
             quorums["bookkeeperAckQuorum"],
         ),
-        sealing=Sealing(
+        sealing=SealingPolicy(
             sealing["enabled"], sealing["targetFileSizeInMB"] << 20, sealing["freshnessInSeconds"]
         ),
         publish_rate=publish_rate,

@@ -17,7 +17,7 @@ from pulsark.storage.table.files.seal_range import SealRange
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pulsark.dispatch.policies.policies import Sealing
+    from pulsark.dispatch.policies.policies import SealingPolicy
     from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
     from pulsark.wire.topic_name import TopicName
 
@@ -59,7 +59,7 @@ class Due(Generic[T]):
 
 
 def due_ranges(
-    policy: Sealing,
+    policy: SealingPolicy,
     partition: int,
     ledgers: Iterable[LedgerInfo],
     through: Mapping[int, int],

@@ -9,7 +9,7 @@ from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
-    from pulsark.dispatch.policies.policies import Sealing as SealingPolicy
+    from pulsark.dispatch.policies.policies import SealingPolicy
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.runtime import Clock
     from pulsark.wire.topic_name import TopicName

@@ -27,7 +27,7 @@ from pulsark.storage.bookie.identity import (
 )
 from pulsark.storage.bookie.index import (
     BookieIndex,
-    LedgerState,
+    IndexedLedger,
     SegmentState,
 )
 from pulsark.storage.bookie.index_checkpoint import Checkpointer, JournalOffset
@@ -376,7 +376,7 @@ class EmbeddedBookie:
 
     # Upkeep.
 
-    async def _copy_entries(self, state: LedgerState, first: int, payloads: list[bytes]) -> bool:
+    async def _copy_entries(self, state: IndexedLedger, first: int, payloads: list[bytes]) -> bool:
         """Append entries again, ahead of any tombstone: the order of the journal decides."""
         ledger_id = state.ledger_id
         if self._index.ledgers.get(ledger_id) is not state or ledger_id in self._deleting:

@@ -47,7 +47,7 @@ class Extent(NamedTuple):
     size: int
 
 
-class LedgerState:
+class IndexedLedger:
     """One ledger. ``words`` packs the extents, four 64-bit words each, ascending, disjoint:
     first entry; entries << 32 | size; segment; offset << 32 | length.
     """
@@ -134,7 +134,7 @@ class BookieIndex:
     """The ledgers, tombstones and segments of one bookie."""
 
     def __init__(self) -> None:
-        self.ledgers: dict[int, LedgerState] = {}
+        self.ledgers: dict[int, IndexedLedger] = {}
         self.tombstones: dict[int, int] = {}
         """Deleted ledger -> newest segment that may still hold entries of it."""
         self.segments: dict[int, SegmentState] = {}
@@ -144,11 +144,11 @@ class BookieIndex:
 
     # Applying the journal.
 
-    def state(self, ledger_id: int) -> LedgerState:
+    def state(self, ledger_id: int) -> IndexedLedger:
         """The ledger's state, new if it was not known. Not for one with a tombstone."""
         state = self.ledgers.get(ledger_id)
         if state is None:
-            state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+            state = self.ledgers[ledger_id] = IndexedLedger(ledger_id)
             if ledger_id > self.max_ledger_id:
                 self.max_ledger_id = ledger_id
         return state
@@ -182,7 +182,7 @@ class BookieIndex:
         self._push(state, first, count, segment_id, offset, size)
 
     def _push(
-        self, state: LedgerState, first: int, count: int, segment_id: int, offset: int, size: int
+        self, state: IndexedLedger, first: int, count: int, segment_id: int, offset: int, size: int
     ) -> None:
         """Index entries above all that are indexed."""
         words = state.words
@@ -201,7 +201,7 @@ class BookieIndex:
         words.extend((first, count << 32 | size, segment_id, offset << 32 | size))
 
     def _add_again(
-        self, state: LedgerState, first: int, count: int, segment_id: int, offset: int, size: int
+        self, state: IndexedLedger, first: int, count: int, segment_id: int, offset: int, size: int
     ) -> None:
         """Index entries of which some may be indexed or released: the newest copy counts."""
         last = first + count - 1
@@ -215,7 +215,7 @@ class BookieIndex:
             state.words.extend(_pack(extent))
         state.last_entry = max(state.last_entry, last)
 
-    def _cut(self, state: LedgerState, first: int, last: int) -> list[Extent]:
+    def _cut(self, state: IndexedLedger, first: int, last: int) -> list[Extent]:
         """Take ``[first, last]`` and all above it out of the index; return what was above."""
         index = state.find(first)
         touched = list(state.extents(index))

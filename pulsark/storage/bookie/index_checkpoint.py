@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import google_crc32c
 
 from pulsark.runtime import Runtime, Worker, run_in_worker
-from pulsark.storage.bookie.index import BookieIndex, LedgerState, SegmentState
+from pulsark.storage.bookie.index import BookieIndex, IndexedLedger, SegmentState
 from pulsark.storage.bookie.journal_format import array_of, from_little_endian, little_endian
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Checkpoint:
     """Segments whose removal was durable although their files may still be there."""
 
 
-def encode_ledgers(states: Iterable[LedgerState]) -> bytes:
+def encode_ledgers(states: Iterable[IndexedLedger]) -> bytes:
     """The part of a checkpoint for some ledgers."""
     pieces = []
     for s in states:
@@ -92,7 +92,7 @@ class CheckpointDraft:
         self._pieces.append(little_endian(array_of("Q", going)))
         self._ledgers = 0
 
-    def add(self, states: Sequence[LedgerState]) -> None:
+    def add(self, states: Sequence[IndexedLedger]) -> None:
         """Append some ledgers as they are now."""
         self._pieces.append(encode_ledgers(states))
         self._ledgers += len(states)

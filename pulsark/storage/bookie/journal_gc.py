@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pulsark.errors import StorageError
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.storage.bookie.accepted_loss import SUFFIX
-from pulsark.storage.bookie.index import BookieIndex, Extent, LedgerState, SegmentState
+from pulsark.storage.bookie.index import BookieIndex, Extent, IndexedLedger, SegmentState
 from pulsark.storage.bookie.journal_format import segment_name
 from pulsark.storage.bookie.segment_reader import read_entries
 from pulsark.storage.bookie.segment_window import SegmentFiles
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CopyEntries = Callable[[LedgerState, int, list[bytes]], Awaitable[bool]]
+CopyEntries = Callable[[IndexedLedger, int, list[bytes]], Awaitable[bool]]
 """Appends entries again if the ledger still wants them; false if it was deleted meanwhile."""
 
 
@@ -125,7 +125,7 @@ class SegmentCollector:
                     return False
         return segment.extents == 0
 
-    async def _copy(self, state: LedgerState, extent: Extent, worker: Worker) -> bool:
+    async def _copy(self, state: IndexedLedger, extent: Extent, worker: Worker) -> bool:
         first = extent.first
         while first <= extent.last:
             rest = [extent._replace(first=first)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pulsark.dispatch.policies.policies import Sealing
+from pulsark.dispatch.policies.policies import SealingPolicy
 from pulsark.dispatch.tables.sealing_due import (
     DEFERRED_BYTES_MAX,
     DEFERRED_SECONDS_MAX,
@@ -20,7 +20,7 @@ from pulsark.dispatch.tables.sealing_due import (
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
 from pulsark.storage.table.files.seal_range import SealRange
 
-POLICY = Sealing(enabled=True, target_file_bytes=1000, freshness_seconds=20)
+POLICY = SealingPolicy(enabled=True, target_file_bytes=1000, freshness_seconds=20)
 CLOSED = LedgerInfo(5, 10, 100, 0)
 
 
@@ -55,7 +55,7 @@ def test_what_is_due(
 
 
 def test_without_freshness_an_open_ledger_waits_for_a_file_unless_everything_is_asked_for() -> None:
-    policy = Sealing(enabled=True, target_file_bytes=1000, freshness_seconds=0)
+    policy = SealingPolicy(enabled=True, target_file_bytes=1000, freshness_seconds=0)
     assert due_ranges(policy, 0, [opened(10, 10)], {}, 1e9) == []
     assert due_ranges(policy, 0, [opened(10, 10)], {}, 0, everything=True) == [
         SealRange(0, 7, 0, 9, 10)
@@ -68,7 +68,7 @@ def test_without_freshness_an_open_ledger_waits_for_a_file_unless_everything_is_
 def test_a_table_that_is_read_is_never_less_fresh(
     policy: int, when_read: int, seconds: int
 ) -> None:
-    sealing = Sealing(enabled=True, target_file_bytes=1000, freshness_seconds=policy)
+    sealing = SealingPolicy(enabled=True, target_file_bytes=1000, freshness_seconds=policy)
     assert sealing.when_read(when_read).freshness_seconds == seconds
 
 
