@@ -10,6 +10,7 @@ import typer
 
 from pulsark import __version__
 from pulsark.cli.admin.audit import audit
+from pulsark.cli.admin.brokers import brokers, bundles
 from pulsark.cli.admin.ledgers import ledgers
 from pulsark.cli.admin.permissions import permissions
 from pulsark.cli.admin.policies import namespaces, policies
@@ -45,6 +46,8 @@ app.add_typer(tenants, name="tenants")
 app.add_typer(namespaces, name="namespaces")
 app.add_typer(policies, name="policies")
 app.add_typer(resource_groups, name="resource-groups")
+app.add_typer(brokers, name="brokers")
+app.add_typer(bundles, name="bundles")
 app.add_typer(permissions, name="permissions")
 app.add_typer(audit, name="audit")
 jobs = typer.Typer(help="List jobs, and run one here.", no_args_is_help=True)

@@ -19,12 +19,14 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from pulsark.admin.http.broker_calls import CALL, target_of
+from pulsark.admin.http.errors import status_of
 from pulsark.admin.http.inner import NAMED, answer_of, scope_of
 from pulsark.admin.http.places import ToBrokers, ToPartitions
 from pulsark.admin.http.requests import body_bytes
 from pulsark.dispatch.peers.http_call import PeerBrokeOffError, PeerError, PeerGoneError
 from pulsark.dispatch.peers.peers import NotOwnerError, Peers, reason_in
 from pulsark.dispatch.peers.whereabouts import Peer
+from pulsark.errors import PulsarkError
 from pulsark.limits import PARTS_AT_ONCE_MAX
 from pulsark.security.broker_calls import BrokerCall
 from pulsark.wire.topic_name import TopicName
@@ -128,7 +130,10 @@ class _Spread:
         peer: Peer | None = None
         failed: PeerError | None = None
         for _ in range(2):
-            peer = await self.peers.knows.find(name)
+            try:
+                peer = await self.peers.knows.find(name)
+            except PulsarkError as error:
+                return status_of(error), json.dumps({"reason": str(error)}).encode()
             if peer is None:
                 return await self.here(method, target)
             try:

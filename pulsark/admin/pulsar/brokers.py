@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -167,6 +168,22 @@ async def _broker_topics(
     for topic in topics:
         yield str(topic.name), _broker_stats(stats.topic(topic), await stats.internal(topic))
         await pace.step()
+
+
+@router.get("/broker-stats/live-brokers", needs=superuser, at=ANYWHERE)
+async def live_brokers(broker: BrokerOf) -> Response:
+    """What all brokers say of themselves. Pulsark's own.
+
+    ``{"cluster", "brokers": [{"brokerId", "leader", "load", ...}]}``, by their ids, with what
+    ``/loadbalance/brokers`` has of each in ``docs/formats/metadata.md``, but for ``version``.
+    """
+    leader_id = broker.leader.broker_id
+    shown = []
+    for broker_id, live in sorted(broker.registry.live.items()):
+        said = json.loads(live.encode())
+        del said["version"]
+        shown.append({**said, "leader": broker_id == leader_id})
+    return value({"cluster": broker.settings.clusterName, "brokers": shown})
 
 
 @router.get("/broker-stats/metrics", needs=superuser)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.peers.whereabouts import Peer
+from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
     from pulsark.dispatch.brokers.leader import Leader
@@ -14,6 +17,11 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.lookup import Lookup
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.wire.topic_name import TopicName
+
+
+_ATTEMPTS = 10
+_WAIT_SECONDS = 0.5
+"""Who should have a bundle that nobody has is asked so often, with such pauses at most."""
 
 
 class KnownBrokers:
@@ -51,14 +59,26 @@ class KnownBrokers:
 
     async def find(self, topic: TopicName) -> Peer | None:
         """The same as ``where``; if nobody serves it, somebody is chosen for it."""
-        bundle = await self._ownership.bundle_named(topic)
-        if self._ownership.has(bundle):
-            return None
-        owner = await self._owners.of(bundle)
-        if owner is not None:
-            return self._peer(owner.broker_id, owner.urls)
-        found = await self._lookup.find(topic)
-        return None if found.is_here else self._peer(found.broker_id, found.urls)
+        for attempt in range(_ATTEMPTS):
+            bundle = await self._ownership.bundle_named(topic)
+            if self._ownership.has(bundle):
+                return None
+            with self._owners.changes_of(bundle) as changed:
+                owner = await self._owners.of(bundle)
+                if owner is not None:
+                    return self._peer(owner.broker_id, owner.urls)
+                try:
+                    found = await self._lookup.find(topic)
+                except ClientError as error:
+                    if error.code is not ServerError.ServiceNotReady or attempt == _ATTEMPTS - 1:
+                        raise
+                else:
+                    return None if found.is_here else self._peer(found.broker_id, found.urls)
+                # Brokers agree about it just now.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_WAIT_SECONDS):
+                        await changed.wait()
+        raise AssertionError("not reached")
 
     def _peer(self, broker_id: str, urls: ServiceUrls) -> Peer | None:
         if broker_id == self._registry.own_id:

@@ -1,0 +1,129 @@
+"""``pulsark brokers`` and ``pulsark bundles``: which brokers there are, and what each serves."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Any
+
+import typer
+
+from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.paths import segment
+from pulsark.cli.admin.access import admin_client
+from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json
+from pulsark.cli.terminal.output import human_rate, human_size, print_json, print_table
+
+brokers = typer.Typer(help="List the live brokers, and show one.", no_args_is_help=True)
+bundles = typer.Typer(
+    help="List the bundles of a namespace with their brokers, and move them.", no_args_is_help=True
+)
+
+BrokerId = Annotated[
+    str, typer.Argument(metavar="BROKER", help="host:port, as list prints it.", show_default=False)
+]
+Namespace = Annotated[
+    str, typer.Argument(metavar="TENANT/NAMESPACE", help="The namespace.", show_default=False)
+]
+
+
+@brokers.command("list")
+def list_brokers(admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
+    """List the live brokers, and how busy they are."""
+    found = _live(admin_client(admin_url))["brokers"]
+    if as_json:
+        print_json([each["brokerId"] for each in found])
+        return
+    rows = [
+        (
+            each["brokerId"] + (" (leader)" if each["leader"] else ""),
+            f"{each['load']['utilisation']:.0%}",
+            str(each["load"]["bundles"]),
+            str(each["load"]["topics"]),
+            human_rate(each["load"]["messages_in"]),
+            human_rate(each["load"]["messages_out"]),
+        )
+        for each in found
+    ]
+    numbers = ("busy", "bundles", "topics", "in/s", "out/s")
+    print_table((("broker", False), *((each, True) for each in numbers)), rows)
+
+
+@brokers.command("leader")
+def show_leader(admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
+    """Show the broker that gives bundles to brokers."""
+    found = admin_client(admin_url).get("/brokers/leaderBroker")
+    if as_json:
+        print_json(found)
+    else:
+        print(f"{found['brokerId']} at {found['serviceUrl']}")
+
+
+@brokers.command("show")
+def show_broker(
+    broker: BrokerId, admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False
+) -> None:
+    """Show one broker: its addresses, its load, and its bundles."""
+    client = admin_client(admin_url)
+    live = _live(client)
+    found = next((each for each in live["brokers"] if each["brokerId"] == broker), None)
+    if found is None:
+        raise SystemExit(f"pulsark: {broker} is not there; pulsark brokers list has all")
+    owned = _owned(client, live["cluster"], broker)
+    if as_json:
+        print_json({**found, "bundles": owned})
+        return
+    load = found["load"]
+    urls = [found[name] for name in found if name.endswith(("Url", "UrlTls"))]
+    print(f"{broker}{', the leader' if found['leader'] else ''}, {found['brokerVersion']}")
+    print("\n".join(f"  {url}" for url in urls))
+    print(f"{load['utilisation']:.0%} busy; {load['topics']} topics loaded")
+    for way, said in (("in", "in"), ("out", "out")):
+        size = human_size(load[f"bytes_{way}"])
+        print(f"{human_rate(load[f'messages_{way}'])} messages/s {said}, {size}/s")
+    print(f"{len(owned)} bundles" + "".join(f"\n  {bundle}" for bundle in owned))
+
+
+@bundles.command("list")
+def list_bundles(
+    namespace: Namespace, admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False
+) -> None:
+    """List the bundles of a namespace, and the broker of each; - is nobody."""
+    client = admin_client(admin_url)
+    edges = client.get(f"/namespaces/{namespace}/bundles")["boundaries"]
+    live = _live(client)
+    owners = {
+        bundle: each["brokerId"]
+        for each in live["brokers"]
+        for bundle in _owned(client, live["cluster"], each["brokerId"])
+    }
+    names = [f"{low}_{high}" for low, high in pairwise(edges)]
+    found = {name: owners.get(f"{namespace}/{name}") for name in names}
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(name, owner or "-") for name, owner in found.items()]
+        print_table((("bundle", False), ("broker", False)), rows)
+
+
+@bundles.command("unload")
+def unload_bundle(
+    namespace: Namespace,
+    bundle: Annotated[str, typer.Argument(help="As list prints it.", show_default=False)],
+    to: Annotated[
+        str, typer.Option("--destination-broker", "-d", metavar="BROKER", help="Who is to have it.")
+    ] = "",
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Have a bundle given up by its broker, with its topics; clients go where it is then."""
+    query = f"?destinationBroker={segment(to)}" if to else ""
+    admin_client(admin_url).call("PUT", f"/namespaces/{namespace}/{bundle}/unload{query}")
+    print(f"Unloaded {bundle}" + (f" to {to}" if to else ""))
+
+
+def _live(client: AdminClient) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/broker-stats/live-brokers")
+    return found
+
+
+def _owned(client: AdminClient, cluster: str, broker: str) -> list[str]:
+    return list(client.get(f"/brokers/{segment(cluster)}/{segment(broker)}/ownedNamespaces"))

@@ -1,0 +1,94 @@
+"""``pulsark brokers`` and ``pulsark bundles`` against the real admin API."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pulsark.admin_client.client import AdminClient, Answer
+from pulsark.cli import main
+from pulsark.cli.admin import brokers
+from tests.support.two_brokers import Node, TwoBrokers
+
+TOPIC = "persistent://public/default/t"
+
+
+class Asking(AdminClient):
+    """Asks one of two brokers."""
+
+    def __init__(self, both: TwoBrokers, node: Node) -> None:
+        super().__init__("http://in-memory")
+        self._both = both
+        self._node = node
+
+    def request(self, method: str, path: str, body: Any = None) -> Answer:
+        answer = self._both.call(self._node, method, f"/admin/v2{path}", body)
+        return Answer(answer.status, answer.body)
+
+
+@pytest.fixture
+def both() -> Iterator[TwoBrokers]:
+    found = TwoBrokers()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def run(
+    both: TwoBrokers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    monkeypatch.setattr(brokers, "admin_client", lambda url: Asking(both, both.a))
+
+    def run_one(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["pulsark", *words])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        said = capsys.readouterr()
+        assert not code, said.err
+        assert all(len(line) <= 80 for line in said.out.splitlines())
+        return said.out
+
+    return run_one
+
+
+def test_brokers_are_listed_and_one_leads(both: TwoBrokers, run: Any) -> None:
+    ids = sorted(node.peer.broker_id for node in both.nodes)
+    assert json.loads(run("brokers", "list", "--json")) == ids
+    lines = run("brokers", "list").splitlines()
+    leader = json.loads(run("brokers", "leader", "--json"))["brokerId"]
+    assert leader in ids
+    assert leader in run("brokers", "leader")
+    assert [f"{each} (leader)" in "".join(lines) for each in ids] == [one == leader for one in ids]
+
+
+def test_a_broker_is_shown_with_its_bundles(both: TwoBrokers, run: Any) -> None:
+    both.give(TOPIC, both.b)
+    [bundle] = [one for one in both.b.broker.ownership.owned() if one.startswith("public/default")]
+    broker = both.b.peer.broker_id
+    shown = json.loads(run("brokers", "show", broker, "--json"))
+    assert shown["webServiceUrl"] == both.b.peer.web_url
+    assert bundle in shown["bundles"]
+    assert f"  {bundle}\n" in run("brokers", "show", broker)
+
+
+def test_bundles_are_listed_with_their_brokers_and_moved(both: TwoBrokers, run: Any) -> None:
+    both.give(TOPIC, both.b)
+    [name] = [
+        one.rpartition("/")[2]
+        for one in both.b.broker.ownership.owned()
+        if one.startswith("public/default")
+    ]
+    listed = json.loads(run("bundles", "list", "public/default", "--json"))
+    assert listed[name] == both.b.peer.broker_id
+    assert list(listed.values()).count(None) == len(listed) - 1
+    lines = [line.split() for line in run("bundles", "list", "public/default").splitlines()]
+    assert [name, both.b.peer.broker_id] in lines
+    assert run("bundles", "unload", "public/default", name) == f"Unloaded {name}\n"
+    assert json.loads(run("bundles", "list", "public/default", "--json"))[name] is None
