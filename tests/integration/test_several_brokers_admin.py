@@ -77,7 +77,7 @@ def test_any_broker_answers_about_all_partitions(two: Standalone) -> None:
         assert ask(url, "GET", DOMAIN) == []
 
 
-@pytest.mark.feature("F60")
+@pytest.mark.feature("F61")
 def test_brokers_and_bundles_are_shown_by_commands(two: Standalone) -> None:
     def run(*words: str) -> str:
         command = [sys.executable, "-m", "pulsark", *words, "--admin-url", two.web_url]
