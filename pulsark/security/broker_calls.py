@@ -2,9 +2,9 @@
 
 One header has the claims, as JSON in base64, and an HMAC with a secret that only the brokers of
 the cluster know. The HMAC covers the claims, the method, the target and the type of the body; the
-claims name the receiver, the time, a number that is used once, and the digest of the body. So a
-header that is overheard serves for nothing: not for another request, nor at another broker, nor
-again, nor later.
+claims name the receiver's process, the time, a number that is used once, and the digest of the
+body. So a header that is overheard serves for nothing: not for another request, nor at another
+broker or its next process, nor again, nor later.
 """
 
 from __future__ import annotations

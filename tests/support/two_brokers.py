@@ -45,6 +45,10 @@ class Told:
     def broker_id(self) -> str:
         return self._known.broker_id
 
+    @property
+    def instance(self) -> str:
+        return self._known.instance
+
     async def where(self, topic: TopicName) -> Peer | None:
         return await self._forced(topic, self._known.where)
 
@@ -110,7 +114,7 @@ class TwoBrokers:
         web = f"http://127.0.0.1:{await server.listen(['127.0.0.1'], 0)}"
         peer = Peer(urlsplit(web).netloc, web)
         await broker.start(ServiceUrls(f"pulsar://{peer.broker_id}", web))
-        return Node(broker, peer, server)
+        return Node(broker, peer._replace(instance=broker.ownership.instance), server)
 
     def close(self) -> None:
         for node in self.nodes:

@@ -28,7 +28,7 @@ from pulsark.dispatch.peers.http_call import (
     PeerGoneError,
     PeerSlowError,
 )
-from pulsark.dispatch.peers.peers import NotOwnerError, Peers
+from pulsark.dispatch.peers.peers import NotBelievedError, NotOwnerError, Peers
 from pulsark.dispatch.peers.whereabouts import Peer
 from pulsark.security.broker_calls import BrokerCall
 
@@ -104,20 +104,21 @@ class Forwarded(Response):
     async def _work(self, send: Send) -> None:
         peer = self._elsewhere.peer
         try:
-            if await self._ask(peer, send):
+            if await self._ask(peer, send) is None:
                 return
             again = await self._elsewhere.look_up()
             if again is None:
                 await self._serve_here(send)
                 return
             peer = again
-            if not await self._ask(peer, send):
-                raise PeerGoneError("it cannot be reached, or the topic moves just now")
+            failed = await self._ask(peer, send)
+            if failed is not None:
+                raise failed
         except PeerError as error:
             await self._fail(peer, error, send)
 
-    async def _ask(self, peer: Peer, send: Send) -> bool:
-        """Whether it has answered; ``False``: it did nothing."""
+    async def _ask(self, peer: Peer, send: Send) -> PeerError | None:
+        """``None``: it has answered; else why not: it did nothing."""
         request = self._request
         sent = [(name, value) for name, value in request.scope["headers"] if name in _SENT]
         try:
@@ -133,14 +134,14 @@ class Forwarded(Response):
                 ) as answer,
             ):
                 await self._pass_on(answer, send)
-        except (PeerGoneError, NotOwnerError) as error:
+        except (PeerGoneError, NotOwnerError, NotBelievedError) as error:
             log.info("%s cannot serve %s: %s", peer.broker_id, request.url.path, error)
-            return False
+            return error
         except PeerBrokeOffError as error:
             if isinstance(error, PeerSlowError) or self._has_begun or request.method not in _SAFE:
                 raise
-            return False
-        return True
+            return error
+        return None
 
     def _call(self) -> BrokerCall:
         request = self._request

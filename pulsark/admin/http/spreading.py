@@ -24,7 +24,7 @@ from pulsark.admin.http.inner import NAMED, answer_of, scope_of
 from pulsark.admin.http.places import ToBrokers, ToPartitions
 from pulsark.admin.http.requests import body_bytes
 from pulsark.dispatch.peers.http_call import PeerBrokeOffError, PeerError, PeerGoneError
-from pulsark.dispatch.peers.peers import NotOwnerError, Peers, reason_in
+from pulsark.dispatch.peers.peers import NotBelievedError, NotOwnerError, Peers, reason_in
 from pulsark.dispatch.peers.whereabouts import Peer
 from pulsark.errors import PulsarkError
 from pulsark.limits import PARTS_AT_ONCE_MAX
@@ -138,7 +138,7 @@ class _Spread:
                 return await self.here(method, target)
             try:
                 return await self.there(peer, method, target)
-            except (PeerGoneError, NotOwnerError) as error:
+            except (PeerGoneError, NotOwnerError, NotBelievedError) as error:
                 failed = error
             except PeerError as error:
                 failed = error

@@ -74,7 +74,9 @@ class Peers:
         self._secret: bytes | None = None
         self._tls: ssl.SSLContext | None = None
         self._room: dict[str, asyncio.Semaphore] = {}
-        self._unsealing = Unsealing(lambda: knows.broker_id, runtime.clock.now_ms)
+        self._unsealing = Unsealing(
+            lambda: f"{knows.broker_id} {knows.instance}", runtime.clock.now_ms
+        )
 
     # -- calling ---
 
@@ -97,7 +99,7 @@ class Peers:
             call,
             message,
             secret=await self.secret(),
-            receiver=peer.broker_id,
+            receiver=f"{peer.broker_id} {peer.instance}",
             now_ms=self._runtime.clock.now_ms(),
             once=f"{self._runtime.rng.getrandbits(128):032x}",
         )
@@ -107,7 +109,7 @@ class Peers:
         async with answered(peer.web_url, request, seconds, self._context(peer)) as answer:
             marks = {name for name, _ in answer.headers}
             if NOT_OWNER in marks:
-                raise NotOwnerError("it does not serve this any more")
+                raise NotOwnerError("it does not serve this: it moves just now")
             if NOT_BELIEVED in marks:
                 raise NotBelievedError(reason_in(await answer.read(PEER_ANSWER_BYTES_MAX)))
             yield answer

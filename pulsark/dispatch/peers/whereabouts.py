@@ -14,6 +14,8 @@ class Peer(NamedTuple):
     broker_id: str
     web_url: str
     """Its own admin API; that over TLS where it has no other."""
+    instance: str = ""
+    """Of its process alone: what is signed for one is refused by the next."""
 
 
 class Whereabouts(Protocol):
@@ -22,6 +24,10 @@ class Whereabouts(Protocol):
     @property
     def broker_id(self) -> str:
         """This broker."""
+
+    @property
+    def instance(self) -> str:
+        """Its process."""
 
     async def where(self, topic: TopicName) -> Peer | None:
         """Who serves a topic, which has no partitions; ``None``: this broker, or nobody."""

@@ -11,9 +11,8 @@ from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
     from pulsark.dispatch.brokers.leader import Leader
-    from pulsark.dispatch.brokers.owners import BundleOwners
-    from pulsark.dispatch.brokers.registry import BrokerRegistry
-    from pulsark.dispatch.model.service_urls import ServiceUrls
+    from pulsark.dispatch.brokers.owners import BundleOwner, BundleOwners
+    from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
     from pulsark.dispatch.topics.lookup import Lookup
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.wire.topic_name import TopicName
@@ -46,6 +45,11 @@ class KnownBrokers:
         """This broker."""
         return self._registry.own_id
 
+    @property
+    def instance(self) -> str:
+        """Its process."""
+        return self._ownership.instance
+
     async def where(self, topic: TopicName) -> Peer | None:
         """Who serves a topic, which has no partitions; ``None``: this broker, or nobody."""
         return await self.where_bundle(await self._ownership.bundle_named(topic))
@@ -55,7 +59,7 @@ class KnownBrokers:
         if self._ownership.has(bundle):
             return None
         owner = await self._owners.of(bundle)
-        return None if owner is None else self._peer(owner.broker_id, owner.urls)
+        return None if owner is None else self._owner(owner)
 
     async def find(self, topic: TopicName) -> Peer | None:
         """The same as ``where``; if nobody serves it, somebody is chosen for it."""
@@ -66,36 +70,42 @@ class KnownBrokers:
             with self._owners.changes_of(bundle) as changed:
                 owner = await self._owners.of(bundle)
                 if owner is not None:
-                    return self._peer(owner.broker_id, owner.urls)
+                    return self._owner(owner)
                 try:
                     found = await self._lookup.find(topic)
                 except ClientError as error:
                     if error.code is not ServerError.ServiceNotReady or attempt == _ATTEMPTS - 1:
                         raise
                 else:
-                    return None if found.is_here else self._peer(found.broker_id, found.urls)
+                    live = self._registry.get(found.broker_id)
+                    if found.is_here:
+                        return None
+                    if live is not None:
+                        return _at(live)
                 # Brokers agree about it just now.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_WAIT_SECONDS):
                         await changed.wait()
         raise AssertionError("not reached")
 
-    def _peer(self, broker_id: str, urls: ServiceUrls) -> Peer | None:
-        if broker_id == self._registry.own_id:
+    def _owner(self, owner: BundleOwner) -> Peer | None:
+        if owner.broker_id == self._registry.own_id:
             return None
-        live = self._registry.get(broker_id)
-        return _at(broker_id, urls if live is None else live.urls)
+        live = self._registry.get(owner.broker_id)
+        if live is not None and live.instance == owner.instance:
+            return _at(live)
+        return Peer(owner.broker_id, owner.urls.web or owner.urls.web_tls, owner.instance)
 
     async def others(self) -> list[Peer]:
         """All live brokers but this one."""
         live = sorted(self._registry.live.items())
-        return [_at(name, each.urls) for name, each in live if name != self.broker_id]
+        return [_at(each) for name, each in live if name != self.broker_id]
 
     async def leader(self) -> Peer | None:
         """The broker that gives bundles to brokers, this one too; ``None`` if there is none now."""
         found = self._registry.get(self._leader.broker_id)
-        return None if found is None else _at(found.broker_id, found.urls)
+        return None if found is None else _at(found)
 
 
-def _at(broker_id: str, urls: ServiceUrls) -> Peer:
-    return Peer(broker_id, urls.web or urls.web_tls)
+def _at(live: LiveBroker) -> Peer:
+    return Peer(live.broker_id, live.urls.web or live.urls.web_tls, live.instance)

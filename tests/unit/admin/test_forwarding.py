@@ -112,7 +112,7 @@ def test_two_brokers_that_each_think_the_other_is_the_owner_do_not_ask_for_ever(
     both.b.knows.forced[TOPIC] = [both.a.peer]
     answer = both.call(both.a, "GET", f"{NAMESPACE}/t/stats")
     assert answer.status == 503
-    assert "the topic moves just now" in answer.reason
+    assert "it moves just now" in answer.reason
     assert (both.a.knows.asked, both.b.knows.asked) == (2, 2)
     assert not both.is_loaded(TOPIC, both.a)
     assert not both.is_loaded(TOPIC, both.b)
@@ -139,7 +139,7 @@ def forged(both: TwoBrokers, call: BrokerCall, target: str, **changed: Any) -> s
     """A header of broker A for B, in which something is not as it should be."""
     given = {
         "secret": both.run(both.a.peers.secret()),
-        "receiver": both.b.peer.broker_id,
+        "receiver": f"{both.b.peer.broker_id} {both.b.peer.instance}",
         "now_ms": both.clock.now_ms(),
         "once": "1",
         "method": "GET",
@@ -178,7 +178,7 @@ def test_a_call_is_believed_once(both: TwoBrokers) -> None:
         ({"secret": b"guessed"}, "it is not signed by a broker of this cluster"),
         ({"method": "DELETE"}, "it is not signed by a broker of this cluster"),
         ({"content_type": "text/plain"}, "it is not signed by a broker of this cluster"),
-        ({"receiver": "c:8080"}, "it is for broker c:8080"),
+        ({"receiver": "c:8080 1"}, "it is for broker c:8080 1"),
     ],
 )
 def test_what_is_signed_for_something_else_is_refused(
@@ -187,6 +187,13 @@ def test_what_is_signed_for_something_else_is_refused(
     both.topic(TOPIC, both.b)
     refused = ask_b(both, forged(both, PART, TARGET, **changed))
     assert (refused.status, refused.reason) == (403, f"The header {HEADER} is not believed: {why}")
+
+
+def test_what_was_for_a_process_before_this_one_is_refused(both: TwoBrokers) -> None:
+    """It knows what was used, and this one does not."""
+    both.topic(TOPIC, both.b)
+    header = forged(both, PART, TARGET, receiver=f"{both.b.peer.broker_id} before")
+    assert ask_b(both, header).status == 403
 
 
 def test_another_target_is_refused(both: TwoBrokers) -> None:
