@@ -26,10 +26,12 @@ DOCUMENT = FORMATS / "metadata.md"
 
 RARE = {
     "/doomed-tables/<id>",
+    "/loadbalance/assigned/<tenant>/<namespace>/<bundle>",
     "/managed-ledger-runs/<topic id>/<first ledger>-<last ledger>",
     "/removed-ledgers/<id>",
+    "/secrets/broker-calls",
 }
-"""What only faults and years bring; their formats have tests of their own."""
+"""What only faults, years and several brokers bring; their formats have tests of their own."""
 
 
 class Order(Record):  # type: ignore[misc]
