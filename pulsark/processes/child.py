@@ -1,7 +1,8 @@
 """The main program of a process that a supervisor starts.
 
 Its standard input is a socket to the supervisor: the duty comes first, then this process says once
-that it is ready, or why it is not. When the other end closes, the supervisor is gone, and this
+that it is ready, or why it is not; from then on an empty line a second says that its event loop
+turns. When the other end closes, the supervisor is gone, and this
 process ends in order, as it does on SIGTERM.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pulsark.errors import PulsarkError
 from pulsark.log_format import start_logging
-from pulsark.processes.duty import Duty
+from pulsark.processes.duty import BEAT, BEAT_SECONDS, Duty
 from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Life:
             if not self._ended.done():
                 self._tell(ready=starting.result())
                 collect_rarely()
+                self._beat()
             await self._ended
         finally:
             await self._stop(starting)
@@ -72,6 +74,7 @@ class Life:
         with contextlib.suppress(asyncio.CancelledError, PulsarkError):
             await starting
         failed = self._ended.done() and self._ended.exception() is not None
+        self._end()  # what ends from here on is no failure
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAILED_STOP_SECONDS if failed else None):
                 await self._process.stop()
@@ -83,6 +86,11 @@ class Life:
     def _tell(self, **told: object) -> None:
         with contextlib.suppress(OSError):
             self._channel.send(json.dumps(told).encode() + b"\n")
+
+    def _beat(self) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.send(BEAT)
+        self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):

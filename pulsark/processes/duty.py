@@ -1,11 +1,14 @@
-"""What a process is started for: told by its supervisor in one line, before anything else."""
+"""What a supervisor and its processes say to each other.
+
+A process is told in one line what it is started for, before anything else.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.config.settings import Settings
 from pulsark.dispatch.model.service_urls import ServiceUrls
@@ -14,7 +17,11 @@ from pulsark.storage.table.root_identity import StorageRoots
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-BOOKIE = "bookie"
+BOOKIE: Final = "bookie"
+
+BEAT: Final = b"\n"
+BEAT_SECONDS: Final = 1.0
+"""What a process that is ready says so often."""
 
 
 @dataclass(frozen=True, slots=True)

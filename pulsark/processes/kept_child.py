@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.errors import ConfigError
+from pulsark.processes.duty import BEAT, BEAT_SECONDS
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -27,6 +28,11 @@ PAUSE_SECONDS_MAX: Final = 10.0
 
 SOUND_SECONDS: Final = 30.0
 """What was ready for so long is started again at once when it dies."""
+
+SILENT_BEATS_MAX: Final = 12
+"""A process that was ready and whose event loop stands still for so long is killed: its session of
+the metadata store is over, and clients would wait for it. Beats of this process are counted, so
+that nobody is silent while the whole machine stands still."""
 
 _REPORT_BYTES_MAX: Final = 1 << 20
 
@@ -47,6 +53,8 @@ class KeptChild:
         self._process: Process | None = None
         self._stopping = asyncio.Event()
         self._ready_at: float | None = None
+        self._silent_beats = 0
+        self._watch: asyncio.TimerHandle | None = None
         self._error = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -116,21 +124,35 @@ class KeptChild:
         try:
             writer.write(duty.encode())
             while line := await reader.readline():
-                self._hear(json.loads(line))
+                self._silent_beats = 0
+                if line != BEAT:
+                    self._hear(json.loads(line))
         except ConnectionError:
             pass  # it died: it is waited for below
         finally:
             code = await process.wait()
             writer.close()
             self._process = None
+            if self._watch is not None:
+                self._watch.cancel()
+                self._watch = None
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return f"(process {process.pid}) {how}"
+
+    def _look(self) -> None:
+        self._silent_beats += 1
+        if self._silent_beats > SILENT_BEATS_MAX:
+            log.error("%s (process %d) stands still and is killed", self.name, self.pid)
+            self._signal(signal.SIGKILL)
+            return
+        self._watch = self._loop.call_later(BEAT_SECONDS, self._look)
 
     def _hear(self, told: dict[str, Any]) -> None:
         if "error" in told:
             self._error = told["error"]
             return
         self._ready_at = self._loop.time()
+        self._look()
         self._ready(told["ready"])
         if not self.first.done():
             self.first.set_result(None)

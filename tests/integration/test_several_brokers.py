@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,9 +22,14 @@ from tests.support.several_brokers import Load, is_alive, kill, owners, processe
 from tests.support.standalone import Standalone
 
 
+def brokers_of(folder: Path, count: int = 2) -> Standalone:
+    """A new process; on free ports, which are not those that others had and may have left."""
+    return Standalone(folder / "data", "--brokers", f"{count}")
+
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with Standalone(tmp_path_factory.mktemp("two") / "data", "--brokers", "2") as standalone:
+    with brokers_of(tmp_path_factory.mktemp("two")) as standalone:
         yield standalone
 
 
@@ -43,6 +52,21 @@ def test_clients_use_all_brokers_by_one_address(two: Standalone, topics: list[st
         }
         for topic in topics:
             assert read(client, topic, load.receipts[topic]) == load.receipts[topic]
+
+
+def test_a_broker_that_stands_still_is_killed_and_its_clients_go_on(
+    two: Standalone, topics: list[str]
+) -> None:
+    with connected(two) as client, Load(client, topics) as load:
+        wait_for(lambda: all(len(load.receipts[topic]) >= 20 for topic in topics))
+        owner, stopped = owners(two, topics)[topics[0]], time.monotonic()
+        served = [broker["brokerServiceUrl"] for broker in two.info["brokers"]]
+        pid = processes(two)[f"broker-{served.index(owner)}"]
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: not is_alive(pid))
+        wait_for(lambda: load.times[topics[0]][-1] > stopped + 1.0)
+        load.wait_until_consumed()
+        assert load.failures == []
 
 
 @pytest.mark.feature("F60", "F82", "F84")
@@ -70,15 +94,15 @@ def test_clients_go_on_when_a_process_is_killed(
 
 
 def test_children_end_with_their_supervisor_and_another_one_takes_over(tmp_path: Path) -> None:
-    standalone = Standalone(tmp_path / "data", "--brokers", "2").start()
-    with connected(standalone) as client:
+    first = brokers_of(tmp_path).start()
+    with connected(first) as client:
         client.create_producer("t").send(b"before")
-    children = processes(standalone)
-    standalone.kill()
+    children = processes(first)
+    first.kill()
     # It waits for what is left of the first one: their locks, their ports.
-    with standalone:
+    with brokers_of(tmp_path) as second:
         assert not any(is_alive(pid) for pid in children.values())
-        with connected(standalone) as client:
+        with connected(second) as client:
             client.create_producer("t").send(b"after")
             assert read(client, "t", [b"before", b"after"]) == [b"before", b"after"]
 
@@ -97,13 +121,45 @@ def test_a_second_supervisor_is_refused(two: Standalone) -> None:
 def test_the_number_of_brokers_may_change(tmp_path: Path, topics: list[str]) -> None:
     sent = {topic: list[bytes]() for topic in topics}
     for brokers in (1, 2, 1):
-        standalone = Standalone(tmp_path / "data", "--brokers", f"{brokers}")
-        with standalone, connected(standalone) as client:
+        with brokers_of(tmp_path, brokers) as standalone, connected(standalone) as client:
             for topic in topics:
                 assert read(client, topic, sent[topic]) == sent[topic]
                 payload = f"{len(sent[topic])} by {brokers}".encode()
                 client.create_producer(topic).send(payload)
                 sent[topic].append(payload)
+
+
+def test_a_metadata_store_that_is_older_than_its_bookies_is_refused(tmp_path: Path) -> None:
+    """What only the brokers have changed of it counts, too: they tell the bookies."""
+    store, copy = tmp_path / "data" / "metadata.db", tmp_path / "older.db"
+    for count, payload in ((1, b"before"), (2, b"after")):
+        with brokers_of(tmp_path, count) as standalone, connected(standalone) as client:
+            client.create_producer("t").send(payload)
+        if not copy.exists():
+            shutil.copy(store, copy)
+    shutil.move(store, tmp_path / "newer.db")
+    with pytest.raises(
+        RuntimeError, match=r"metadata\.db is not there, and bookie .* is in service"
+    ):
+        brokers_of(tmp_path).start()
+    shutil.copy(copy, store)
+    with pytest.raises(RuntimeError, match="start once with --adopt; nothing is deleted"):
+        brokers_of(tmp_path).start()
+    shutil.move(tmp_path / "newer.db", store)
+    with brokers_of(tmp_path) as standalone, connected(standalone) as client:
+        assert read(client, "t", [b"before", b"after"]) == [b"before", b"after"]
+
+
+def test_what_keeps_a_broker_from_starting_is_said_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] - 20  # what broker 1 needs is taken
+        ports = ["--broker-port", str(port), "--web-port", "0", "--flight-port", "0"]
+        command = [sys.executable, "-m", "pulsark", "standalone", "--data-dir", str(tmp_path / "d")]
+        done = subprocess.run(
+            [*command, "--brokers", "2", *ports], capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert f"brokerServicePort: port {port + 20} is in use" in done.stderr.splitlines()[-1]
 
 
 def test_clients_log_in_at_the_broker_that_serves_them(tmp_path: Path, topics: list[str]) -> None:
