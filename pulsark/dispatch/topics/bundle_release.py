@@ -89,7 +89,10 @@ class BundleRelease:
 
     async def release_all(self) -> None:
         """Give up whatever this broker has: it is about to stop."""
-        await asyncio.gather(*(self.release(bundle) for bundle in self._ownership.owned()))
+        releases = [self.release(bundle) for bundle in self._ownership.owned()]
+        for found in await asyncio.gather(*releases, return_exceptions=True):
+            if isinstance(found, Exception):
+                log.warning("a bundle is given up with the session only: %s", found)
 
     async def settled(self) -> None:
         """Return once nothing is under way."""
@@ -102,8 +105,10 @@ class BundleRelease:
         moving = Moving() if to else None
         there: ServiceUrls | None = None
         try:
-            await self._close_all(bundle, moving)
-            await self._ownership.leave(bundle, to)
+            try:
+                await self._close_all(bundle, moving)
+            finally:
+                await self._ownership.leave(bundle, to)
             if to:
                 there = await self._taken_by(bundle, to)
         finally:

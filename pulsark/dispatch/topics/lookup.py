@@ -148,9 +148,12 @@ class Lookup:
         own = self._registry.own
         if own is None:
             raise ClientError(ServerError.ServiceNotReady, "The broker is starting, or stopping")
+        self._ownership.check_session(own.broker_id)  # what was awaited may have taken long
         return LookupResult(own.urls, self._through(over_tls=over_tls), broker_id=own.broker_id)
 
     def _there(self, owner: BundleOwner, *, over_tls: bool) -> LookupResult:
+        if owner.broker_id == self._registry.own_id:
+            return self._here(over_tls=over_tls)
         through = self._through(over_tls=over_tls)
         live = self._registry.get(owner.broker_id)
         urls = owner.urls if live is None else live.urls

@@ -15,7 +15,7 @@ import asyncio
 import json
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.brokers.owners import Assigned, BundleOwner
@@ -25,6 +25,7 @@ from pulsark.errors import (
     BadVersionError,
     ClientError,
     MetadataError,
+    MetadataRefusedError,
     OutcomeUnknownError,
     ServerError,
 )
@@ -173,18 +174,21 @@ class Ownership:
         if held is None:
             claiming = asyncio.create_task(self._claim(bundle))
             held = self._held[bundle] = _Held(claiming, self._clock.monotonic())
+            claiming.add_done_callback(lambda done: self._claim_ended(bundle, done))
         if held.leaving:
             raise _not_here(f"Bundle {bundle} is being unloaded; look it up again")
-        try:
-            version = await asyncio.shield(held.claiming)
-        except Exception:
-            if self._held.get(bundle) is held:
-                del self._held[bundle]
-            raise
+        version = await asyncio.shield(held.claiming)
         self.check_session(bundle)
         if self._held.get(bundle) is not held:
             raise _not_here(f"Bundle {bundle} was lost just now; look it up again")
         return version
+
+    def _claim_ended(self, bundle: str, claiming: asyncio.Task[int]) -> None:
+        """Whoever asked for it may be gone: a failure is forgotten here."""
+        if claiming.cancelled() or claiming.exception() is not None:
+            held = self._held.get(bundle)
+            if held is not None and held.claiming is claiming:
+                del self._held[bundle]
 
     def check_session(self, what: str) -> None:
         """What is held for a session that may be over is another broker's, perhaps."""
@@ -272,7 +276,7 @@ class Ownership:
     async def begin_leaving(self, bundle: str) -> bool:
         """Give no topic of a bundle to clients any more, here or elsewhere. False: it is not held.
 
-        ``leave`` or ``stay`` has to follow.
+        ``leave`` has to follow.
         """
         held = self._held.get(bundle)
         if held is None or held.leaving:
@@ -281,15 +285,8 @@ class Ownership:
         if held.guard_version is None or self._held.get(bundle) is not held or held.leaving:
             return False
         held.leaving = True
-        await self._tell_owner(bundle, leaving=True)
+        await self._tell_leaving(bundle)
         return True
-
-    async def stay(self, bundle: str) -> None:
-        """Undo ``begin_leaving``."""
-        held = self._held.get(bundle)
-        if held is not None and held.leaving:
-            held.leaving = False
-            await self._tell_owner(bundle, leaving=False)
 
     async def leave(self, bundle: str, to: str = "") -> None:
         """Give a bundle up that nobody uses here any more; ``to`` a broker, that is told so.
@@ -306,35 +303,43 @@ class Ownership:
                 del self._held[bundle]
 
     async def _delete_owner(self, bundle: str, to: str) -> None:
-        path = bundle_owner_path(bundle)
-        for _ in range(_ATTEMPTS):
-            found = await self._metadata.get(path)
-            if found is None or BundleOwner.decode(found.value).instance != self.instance:
-                return  # an attempt that nobody answered, or it was lost
-            changes: list[Change] = [Delete(path, found.version)]
-            if to:
-                note = Assigned(to, self._clock.now_ms()).encode()
-                changes.append(Put(assigned_bundle_path(bundle), note, ANY_VERSION))
+        """Others are told to wait for this: it is tried for as long as the session lasts."""
+        while not self._metadata.session.has_ended:
             try:
-                await self._metadata.commit(changes)
-            except BadVersionError:
-                continue
+                if await self._try_to_delete_owner(bundle, to):
+                    return
             except OutcomeUnknownError as error:
                 log.warning("the release of bundle %s was not answered: %s", bundle, error)
                 await asyncio.sleep(_RETRY_SECONDS)
-                continue
-            return
+            except MetadataRefusedError:
+                if not self._metadata.session.has_ended:
+                    raise
 
-    async def _tell_owner(self, bundle: str, *, leaving: bool) -> None:
-        """What lookups elsewhere say; nothing depends on it."""
+    async def _try_to_delete_owner(self, bundle: str, to: str) -> bool:
         path = bundle_owner_path(bundle)
-        own = BundleOwner(self._own.broker_id, self.instance, self._own.urls, leaving)
+        found = await self._metadata.get(path)
+        if found is None or BundleOwner.decode(found.value).instance != self.instance:
+            return True  # an attempt that nobody answered, or it was lost
+        changes: list[Change] = [Delete(path, found.version)]
+        if to:
+            note = Assigned(to, self._clock.now_ms()).encode()
+            changes.append(Put(assigned_bundle_path(bundle), note, ANY_VERSION))
+        try:
+            await self._metadata.commit(changes)
+        except BadVersionError:
+            return False
+        return True
+
+    async def _tell_leaving(self, bundle: str) -> None:
+        """What lookups elsewhere say; nothing else depends on it."""
+        path = bundle_owner_path(bundle)
+        leaving = replace(self._own, leaving=True)
         try:
             found = await self._metadata.get(path)
             if found is not None and BundleOwner.decode(found.value).instance == self.instance:
-                await self._metadata.put(path, own.encode(), found.version, ephemeral=True)
+                await self._metadata.put(path, leaving.encode(), found.version, ephemeral=True)
         except MetadataError as error:
-            log.debug("others do not hear what happens to bundle %s: %s", bundle, error)
+            log.debug("others do not hear that bundle %s is released: %s", bundle, error)
 
     def lost(self, guard: Check) -> None:
         """A write was refused by a guard: its bundle has to be claimed again."""

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from pulsark.dispatch.policies.policies import TopicPolicies
 from pulsark.dispatch.topics import bundle_release
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.metadata.paths import bundle_owner_path
+from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, Command, scenario
 from tests.support.wire_frames import publish
 
@@ -82,6 +84,30 @@ async def test_a_topic_that_is_being_loaded_does_not_stay_behind(broker) -> None
         assert one.broker.topics.served() == []
         await other.broker.topics.load(NAME)
         assert other.broker.ownership.owned() == [bundle]
+
+
+@scenario()
+async def test_a_topic_whose_bundle_is_lost_while_it_is_loaded_is_not_served(broker) -> None:
+    """Its record is written by then, and nothing else that the guard could refuse follows."""
+    one = broker.broker
+    guard = await one.ownership.guard(NAME)
+    current, reached, let_go = one.policy_source.current, asyncio.Event(), asyncio.Event()
+
+    async def held(name: TopicName) -> TopicPolicies:
+        reached.set()
+        await let_go.wait()
+        return await current(name)
+
+    one.policy_source.current = held
+    loading = asyncio.create_task(one.topics.load(NAME, create=True))
+    await reached.wait()
+    one.ownership.lost(guard)
+    await one.bundle_release.settled()
+    let_go.set()
+    with pytest.raises(ClientError, match="has moved") as refused:
+        await loading
+    assert refused.value.code is ServerError.ServiceNotReady
+    assert one.topics.served() == []
 
 
 @scenario()

@@ -182,6 +182,22 @@ def test_without_a_sure_session_nothing_is_said() -> None:
     asyncio.run(scenario())
 
 
+def test_a_lookup_that_took_too_long_does_not_say_here() -> None:
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+        bundle_named = one.ownership.bundle_named
+
+        async def late(name: TopicName) -> str:
+            one.store.session._sure_until = 0.0
+            return await bundle_named(name)
+
+        one.ownership.bundle_named = late  # type: ignore[method-assign]
+        with pytest.raises(ClientError, match="was not heard of"):
+            await one.lookup.find(NAME)
+
+    asyncio.run(scenario())
+
+
 def test_a_broker_that_retires_sends_nobody_to_itself() -> None:
     async def scenario() -> None:
         one, two = await nodes(2)

@@ -74,22 +74,6 @@ def test_a_bundle_that_was_given_up_is_the_next_owners_and_the_old_guard_is_wort
     asyncio.run(scenario())
 
 
-def test_a_bundle_may_stay_after_all() -> None:
-    async def scenario() -> None:
-        one, _ = await nodes(2)
-        guard = await one.ownership.guard(NAME)
-        (bundle,) = one.ownership.owned()
-        assert await one.ownership.begin_leaving(bundle)
-        await one.ownership.stay(bundle)
-        assert one.ownership.has(bundle)
-        assert await one.ownership.guard(NAME) == guard
-        owner = await one.owners.of(bundle)
-        assert owner is not None
-        assert not owner.leaving
-
-    asyncio.run(scenario())
-
-
 @pytest.mark.parametrize("fates", FATES, ids=str)
 def test_a_release_that_nobody_answered_is_made_once(fates: tuple[Fate, ...]) -> None:
     async def scenario() -> None:
@@ -105,6 +89,27 @@ def test_a_release_that_nobody_answered_is_made_once(fates: tuple[Fate, ...]) ->
         found = await one.owners.of(bundle)
         assert found is not None
         assert found.broker_id == two.id
+
+    asyncio.run(scenario())
+
+
+def test_a_release_is_tried_for_as_long_as_the_session_lasts() -> None:
+    """Others wait for it: they are told that the bundle is about to leave."""
+
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        await one.ownership.begin_leaving(bundle)
+        one.store.fates.extend([Fate.NEVER] * 3 * ownership_module._ATTEMPTS)
+        await one.ownership.leave(bundle)
+        await two.ownership.own(NAME)
+        await two.ownership.begin_leaving(bundle)
+        two.store.fates.extend([Fate.NEVER] * 1000)
+        leaving = asyncio.create_task(two.ownership.leave(bundle))
+        await turns()
+        two.store.expire()
+        await leaving
+        await one.ownership.own(NAME)
 
     asyncio.run(scenario())
 

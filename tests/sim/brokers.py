@@ -1,0 +1,277 @@
+"""Several brokers over one metadata store and one bookie, in one virtual time, with faults.
+
+A broker may be cut off from the metadata store, lose its session and hear of that late, lose
+answers of its writes, hear of changes late, be stopped or killed. What clients were promised is
+checked in the end, and all the time that no bundle has two owners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import copy
+
+from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.dispatch.topics.lookup import LookupResult
+from pulsark.errors import ClientError, MetadataRefusedError, OutcomeUnknownError, PulsarkError
+from pulsark.metadata.changes import Change, Put
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.store import Versioned
+from pulsark.runtime import Clock
+from pulsark.wire.topic_name import TopicName
+from tests.sim.simulation import Simulation
+from tests.support.broker_clients import BrokerInMemory, Client, Command
+from tests.support.wire_frames import publish
+
+SESSION_SECONDS = 10.0
+UNANSWERED = 0.05
+"""Part of the writes that get no answer while there are faults."""
+
+
+class ShakyStore(MemoryMetadataStore):
+    """The session of one broker."""
+
+    def __init__(self, tree: MemoryTree, clock: Clock, rng: random.Random) -> None:
+        self._rng = rng
+        self.part = 0.0
+        self.cut = False
+        self._back = asyncio.Event()
+        self._back.set()
+        self._is_over = False
+        """As the store knows; the broker may not."""
+        super().__init__(tree, clock, SESSION_SECONDS)
+
+    def cut_off(self) -> None:
+        """Nothing comes through from now on."""
+        self.cut = self.is_silent = True
+        self._back.clear()
+
+    def come_back(self) -> None:
+        """The network is there again; that the session is over is heard a little later."""
+        self.cut = False
+        self._back.set()
+        if self._is_over:
+            asyncio.get_running_loop().call_later(self._rng.uniform(0, 3), super().expire)
+        else:
+            self.is_silent = False
+
+    def expire(self) -> None:
+        if self.cut:
+            self._is_over = True
+            self.tree.end_session(self)
+        elif not self._is_over:
+            super().expire()
+
+    async def get(self, path: str) -> Versioned | None:
+        await self._reach()
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        await self._reach()
+        return await super().children(path)
+
+    async def next_id(self, path: str) -> int:
+        await self._reach()
+        return await super().next_id(path)
+
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        await self._reach()
+        if self._is_over and any(isinstance(c, Put) and c.ephemeral for c in changes):
+            raise MetadataRefusedError("the session is over")
+        if self._rng.random() >= self.part:
+            return await super().commit(changes)
+        fate = self._rng.choice(("never", "done", "late"))
+        if fate == "late":
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(
+                self._rng.uniform(0, 2), lambda: asyncio.ensure_future(self._late(changes))
+            )
+        elif fate == "done":
+            with suppress(PulsarkError):
+                await super().commit(changes)
+        raise OutcomeUnknownError("the store did not answer")
+
+    async def _late(self, changes: Sequence[Change]) -> None:
+        with suppress(PulsarkError):
+            await super().commit(changes)
+
+    def watch(
+        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
+    ) -> Callable[[], None]:
+        active = True
+
+        def late(path: str) -> None:
+            if self.cut or (self.part and self._rng.random() < self.part):
+                asyncio.get_running_loop().call_later(
+                    self._rng.uniform(0, 3), lambda: missed() if active else None
+                )
+            else:
+                asyncio.get_running_loop().call_later(
+                    self._rng.uniform(0, 0.05), lambda: changed(path) if active else None
+                )
+
+        end = super().watch(prefix, late, missed)
+
+        def ended() -> None:
+            nonlocal active
+            active = False
+            end()
+
+        return ended
+
+    async def _reach(self) -> None:
+        """While it is cut off, a request waits, or fails at once."""
+        if self.cut:
+            if self._rng.random() < 0.5:
+                raise OutcomeUnknownError("the store does not answer")
+            await self._back.wait()
+
+
+class Brokers:
+    """All of them, and what clients were promised."""
+
+    def __init__(self, sim: Simulation, seed: int, number: int, topics: int) -> None:
+        self.rng = random.Random(seed)
+        self._first = BrokerInMemory(sim, keepAliveIntervalSeconds=1_000_000)
+        self.nodes: list[BrokerInMemory] = []
+        self.faulty = False
+        self.topics = [
+            TopicName.parse(f"persistent://public/default/t{number}") for number in range(topics)
+        ]
+        self.confirmed: dict[TopicName, dict[tuple[int, int], bytes]] = {n: {} for n in self.topics}
+        self._number = 0
+        self._places = number
+
+    async def start(self) -> None:
+        for place in range(self._places):
+            self.nodes.append(await self._started(place))
+        await asyncio.sleep(0.1)
+
+    async def _started(self, place: int) -> BrokerInMemory:
+        node = copy(self._first)
+        clock = node._runtime.clock
+        node.metadata = store = ShakyStore(node._tree, clock, random.Random(self.rng.random()))
+        node.broker = node._new_broker()
+        await node.broker.start(ServiceUrls(f"pulsar://b{place}:1", f"http://b{place}:2"))
+        store.part = UNANSWERED if self.faulty else 0.0
+        return node
+
+    def store(self, place: int) -> ShakyStore:
+        store = self.nodes[place].metadata
+        assert isinstance(store, ShakyStore)
+        return store
+
+    def set_faulty(self, faulty: bool) -> None:
+        """Whether answers of writes are lost from now on."""
+        self.faulty = faulty
+        for place in range(len(self.nodes)):
+            self.store(place).part = UNANSWERED if faulty else 0.0
+
+    async def restart(self, place: int, *, killed: bool) -> None:
+        """Another process takes a broker's place."""
+        node = self.nodes[place]
+        if killed:
+            self.store(place).come_back()
+            node.metadata.expire()
+        with suppress(PulsarkError, TimeoutError):
+            async with asyncio.timeout(120):
+                await node.broker.close()
+        node.metadata.expire()
+        for _ in range(20):
+            with suppress(PulsarkError):
+                self.nodes[place] = await self._started(place)
+                return
+        raise AssertionError("a broker does not start")
+
+    # -- clients ---
+
+    async def ask(self, place: int, name: TopicName) -> tuple[int, LookupResult]:
+        """Look a topic up as a client does, from some broker on; where it was answered."""
+        authoritative = False
+        for _ in range(20):
+            node = self.nodes[place]
+            found = await node.broker.lookup.find(name, authoritative=authoritative)
+            if found.is_here or found.broker_id == node.broker.registry.own_id:
+                assert node.metadata.session.is_sure, "a broker that may own nothing says 'here'"
+            if not found.is_redirect:
+                return place, found
+            authoritative = True
+            place = self.place_of(found)
+        raise ClientError(500, f"{name} is sent round in circles")
+
+    def place_of(self, found: LookupResult) -> int:
+        return int(found.broker_id.removeprefix("b").partition(":")[0])
+
+    async def publish(self, place: int, name: TopicName, *, blindly: bool = False) -> None:
+        """One entry by a client of its own, which gives up when anything goes wrong.
+
+        ``blindly``: it asks nobody, as one that knows the owner from before.
+        """
+        with suppress(PulsarkError, TimeoutError):
+            if not blindly:
+                place = self.place_of((await self.ask(place, name))[1])
+            client = Client(self.nodes[place])
+            self._number += 1
+            payload = b"%d" % self._number
+            try:
+                success = await client.open_producer(str(name), f"p{self._number}", seconds=30)
+                if isinstance(success, int):
+                    return
+                client.send_bytes(publish(1, 0, payload))
+                kinds = Command.SEND_RECEIPT, Command.SEND_ERROR, Command.CLOSE_PRODUCER
+                answer = await client.take(*kinds, seconds=30)
+                if answer.type == Command.SEND_RECEIPT:
+                    found_id = answer.send_receipt.message_id
+                    self.confirmed[name][found_id.ledgerId, found_id.entryId] = payload
+            finally:
+                client.hang_up()
+
+    # -- what is checked ---
+
+    def check_owners(self) -> None:
+        """No bundle is two brokers' at any moment."""
+        owners: dict[str, list[int]] = {}
+        for place, node in enumerate(self.nodes):
+            for bundle in node.broker.ownership.owned():
+                if node.broker.ownership.has(bundle):
+                    owners.setdefault(bundle, []).append(place)
+        for bundle, places in owners.items():
+            assert len(places) == 1, f"{bundle} is of {places}"
+
+    async def check(self) -> None:
+        """Once all faults are over: all brokers say the same, and nothing confirmed is gone."""
+        self.set_faulty(False)
+        for place in range(len(self.nodes)):
+            self.store(place).come_back()
+        await asyncio.sleep(4)
+        for place, node in enumerate(self.nodes):
+            if node.metadata.session.has_ended:
+                await self.restart(place, killed=True)
+        await asyncio.sleep(40)
+        self.check_owners()
+        for name in self.topics:
+            answers = [await self._settled(place, name) for place in range(len(self.nodes))]
+            assert len({found.broker_id for found in answers}) == 1, f"{name}: {answers}"
+            await self._check_entries(self.nodes[self.place_of(answers[0])], name)
+        self.check_owners()
+
+    async def _settled(self, place: int, name: TopicName) -> LookupResult:
+        for _ in range(60):
+            with suppress(ClientError):
+                return (await self.ask(place, name))[1]
+            await asyncio.sleep(1)
+        raise AssertionError(f"{name} is nobody's")
+
+    async def _check_entries(self, node: BrokerInMemory, name: TopicName) -> None:
+        client = Client(node)
+        assert await client.subscribe(str(name), "check") == 0
+        await asyncio.sleep(1)
+        found = {
+            (each.message.message_id.ledgerId, each.message.message_id.entryId): each.payload
+            for each in await client.deliveries()
+        }
+        expected = self.confirmed[name]
+        assert {place: found.get(place) for place in expected} == expected, f"{name} has lost some"
+        client.hang_up()
