@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.peers.peers import Peers
     from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
     from pulsark.dispatch.scalable.scalable_topics import ScalableTopics
+    from pulsark.dispatch.tables.far_tables import TableCalls
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.security.audit.audit import Audit
@@ -166,7 +167,7 @@ class Broker:
             self.catalog,
             self.topics,
             self.ownership,
-            FarTables(self.registry, self.ownership, self.lookup, tables),
+            FarTables(self.registry, self.ownership, self.lookup, tables, self._table_calls),
             self.policy_source.current,
         )
         self.bulk_publishing = BulkPublishing(
@@ -476,6 +477,11 @@ class Broker:
 
             self._elsewhere = TopicsElsewhere(self.peers())
         return self._elsewhere
+
+    def _table_calls(self) -> TableCalls:
+        from pulsark.dispatch.tables.table_calls import PeerTableCalls  # see ``peers``
+
+        return PeerTableCalls(self.peers())
 
     def scalable_topics(self) -> ScalableTopics:
         """What clients of Pulsar 5 need beside the topics themselves."""

@@ -91,7 +91,7 @@ class TableBrokers:
         tables = inline_tables(["/table"], metadata, self._runtime)
         ledgers = LedgerManager(metadata, {"b1": self.bookie}, self._runtime, tables)
         broker = Broker(self._settings, self._runtime, metadata, ledgers, tables)
-        broker.sealing.far.calls = self.calls
+        broker.sealing.far.calls = lambda: self.calls
         urls = ServiceUrls(f"pulsar://{host}:6650", f"http://{host}:8080", f"grpc://{host}:8815")
         await broker.start(urls)
         await asyncio.sleep(0.1)

@@ -96,6 +96,7 @@ class TwoBrokers:
         self.clock = SteppedClock()
         self.tree = MemoryTree()
         self._bookie = MemoryBookie()
+        self.disk = SimDisk()
         self.a, self.b = self.nodes = [self.run(self._start()) for _ in range(2)]
         self.run(self._meet())
 
@@ -105,7 +106,7 @@ class TwoBrokers:
             assert not node.broker.registry.is_alone
 
     async def _start(self) -> Node:
-        runtime = Runtime(clock=self.clock, disk=SimDisk())
+        runtime = Runtime(clock=self.clock, disk=self.disk)
         metadata = MemoryMetadataStore(self.tree)
         tables = inline_tables(["/table"], metadata, runtime)
         ledgers = LedgerManager(metadata, {"b1": self._bookie}, runtime, tables)
@@ -113,7 +114,8 @@ class TwoBrokers:
         server = AdminServer(broker)
         web = f"http://127.0.0.1:{await server.listen(['127.0.0.1'], 0)}"
         peer = Peer(urlsplit(web).netloc, web)
-        await broker.start(ServiceUrls(f"pulsar://{peer.broker_id}", web))
+        flight = f"grpc://{peer.broker_id}"
+        await broker.start(ServiceUrls(f"pulsar://{peer.broker_id}", web, flight))
         return Node(broker, peer._replace(instance=broker.ownership.instance), server)
 
     def close(self) -> None:

@@ -19,16 +19,19 @@ completes the logs on it. 409: files are missing there; look again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.broker_calls import call_of
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, superuser, topic
+from pulsark.admin.http.merging import all_done
 from pulsark.admin.http.paths import TOPICS
-from pulsark.admin.http.places import HERE, OWNER_OF_BASE
+from pulsark.admin.http.places import HERE, OWNER_OF_BASE, EachPartition
 from pulsark.admin.http.requests import (
     BrokerOf,
     TopicOf,
@@ -38,9 +41,14 @@ from pulsark.admin.http.requests import (
     strings,
     value,
 )
+from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.pulsar.partitioned import leaves
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.tables.far_tables import FarAttach
 from pulsark.dispatch.tables.sealed_copies import TableCopies
 from pulsark.dispatch.tables.sealing_jobs import TABLES_A_PLAN_MAX, PlannedTable
+from pulsark.dispatch.tables.table_calls import CROWDED
+from pulsark.errors import CrowdedTableError, NotAttachedError
 from pulsark.schemas.columns import is_column_type
 from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.table.files.record import DataFile
@@ -104,7 +112,12 @@ def _shown(table: PlannedTable) -> dict[str, Any]:
     }
 
 
-@router.get(TOPICS + "/{topic}/table", needs=topic(T.GET_STATS))
+def _same(broker: Broker, request: Request, parts: Sequence[Part]) -> Response:
+    """All partitions have the table of their topic; each owner knows now that it is read."""
+    return failure(parts) or value(parts[0].json)
+
+
+@router.get(TOPICS + "/{topic}/table", needs=topic(T.GET_STATS), at=EachPartition(_same))
 async def table(topic: TopicOf, broker: BrokerOf) -> Response:
     """Where the topic's Delta table is; 404 until something is sealed."""
     await leaves(broker, topic)
@@ -136,12 +149,14 @@ async def table(topic: TopicOf, broker: BrokerOf) -> Response:
     )
 
 
-@router.post(TOPICS + "/{topic}/seal", needs=topic(T.SEAL))
+@router.post(TOPICS + "/{topic}/seal", needs=topic(T.SEAL), at=EachPartition(all_done))
 async def seal(topic: TopicOf, broker: BrokerOf) -> Response:
-    """Seal everything that is published by now; it is in the table when this returns."""
-    topics = [
-        await broker.topics.load(leaf, create=False) for leaf in await leaves(broker, topic.base)
-    ]
+    """Seal everything that is published by now; it is in the table when this returns.
+
+    A partition is sealed with all others of its topic, unless other brokers have some of them.
+    """
+    whole = topic.base if broker.other_brokers() is None else topic
+    topics = [await broker.topics.load(leaf, create=False) for leaf in await leaves(broker, whole)]
     await broker.sealing.seal(topic.base, topics, everything=True)
     return done()
 
@@ -160,8 +175,35 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
     kind = given.get("value")
     if kind is not None and not is_column_type(kind):
         raise fail(400, "value is the type in the plan's values")
+    if given.get("claims") is not None:
+        _check_is_broker(request)
+        claims = {int(partition): version for partition, version in given["claims"].items()}
+        asked = FarAttach(topic.base, str(given.get("tableId")), parsed, kind, claims)
+        try:
+            await broker.sealing.for_others.attach(asked)
+        except NotAttachedError as error:
+            raise fail(409, str(error)) from None
+        except CrowdedTableError as error:
+            raise fail(CROWDED, str(error)) from None
+        return done()
     number = await broker.sealing.jobs.attach(topic.base, str(given.get("tableId")), parsed, kind)
     return value({"attach": number})
+
+
+@router.post(TOPICS + "/{topic}/table/reserved", needs=superuser)
+async def reserved(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Which of a partition's reserved ledgers exist. For the broker that owns the partition."""
+    _check_is_broker(request)
+    given = await json_object(request)
+    found = await broker.sealing.for_others.existing(topic, given["tableId"], given["ledgers"])
+    return value({"existing": sorted(found)})
+
+
+def _check_is_broker(request: Request) -> None:
+    """What only brokers may ask each other: they say under which claims."""
+    call = call_of(request)
+    if call is None or not call.is_part:
+        raise fail(403, "Only the brokers of a cluster ask this of each other")
 
 
 @router.get("/admin/v2/sealing/copies", needs=superuser, at=HERE)

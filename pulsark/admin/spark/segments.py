@@ -3,7 +3,8 @@
 ``{"topic", "topicId", "flightUrl", "partitions": [{"partition", "name", "topicId", "first",
 "last", "trimmed", "ledgers": [{"ledgerId", "entries", "size", "open"}]}]}``: ``partition`` is -1
 for a topic without partitions, ``last`` the last confirmed entry and ``trimmed`` the last one that
-was deleted (-1/-1 while there is none). With ``after=LEDGER,LEDGER,...``, one number a partition
+was deleted (-1/-1 while there is none). A partition of another broker than the one that answers has
+the ``flightUrl`` of that one. With ``after=LEDGER,LEDGER,...``, one number a partition
 in their order, older ledgers are left out: a stream asks often, and only for what comes next.
 ``POST /admin/v2/spark-plans`` answers the same for many topics at once: ``{"topics": {name: [after,
 ...]}}`` gives ``{"topics": [...]}``.
@@ -28,10 +29,11 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.broker_calls import call_of
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, RightsOf, in_body, topic
 from pulsark.admin.http.paths import TOPICS
-from pulsark.admin.http.places import HERE, OWNER, OWNER_OF_BASE
+from pulsark.admin.http.places import HERE, OWNER
 from pulsark.admin.http.requests import BrokerOf, TopicOf, flag, json_object, number, value
 from pulsark.admin.http.streams import long_value
 from pulsark.admin.pulsar.partitioned import leaves
@@ -58,21 +60,20 @@ plans = Guarded(prefix="/admin/v2/spark-plans", tags=["pulsark"])
 _TOPICS_AT_ONCE = 50
 
 
-@router.get("/{topic}/segments", needs=topic(T.GET_STATS), at=OWNER_OF_BASE)
+@router.get("/{topic}/segments", needs=topic(T.GET_STATS), at=HERE)
 async def get_segments(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The partitions of a topic with their ledgers."""
     given = request.query_params.get("after")
     after = [number(part, low=-1) for part in given.split(",")] if given else []
-    flight_url = broker.urls.flight_for(request.url.scheme)
     compacted = flag(request, "compacted")
-    return long_value(await plan_of(broker, topic, after, flight_url, compacted=compacted))
+    return long_value(await plan_of(broker, request, topic, after, compacted=compacted))
 
 
 async def plan_of(
     broker: Broker,
+    request: Request,
     topic: TopicName,
     after: Sequence[int],
-    flight_url: str,
     *,
     compacted: bool = False,
 ) -> dict[str, Any]:
@@ -80,22 +81,42 @@ async def plan_of(
     found = await broker.resources.partitioned_topics.get(topic)
     names = await leaves(broker, topic)
     oldest = chain(after, repeat(0))
+    scheme = request.url.scheme
     partitions = []
     for name in names:
+        first = next(oldest)
+        query = f"segments?after={first}&compacted={str(compacted).lower()}"
+        told = await _told_elsewhere(broker, request, name, query)
+        if told is not None:
+            answer, broker_id = told
+            (partition,) = answer["partitions"]
+            live = broker.registry.get(broker_id)
+            url = answer["flightUrl"] if live is None else live.urls.flight_for(scheme)
+            partitions.append({**partition, "flightUrl": url})
+            continue
         loaded = await broker.topics.load(name, create=True)
-        partition = await _partition(loaded, next(oldest))
+        partition = await _partition(loaded, first)
         if compacted:
             partition |= await _compacted(loaded)  # of the moment at which it begins
         partitions.append(partition)
     return {
         "topic": str(topic),
         "topicId": found.topic_id if found is not None else partitions[0]["topicId"],
-        "flightUrl": flight_url,
+        "flightUrl": broker.urls.flight_for(scheme),
         "partitions": partitions,
     }
 
 
-@router.get("/{topic}/tableFiles", needs=topic(T.PEEK_MESSAGES), at=OWNER_OF_BASE)
+async def _told_elsewhere(
+    broker: Broker, request: Request, name: TopicName, what: str
+) -> tuple[Any, str] | None:
+    """What another broker says of a partition that it owns, and its id. Who is asked so by a broker
+    asks no further."""
+    elsewhere = None if call_of(request) is not None else broker.topics_elsewhere()
+    return None if elsewhere is None else await elsewhere.told(name, what)
+
+
+@router.get("/{topic}/tableFiles", needs=topic(T.PEEK_MESSAGES), at=HERE)
 async def get_table_files(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """The files of sealed entries, by partition and ledger; ``after`` as for the segments."""
     given = request.query_params.get("after")
@@ -105,6 +126,10 @@ async def get_table_files(topic: TopicOf, request: Request, broker: BrokerOf) ->
         return value({"directories": [], "partitions": []})
     partitions = []
     for name, first in zip(await leaves(broker, topic), oldest, strict=False):
+        told = await _told_elsewhere(broker, request, name, f"tableFiles?after={first}")
+        if told is not None:
+            partitions += told[0]["partitions"]
+            continue
         ledgers = (await broker.topics.load(name, create=True)).ledger.each_ledger(first)
         sealed = [
             await broker.tables.sealed(name, info.ledger_id)
@@ -145,14 +170,13 @@ async def get_plans(request: Request, broker: BrokerOf, rights: RightsOf) -> Res
     if not isinstance(wanted, dict) or len(wanted) > PLANNED_TOPICS_MAX:
         raise fail(412, f"topics: an object of at most {PLANNED_TOPICS_MAX} topics is expected")
     found = []
-    flight_url = broker.urls.flight_for(request.url.scheme)
     for count, (name, after) in enumerate(wanted.items(), 1):
         if not isinstance(after, list) or not all(type(each) is int for each in after):
             raise fail(400, f"{name[:100]}: a list of ledger ids is expected")
         topic_name = TopicName.parse(name)
         await rights.check_topic(T.PEEK_MESSAGES, topic_name)
         try:
-            found.append(await plan_of(broker, topic_name, after, flight_url, compacted=compacted))
+            found.append(await plan_of(broker, request, topic_name, after, compacted=compacted))
         except ClientError as error:
             if error.code is not ServerError.TopicNotFound:
                 raise

@@ -60,7 +60,7 @@ class PartitionState:
             name=data["name"],
             partition=data["partition"],
             topic_id=data["topicId"],
-            flight_url=flight_url,
+            flight_url=data.get("flightUrl", flight_url),
             first=MessageId.from_json(first),
             last=MessageId.from_json(last),
             ledgers=tuple(

@@ -83,6 +83,13 @@ class TopicsElsewhere:
             await self._ask(peer, name, "PUT", target, body)
         return True
 
+    async def told(self, name: TopicName, what: str) -> tuple[Any, str] | None:
+        """What a route says of a topic that another broker serves, and the id of that broker."""
+        peer = await self._peers.knows.find(name)
+        if peer is None:
+            return None
+        return await self._ask(peer, name, "GET", f"{_path(name)}/{what}"), peer.broker_id
+
     async def non_persistent(self, namespace: str) -> list[str]:
         """The non-persistent topics of a namespace that other brokers have in memory."""
         target = f"/admin/v2/{NON_PERSISTENT}/{namespace}?{IN_MEMORY}=true"

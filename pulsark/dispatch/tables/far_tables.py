@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.errors import NotAttachedError, StorageError
+from pulsark.errors import NotAttachedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pulsark.dispatch.brokers.registry import BrokerRegistry
     from pulsark.dispatch.topics.lookup import Lookup
@@ -64,14 +64,19 @@ class FarTables:
     """What a broker has attached to tables of other brokers."""
 
     def __init__(
-        self, registry: BrokerRegistry, ownership: Ownership, lookup: Lookup, tables: Tables
+        self,
+        registry: BrokerRegistry,
+        ownership: Ownership,
+        lookup: Lookup,
+        tables: Tables,
+        calls: Callable[[], TableCalls],
     ) -> None:
         self._registry = registry
         self._ownership = ownership
         self._lookup = lookup
         self._tables = tables
-        self.calls: TableCalls | None = None
-        """Set where there may be other brokers."""
+        self.calls = calls
+        """Gives what calls other brokers, once there are some."""
 
     @property
     def is_alone(self) -> bool:
@@ -95,7 +100,7 @@ class FarTables:
         broker_id = await self.broker_of(base)
         if broker_id is None:
             return None
-        calls = self._calls(base, broker_id)
+        calls = self.calls()
         claims: dict[int, int] = {}
         for name in partitions:
             claim = await self._ownership.held(name)
@@ -116,7 +121,7 @@ class FarTables:
         broker_id = await self.broker_of(base)
         if broker_id is None:
             return False
-        await self._calls(base, broker_id).attach(broker_id, FarAttach(base, table_id))
+        await self.calls().attach(broker_id, FarAttach(base, table_id))
         return True
 
     async def existing(
@@ -126,10 +131,4 @@ class FarTables:
         broker_id = await self.broker_of(name.base)
         if broker_id is None:
             return None
-        calls = self._calls(name.base, broker_id)
-        return await calls.existing(broker_id, name, table_id, ledger_ids)
-
-    def _calls(self, base: TopicName, broker_id: str) -> TableCalls:
-        if self.calls is None:
-            raise StorageError(f"the table of {base} is that of the broker {broker_id}")
-        return self.calls
+        return await self.calls().existing(broker_id, name, table_id, ledger_ids)

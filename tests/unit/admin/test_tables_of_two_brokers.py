@@ -1,0 +1,103 @@
+"""Tables and plans of a topic whose partitions two brokers own, as the admin API has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pulsark.dispatch.model.entry import stored_entry
+from pulsark.wire.position import EARLIEST
+from pulsark.wire.topic_name import TopicName
+from tests.support.admin_api import NAMESPACE
+from tests.support.tables import attached_files, entry
+from tests.support.two_brokers import TwoBrokers
+
+BASE = "persistent://public/default/p"
+TOPIC = f"{NAMESPACE}/p"
+PARTITIONS = 6
+
+
+@pytest.fixture
+def both() -> Iterator[TwoBrokers]:
+    found = TwoBrokers()
+    yield found
+    found.close()
+
+
+def published(both: TwoBrokers, parts: list[str], count: int = 5) -> None:
+    """Some entries in each partition, at its owner."""
+
+    async def publish(part: str) -> None:
+        node = await both.owner(part)
+        assert node is not None
+        topic = await node.broker.topics.load(TopicName.parse(part), create=True)
+        for number in range(count):
+            data = entry(number)
+            topic.ledger.append(data, stored_entry(EARLIEST, data))
+
+    for part in parts:
+        both.run(publish(part))
+
+
+def entries_in_table(both: TwoBrokers) -> dict[int, int]:
+    """By partition, as the log says."""
+    (table,) = both.disk.list("/table/public/default")
+    found: dict[int, int] = {}
+    for file in attached_files(both.disk, f"/table/public/default/{table}")[1]:
+        count = file.last_entry_id - file.first_entry_id + 1
+        found[file.partition] = found.get(file.partition, 0) + count
+    return found
+
+
+def test_a_topic_is_sealed_by_all_owners_of_its_partitions(both: TwoBrokers) -> None:
+    published(both, both.partitioned(BASE, PARTITIONS))
+    for number, node in enumerate(both.nodes):
+        assert both.call(node, "POST", f"{TOPIC}/seal").status == 204
+        if not number:
+            assert entries_in_table(both) == dict.fromkeys(range(PARTITIONS), 5)
+    tables = [both.call(node, "GET", f"{TOPIC}/table").json for node in both.nodes]
+    assert tables[0] == tables[1]
+    assert (tables[0]["rows"], tables[0]["files"]) == (5 * PARTITIONS, PARTITIONS)
+    files = [both.call(node, "GET", f"{TOPIC}/tableFiles").json for node in both.nodes]
+    assert files[0] == files[1]
+    assert [p["name"] for p in files[0]["partitions"]] == [
+        f"{BASE}-partition-{number}" for number in range(PARTITIONS)
+    ]
+    assert all(ledger["files"] for p in files[0]["partitions"] for ledger in p["ledgers"])
+
+
+def test_a_plan_says_which_broker_has_each_partition(both: TwoBrokers) -> None:
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts)
+    owners = [both.run(both.owner(part)) for part in parts]
+    assert len(set(owners)) == 2
+    asked = {"topics": {BASE: []}}
+    for node in both.nodes:
+        plan = both.call(node, "GET", f"{TOPIC}/segments").json
+        urls = [part.get("flightUrl", plan["flightUrl"]) for part in plan["partitions"]]
+        assert urls == [owner.broker.urls.flight for owner in owners if owner is not None]
+        assert len(set(urls)) == 2
+        assert [sum(of["entries"] for of in p["ledgers"]) for p in plan["partitions"]] == [5] * 6
+        (same,) = both.call(node, "POST", "/admin/v2/spark-plans", asked).json["topics"]
+        assert same == plan
+        after = [part["ledgers"][0]["ledgerId"] + 1 for part in plan["partitions"]]
+        later = f"{TOPIC}/segments?after={','.join(map(str, after))}"
+        assert not any(p["ledgers"] for p in both.call(node, "GET", later).json["partitions"])
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        ("attach", {"tableId": "x", "files": [], "claims": {}}),
+        ("table/reserved", {"tableId": "x", "ledgers": [1]}),
+    ],
+)
+def test_what_brokers_ask_each_other_is_no_clients(
+    both: TwoBrokers, target: str, body: dict[str, Any]
+) -> None:
+    both.partitioned(BASE, PARTITIONS)
+    for node in both.nodes:
+        answer = both.call(node, "POST", f"{TOPIC}/{target}", body)
+        assert (answer.status, "brokers of a cluster" in answer.reason) == (403, True)
