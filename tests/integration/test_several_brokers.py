@@ -16,6 +16,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.frames import FrameDecoder, encode_command
 from tests.support.python_client import connected
 from tests.support.secured import SUPER_USER, Secured, token
 from tests.support.several_brokers import Load, is_alive, kill, owners, processes, read, wait_for
@@ -52,6 +54,31 @@ def test_clients_use_all_brokers_by_one_address(two: Standalone, topics: list[st
         }
         for topic in topics:
             assert read(client, topic, load.receipts[topic]) == load.receipts[topic]
+
+
+def test_a_client_gets_the_broker_that_it_names_or_an_error(two: Standalone) -> None:
+    known = [two.info, *two.info["brokers"]]
+    for url in [each["brokerServiceUrl"].removeprefix("pulsar://") for each in known] * 3:
+        assert answer_to_connect(two, url).type == pb.BaseCommand.CONNECTED
+    for url in ("localhost:1", "elsewhere:6650", "../../LOCK:1"):
+        error = answer_to_connect(two, url).error
+        assert error.error == pb.ServiceNotReady
+        assert error.message == f"There is no broker '{url}' here now; look it up again"
+
+
+def answer_to_connect(standalone: Standalone, wanted: str) -> pb.BaseCommand:
+    """At the shared port."""
+    command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+    command.connect.client_version = "test"
+    command.connect.proxy_to_broker_url = wanted
+    host, _, port = standalone.service_url.removeprefix("pulsar://").partition(":")
+    decoder = FrameDecoder(1 << 20)
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(encode_command(command))
+        while data := client.recv(65536):
+            if found := decoder.receive(data):
+                return found[0][0]
+    raise AssertionError("the connection was closed without an answer")
 
 
 def test_a_broker_that_stands_still_is_killed_and_its_clients_go_on(
