@@ -188,10 +188,12 @@ def test_a_store_that_is_away_stops_no_appends() -> None:
         managed = await cluster.open(config=ONE_EACH)
         put_before = managed._stored.metadata.put
 
-        async def refusing(path: str, value: bytes, version: int = ANY_VERSION) -> int:
+        async def refusing(
+            path: str, value: bytes, version: int = ANY_VERSION, *, ephemeral: bool = False
+        ) -> int:
             if path.startswith(LEDGER_RUNS):
                 raise MetadataError("away")
-            return await put_before(path, value, version)
+            return await put_before(path, value, version, ephemeral=ephemeral)
 
         managed._stored.metadata.put = refusing  # type: ignore[method-assign]
         for n in range(30):
