@@ -88,6 +88,8 @@ class _Way:
 
     def close(self) -> None:
         """Nothing more can be sent this way."""
+        if self._socket.fileno() < 0:
+            return  # its process went while clients waited for it
         self._loop.remove_writer(self._socket)
         self._socket.close()
         while self._waiting:

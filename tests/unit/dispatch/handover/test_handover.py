@@ -196,6 +196,31 @@ async def test_more_clients_than_the_other_process_takes_at_once_wait_in_order(
 
 
 @run
+async def test_a_process_that_died_while_clients_waited_for_it_may_come_again(
+    directory: Path,
+) -> None:
+    async with brokers(directory) as made:
+        address = made.address_of(6680)
+        frozen = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        frozen.bind(address)
+        frozen.listen()
+        ends = []
+        for _ in range(600):  # more than the system keeps for it
+            end, client = socket.socketpair()
+            ends.append(end)
+            made.sender.give(client, "localhost:6680")
+        frozen.close()
+        for end in ends:
+            assert await ended(end)
+            end.close()
+        later = Receiver(address, made.there.clients.put_nowait)
+        with made.client() as client:
+            client.sendall(connect("localhost:6680"))
+            assert await made.there.bytes_of_next() == connect("localhost:6680")
+        later.close()
+
+
+@run
 async def test_who_leaves_in_the_middle_of_a_connect_is_let_go(directory: Path) -> None:
     async with brokers(directory) as made:
         for part in (b"", connect("localhost:1")[:7]):
