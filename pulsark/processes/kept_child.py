@@ -112,12 +112,11 @@ class KeptChild:
         """One life; returns how it ended."""
         self._ready_at, self._error = None, ""
         duty = self._duty()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "pulsark.processes.child", self.name,
-                stdin=theirs.fileno(), pass_fds=tuple(duty.descriptors),
-            )  # fmt: skip
+        try:
+            ours, process = await self._started(duty)
+        except OSError as error:  # no memory for it, for example
+            return f"cannot be started: {error}"
+        self._process = process
         if self._stopping.is_set():
             self._signal(signal.SIGTERM)
         reader, writer = await asyncio.open_connection(sock=ours, limit=_REPORT_BYTES_MAX)
@@ -139,6 +138,18 @@ class KeptChild:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return f"(process {process.pid}) {how}"
 
+    async def _started(self, duty: Duty) -> tuple[socket.socket, Process]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                return ours, await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "pulsark.processes.child", self.name,
+                    stdin=theirs.fileno(), pass_fds=tuple(duty.descriptors),
+                )  # fmt: skip
+            except BaseException:
+                ours.close()
+                raise
+
     def _look(self) -> None:
         self._silent_beats += 1
         if self._silent_beats > SILENT_BEATS_MAX:
@@ -153,6 +164,9 @@ class KeptChild:
             return
         self._ready_at = self._loop.time()
         self._look()
-        self._ready(told["ready"])
+        try:
+            self._ready(told["ready"])
+        except OSError as error:  # the disk is full, for example: it serves all the same
+            log.error("what %s says cannot be made known: %s", self.name, error)
         if not self.first.done():
             self.first.set_result(None)
