@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PROGRAM: Final = (sys.executable, "-m", "pulsark.processes.child")
+
 PAUSE_SECONDS: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 10.0
 """Before it is started again: the first time, and at most. The pause doubles."""
@@ -128,6 +130,9 @@ class KeptChild:
                     self._hear(json.loads(line))
         except ConnectionError:
             pass  # it died: it is waited for below
+        except ValueError as error:
+            log.error("%s says what is not understood, and is killed: %s", self.name, error)
+            self._signal(signal.SIGKILL)
         finally:
             code = await process.wait()
             writer.close()
@@ -143,9 +148,8 @@ class KeptChild:
         with theirs:
             try:
                 return ours, await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "pulsark.processes.child", self.name,
-                    stdin=theirs.fileno(), pass_fds=tuple(duty.descriptors),
-                )  # fmt: skip
+                    *PROGRAM, self.name, stdin=theirs.fileno(), pass_fds=tuple(duty.descriptors)
+                )
             except BaseException:
                 ours.close()
                 raise

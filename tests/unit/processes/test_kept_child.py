@@ -1,71 +1,172 @@
-"""A process that ends is started again, whatever happens to its supervisor meanwhile."""
+"""A process is started again whenever it ends, until it is stopped."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from pulsark.config.settings import Settings
+from pulsark.errors import ConfigError
 from pulsark.processes import kept_child
-from pulsark.processes.duty import BOOKIE, Duty
+from pulsark.processes.duty import Duty
 from pulsark.processes.kept_child import KeptChild
 
-READY_AND_GONE = "#!/bin/sh\nread duty\necho '{\"ready\": {}}' >&0\n"
+BEGIN = """
+import os, socket, sys, time
+channel = socket.socket(fileno=0).makefile("rwb")
+channel.readline()
+def say(line):
+    channel.write(line + b"\\n")
+    channel.flush()
+"""
+READY = 'say(b\'{"ready": {"pid": %d}}\' % os.getpid())\n'
+UNTIL_THE_END = "channel.readline()"
 
 
-@pytest.fixture(autouse=True)
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_child, "PAUSE_SECONDS_MAX", 0.01)
+class Ready:
+    """Hears what the processes report."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def hear(self, told: dict[str, Any]) -> None:
+        self.told.put_nowait(told)
+
+    async def next(self) -> int:
+        async with asyncio.timeout(30):
+            return int((await self.told.get())["pid"])
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What runs in place of the interpreter: reports, and ends."""
-    found = tmp_path / "program"
-    found.write_text(READY_AND_GONE)
-    found.chmod(0o700)
-    monkeypatch.setattr(kept_child.sys, "executable", str(found))
-    return found
+def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a scenario with a program in the place of the real one; pauses are short."""
+    monkeypatch.setattr(kept_child, "PAUSE_SECONDS", 0.01)
+
+    def run(
+        program: str,
+        scenario: Callable[[KeptChild, Ready], Awaitable[None]],
+        hear: Callable[[Ready, dict[str, Any]], None] = Ready.hear,
+    ) -> None:
+        monkeypatch.setattr(kept_child, "PROGRAM", (sys.executable, "-c", BEGIN + program))
+
+        async def main() -> None:
+            ready = Ready()
+            duty = Duty("broker-7", Settings())
+            child = KeptChild(duty.role, lambda: duty, partial(hear, ready))
+            child.start()
+            try:
+                await scenario(child, ready)
+            finally:
+                await child.stop(20)
+            assert child.pid == 0
+
+        asyncio.run(main())
+
+    return run
 
 
-async def lives(child: KeptChild, lived: asyncio.Queue[None], number: int) -> None:
-    child.start()
-    try:
-        async with asyncio.timeout(20):
-            for _ in range(number):
-                await lived.get()
-    finally:
-        await child.stop(5)
+def test_one_that_dies_is_started_again(
+    kept: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(child: KeptChild, ready: Ready) -> None:
+        first = await ready.next()
+        await child.first
+        os.kill(first, signal.SIGKILL)
+        second = await ready.next()
+        assert second != first
+        assert child.pid == second
+        os.kill(second, signal.SIGKILL)
+        await ready.next()
+
+    kept(READY + UNTIL_THE_END, scenario)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [text.partition("; ")[2] for text in said] == [
+        "it is started again in 0.01 s",
+        "it is started again in 0.02 s",
+    ]
+    assert all("was ended by SIGKILL" in text for text in said)
 
 
-def test_a_report_that_cannot_be_kept_does_not_end_it(program: Path) -> None:
-    async def scenario() -> None:
-        lived: asyncio.Queue[None] = asyncio.Queue()
+def test_one_that_never_was_ready_is_an_error_with_its_reason(kept: Callable[..., None]) -> None:
+    async def scenario(child: KeptChild, _: Ready) -> None:
+        with pytest.raises(ConfigError, match=r"^port 1 is in use$"):
+            await child.first
 
-        def ready(told: dict[str, Any]) -> None:
-            lived.put_nowait(None)
-            raise OSError("No space left on device")
-
-        await lives(KeptChild(BOOKIE, lambda: Duty(BOOKIE, Settings()), ready), lived, 3)
-
-    asyncio.run(scenario())
+    kept('say(b\'{"error": "port 1 is in use"}\')', scenario)
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(program: Path) -> None:
-    async def scenario() -> None:
-        lived: asyncio.Queue[None] = asyncio.Queue()
-        starts = 0
+def test_or_with_how_it_ended(kept: Callable[..., None]) -> None:
+    async def scenario(child: KeptChild, _: Ready) -> None:
+        with pytest.raises(ConfigError, match=r"broker-7 \(process \d+\) ended with 3"):
+            await child.first
 
-        def duty() -> Duty:
-            nonlocal starts
-            starts += 1
-            program.chmod(0o600 if starts == 2 else 0o700)
-            return Duty(BOOKIE, Settings())
+    kept("sys.exit(3)", scenario)
 
-        await lives(KeptChild(BOOKIE, duty, lambda told: lived.put_nowait(None)), lived, 3)
-        assert starts >= 4
 
-    asyncio.run(scenario())
+def test_one_that_cannot_be_started_now_is_tried_again(
+    kept: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(child: KeptChild, ready: Ready) -> None:
+        first = await ready.next()
+        start, attempts = asyncio.create_subprocess_exec, []
+
+        async def failing(*args: Any, **kwargs: Any) -> Any:
+            attempts.append(args)
+            if len(attempts) < 3:
+                raise OSError(11, "Resource temporarily unavailable")
+            return await start(*args, **kwargs)
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", failing)
+        os.kill(first, signal.SIGKILL)
+        assert await ready.next() != first
+        assert len(attempts) == 3
+
+    kept(READY + UNTIL_THE_END, scenario)
+
+
+def test_a_report_that_cannot_be_kept_does_not_end_it(kept: Callable[..., None]) -> None:
+    async def scenario(child: KeptChild, ready: Ready) -> None:
+        await ready.next()
+        await child.first
+        assert child.pid
+
+    def full(self: Ready, told: dict[str, Any]) -> None:
+        self.told.put_nowait(told)
+        raise OSError("No space left on device")
+
+    kept(READY + UNTIL_THE_END, scenario, full)
+
+
+def test_one_that_stands_still_is_killed(
+    kept: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_child, "BEAT_SECONDS", 0.01)
+
+    async def scenario(_: KeptChild, ready: Ready) -> None:
+        assert await ready.next() != await ready.next()
+
+    kept(READY + UNTIL_THE_END, scenario)
+
+
+def test_one_that_says_nonsense_is_killed(kept: Callable[..., None]) -> None:
+    async def scenario(_: KeptChild, ready: Ready) -> None:
+        assert await ready.next() != await ready.next()
+
+    kept(READY + "say(b'{')\n" + UNTIL_THE_END, scenario)
+
+
+def test_one_that_does_not_stop_is_killed(kept: Callable[..., None]) -> None:
+    async def scenario(child: KeptChild, ready: Ready) -> None:
+        await ready.next()
+        await child.stop(0.1)
+
+    ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    kept(ignores + READY + "while True: channel.readline() or time.sleep(1)", scenario)
