@@ -160,6 +160,11 @@ def bundle_epoch_path(bundle: str) -> str:
     return f"{BUNDLE_EPOCHS}/{bundle}"
 
 
+def bundle_counted_at(path: str) -> str:
+    """The inverse: the claims of which bundle are counted at ``path``."""
+    return path.removeprefix(f"{BUNDLE_EPOCHS}/")
+
+
 def bundle_owner_at(path: str) -> str:
     """The inverse: which bundle's owner is at ``path``."""
     return path.removeprefix(f"{BUNDLE_OWNERS}/")

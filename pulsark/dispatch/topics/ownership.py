@@ -30,7 +30,12 @@ from pulsark.errors import (
     ServerError,
 )
 from pulsark.metadata.changes import Change, Check, Delete, Put
-from pulsark.metadata.paths import assigned_bundle_path, bundle_epoch_path, bundle_owner_path
+from pulsark.metadata.paths import (
+    assigned_bundle_path,
+    bundle_counted_at,
+    bundle_epoch_path,
+    bundle_owner_path,
+)
 from pulsark.metadata.store import ABSENT, ANY_VERSION, MetadataStore
 
 if TYPE_CHECKING:
@@ -140,9 +145,13 @@ class Ownership:
         return held is not None and held.leaving
 
     def holds(self, guard: Check) -> bool:
-        """Whether what a guard stands for is still so, as far as this process can know."""
-        return self._metadata.session.is_sure and any(
-            guard == _guard(bundle, held) for bundle, held in self._held.items()
+        """Whether what a guard stands for is still so, and is to stay so, as far as is known."""
+        held = self._held.get(bundle_counted_at(guard.path))
+        return (
+            held is not None
+            and not held.leaving
+            and held.guard_version == guard.expected_version
+            and self._metadata.session.is_sure
         )
 
     def guard_of(self, bundle: str) -> Check | None:
@@ -181,6 +190,8 @@ class Ownership:
         self.check_session(bundle)
         if self._held.get(bundle) is not held:
             raise _not_here(f"Bundle {bundle} was lost just now; look it up again")
+        if held.leaving:
+            raise _not_here(f"Bundle {bundle} is being unloaded; look it up again")
         return version
 
     def _claim_ended(self, bundle: str, claiming: asyncio.Task[int]) -> None:
@@ -343,10 +354,11 @@ class Ownership:
 
     def lost(self, guard: Check) -> None:
         """A write was refused by a guard: its bundle has to be claimed again."""
-        for bundle, held in list(self._held.items()):
-            if _guard(bundle, held) == guard:
-                log.warning("bundle %s was claimed by another broker", bundle)
-                self._lose(bundle)
+        bundle = bundle_counted_at(guard.path)
+        held = self._held.get(bundle)
+        if held is not None and held.guard_version == guard.expected_version:
+            log.warning("bundle %s was claimed by another broker", bundle)
+            self._lose(bundle)
 
     def _lose_all(self) -> None:
         for bundle in list(self._held):

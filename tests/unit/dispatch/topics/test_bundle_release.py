@@ -8,6 +8,7 @@ import pytest
 
 from pulsark.dispatch.policies.policies import TopicPolicies
 from pulsark.dispatch.topics import bundle_release
+from pulsark.dispatch.topics.bundles import Covered
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.metadata.paths import bundle_owner_path
 from pulsark.wire.topic_name import TopicName
@@ -84,6 +85,37 @@ async def test_a_topic_that_is_being_loaded_does_not_stay_behind(broker) -> None
         assert one.broker.topics.served() == []
         await other.broker.topics.load(NAME)
         assert other.broker.ownership.owned() == [bundle]
+
+
+@scenario()
+async def test_a_non_persistent_topic_that_is_being_made_does_not_stay_behind(broker) -> None:
+    """At whatever step of the release the topic is ready."""
+    await attached(broker)
+    await broker.another()
+    (bundle,) = broker.broker.ownership.owned()
+    names = [NAME.parse(f"non-persistent://public/default/n{number}") for number in range(100)]
+    inside = [name for name in names if name in Covered(bundle)]
+    found_policies = broker.broker.policy_source.current
+    for steps, name in enumerate(inside[:20]):
+        await broker.broker.topics.load(NAME)
+        goes_on = asyncio.Event()
+
+        async def slow(name: TopicName, goes_on: asyncio.Event = goes_on) -> TopicPolicies:
+            await goes_on.wait()
+            return await found_policies(name)
+
+        broker.broker.policy_source.current = slow
+        opening = asyncio.create_task(broker.broker.topics.open(name, create=True))
+        await asyncio.sleep(0.01)
+        releasing = asyncio.create_task(broker.broker.bundle_release.release(bundle))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        goes_on.set()
+        found, released = await asyncio.gather(opening, releasing, return_exceptions=True)
+        broker.broker.policy_source.current = found_policies
+        assert released is True
+        assert found.code == NOT_READY if isinstance(found, ClientError) else found.closed
+        assert broker.broker.topics.served() == []
 
 
 @scenario()

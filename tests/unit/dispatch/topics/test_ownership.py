@@ -59,7 +59,7 @@ def test_a_bundle_that_was_given_up_is_the_next_owners_and_the_old_guard_is_wort
             await one.ownership.own(NAME)
         with pytest.raises(ClientError, match="owned by another broker"):
             await two.ownership.own(NAME)
-        assert one.ownership.holds(guard)
+        assert not one.ownership.holds(guard)
         await one.ownership.leave(bundle)
         assert not one.ownership.holds(guard)
         assert one.ownership.owned() == []
@@ -176,6 +176,29 @@ def test_a_guard_that_was_refused_loses_its_bundle_alone() -> None:
         one.ownership.lost(guard)
         assert [bundle_epoch_path(bundle) for bundle in one.lost] == [guard.path]
         assert len(one.ownership.owned()) == len(guards) - 1
+
+    asyncio.run(scenario())
+
+
+def test_what_concerns_one_bundle_does_not_go_through_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+        guards = {await one.ownership.guard(topic(number)) for number in range(20)}
+        assert len(guards) == 4
+        looked_at = []
+
+        def guard_version(held: object) -> int | None:
+            looked_at.append(held)
+            return found(held)
+
+        found = ownership_module._Held.guard_version.fget
+        monkeypatch.setattr(ownership_module._Held, "guard_version", property(guard_version))
+        for number, guard in enumerate(guards):
+            assert one.ownership.holds(guard)
+            assert len(looked_at) == 2 * number + 1
+            one.ownership.lost(guard)
+            assert len(looked_at) == 2 * number + 2
+            assert not one.ownership.holds(guard)
 
     asyncio.run(scenario())
 
