@@ -28,6 +28,7 @@ from pulsark.admin.http.requests import (
     unquoted,
     value,
 )
+from pulsark.admin.spark.one_owner import check_here
 from pulsark.dispatch.broker import Broker
 from pulsark.schemas.columns import BINARY
 from pulsark.security.operations import TopicOperation as T
@@ -49,6 +50,7 @@ async def get_staging(topic: TopicOf, request: Request, broker: BrokerOf) -> Res
     "timeMs"}``: each file goes to all directories, and has to be in as many as are needed. Its name
     is ``timeMs-nonce-number.parquet``.
     """
+    await check_here(broker, topic, "A bulk publish")
     with_schema = flag(request, "schema")
     found = await broker.bulk_publishing.staging(topic, with_schema=with_schema)
     return value(
@@ -87,6 +89,7 @@ async def publish(
     topic_id = body.get("topicId")
     if not isinstance(topic_id, str):
         raise fail(400, "topicId is a text")
+    await check_here(broker, topic, "A bulk publish")
     done = await _publish(broker, topic, topic_id, body, _checked(ident), number(nr), staged)
     return value({"published": done})
 

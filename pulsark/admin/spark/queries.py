@@ -33,6 +33,7 @@ from pulsark.admin.http.requests import (
 from pulsark.admin.pulsar.query_lag import described
 from pulsark.admin.pulsar.subscriptions import pass_over
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
 from pulsark.dispatch.spark.query_claims import Query, QueryClaims, QueryProgress
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import ClientError, ServerError
@@ -158,7 +159,7 @@ async def create_subscriptions(
         await topic.registry.create(name, first, {}, durable=True)
         return True
 
-    return await _each(broker, query, request, create)
+    return await _each(broker, query, request, create, TopicsElsewhere.subscribe_at)
 
 
 @router.post("/{query}/acknowledge", needs=in_body(T.CONSUME))
@@ -178,7 +179,7 @@ async def acknowledge(
         await pass_over(subscription, min(through, topic.ledger.last_confirmed))
         return True
 
-    return await _each(broker, query, request, move)
+    return await _each(broker, query, request, move, TopicsElsewhere.acknowledge)
 
 
 async def _check(rights: Rights, topics: Iterable[str], subscription: str | None) -> None:
@@ -191,13 +192,20 @@ async def _each(
     query: Query,
     request: Request,
     do: Callable[[Topic, Position], Awaitable[bool]],
+    do_elsewhere: Callable[[TopicsElsewhere, TopicName, str, Position], Awaitable[bool]],
 ) -> Response:
     """Do something with partitions; the answer names those of which it could not be done."""
     positions = list(_positions(query, await json_object(request)).items())
+    elsewhere, subscription = broker.topics_elsewhere(), _subscription(query)
 
     async def one(name: str, place: Position) -> str | None:
+        topic_name = TopicName.parse(name)
         try:
-            topic = await broker.topics.load(TopicName.parse(name))
+            if elsewhere is not None and await do_elsewhere(
+                elsewhere, topic_name, subscription, place
+            ):
+                return None
+            topic = await broker.topics.load(topic_name)
         except ClientError as error:
             if error.code is not ServerError.TopicNotFound:
                 raise

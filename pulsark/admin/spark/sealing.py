@@ -43,6 +43,7 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.pulsar.partitioned import leaves
+from pulsark.admin.spark.one_owner import check_here
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.tables.far_tables import FarAttach
 from pulsark.dispatch.tables.sealed_copies import TableCopies
@@ -76,6 +77,8 @@ async def plan(request: Request, broker: BrokerOf) -> Response:
     size = integer(wanted.get("rangeBytes"), "rangeBytes", RANGE_BYTES)
     if size < 1 << 20:
         raise fail(412, "rangeBytes is at least 1048576, a row group")
+    if broker.other_brokers() is not None:
+        raise fail(405, "Several brokers seal by themselves; jobs seal where there is one broker")
     found = await broker.sealing.jobs.plan(
         names, runner, everything=everything, lease_seconds=lease, range_bytes=size
     )
@@ -186,6 +189,7 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
         except CrowdedTableError as error:
             raise fail(CROWDED, str(error)) from None
         return done()
+    await check_here(broker, topic, "Files of a job")
     number = await broker.sealing.jobs.attach(topic.base, str(given.get("tableId")), parsed, kind)
     return value({"attach": number})
 

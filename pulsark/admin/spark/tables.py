@@ -45,6 +45,7 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.spark.background_work import Works
+from pulsark.admin.spark.one_owner import all_here, check_here
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.storage.managed_ledger.erasure import erased_ids
@@ -58,10 +59,11 @@ router = Guarded(at=OWNER_OF_BASE, prefix=TOPICS, tags=["pulsark"])
 async def retention(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Let go now what retention lets go: ledgers, their rows, and files that left long ago."""
     dry_run = flag(request, "dryRun")
-    done = await broker.table_retention.apply(
-        await _partitions(broker, topic),
-        dry_run=dry_run,
-    )
+    async with all_here(broker, topic, "Retention of a table"):
+        done = await broker.table_retention.apply(
+            await _partitions(broker, topic),
+            dry_run=dry_run,
+        )
     return value(_shown(done))
 
 
@@ -84,9 +86,11 @@ async def begin_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Resp
     if what not in makers:
         raise fail(400, f"do is one of {', '.join(makers)}, repair")
     do = makers[what](wanted)
+    await check_here(broker, topic, what)
 
     async def work() -> dict[str, Any]:
-        return await do(broker, await _partitions(broker, topic))
+        async with all_here(broker, topic, what):
+            return await do(broker, await _partitions(broker, topic))
 
     return value(works.begin(ident, work).shown())
 
@@ -98,7 +102,7 @@ async def _repair(
     give_up = wanted.get("giveUp", False)
     if not isinstance(give_up, bool):
         raise fail(400, "giveUp is true or false")
-    await leaves(broker, topic)
+    await check_here(broker, topic, "A repair")
     if not give_up and not await broker.topic_tables.has_table(topic.base):
         raise fail(
             404,
@@ -107,7 +111,8 @@ async def _repair(
         )
 
     async def work() -> dict[str, Any]:
-        await broker.sealing.repairs.repair(topic.base, repair, give_up=give_up)
+        async with all_here(broker, topic, "A repair"):
+            await broker.sealing.repairs.repair(topic.base, repair, give_up=give_up)
         return repair.to_json()
 
     return work

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -28,10 +28,13 @@ from pulsark.admin.http.places import OWNER_OF_BASE
 from pulsark.admin.http.requests import BrokerOf, TopicOf, number, value
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.spark.segments import file_answer
+from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.limits import LEDGERS_PER_TURN_MAX
+from pulsark.metadata.paths import managed_ledger_path
 from pulsark.runtime import Disk, run_in_worker
 from pulsark.security.operations import TopicOperation as T
+from pulsark.storage.managed_ledger.record import read_ledgers
 from pulsark.storage.table.files.record import DataFile
 from pulsark.storage.table.log.time_travel import (
     NO_VERSION,
@@ -44,6 +47,10 @@ from pulsark.storage.table.log.time_travel import (
 )
 from pulsark.wire.topic_name import TopicName
 
+if TYPE_CHECKING:
+    from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+    from pulsark.storage.managed_ledger.record import ManagedLedgerRecord
+
 router = Guarded(at=OWNER_OF_BASE, prefix=TOPICS, tags=["pulsark"])
 
 
@@ -53,11 +60,13 @@ async def get_past(topic: TopicOf, request: Request, broker: BrokerOf) -> Respon
     given = request.query_params
     if ("version" in given) == ("timestamp" in given):
         raise fail(400, "One of version and timestamp is expected")
-    topics = [
-        await broker.topics.load(leaf, create=leaf != topic) for leaf in await leaves(broker, topic)
-    ]
+    created, ledgers = [], []
+    for leaf in await leaves(broker, topic):
+        record, infos = await _ledgers(broker, leaf, create=leaf != topic)
+        created.append(record.created_ms)
+        ledgers.append(infos)
     directories = await broker.tables.directories(topic)
-    each = chain.from_iterable(loaded.ledger.each_ledger() for loaded in topics)
+    each = chain.from_iterable(ledgers)
     listed = {info.ledger_id async for info in in_turns(each, LEDGERS_PER_TURN_MAX)}
     worker = broker.runtime.new_worker("past-table")
     try:
@@ -72,13 +81,27 @@ async def get_past(topic: TopicOf, request: Request, broker: BrokerOf) -> Respon
             "version": found.version,
             "timeMs": found.time_ms,
             "nowMs": broker.clock.now_ms(),
-            "createdMs": min(loaded.ledger.record.created_ms for loaded in topics),
+            "createdMs": min(created),
             "directories": list(directories),
             "partitions": _partitions(topic, found.files),
             "later": _partitions(topic, found.later),
             "laterWhole": found.later_whole,
         }
     )
+
+
+async def _ledgers(
+    broker: Broker, leaf: TopicName, *, create: bool
+) -> tuple[ManagedLedgerRecord, Iterable[LedgerInfo]]:
+    """A partition's record and ledgers. Of one that another broker has, as they are stored: an open
+    ledger is in there before anything of it is sealed."""
+    elsewhere = broker.topics_elsewhere()
+    if elsewhere is not None and await elsewhere.serves(leaf):
+        found = await read_ledgers(managed_ledger_path(leaf), broker.metadata)
+        if found is not None:
+            return found[0], found[1].infos()
+    ledger = (await broker.topics.load(leaf, create=create)).ledger
+    return ledger.record, ledger.each_ledger()
 
 
 def _look(

@@ -16,7 +16,7 @@ from pulsark.dispatch.peers.http_call import PeerError
 from pulsark.dispatch.peers.peers import reason_in
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.records import InUseError
-from pulsark.wire.position import LATEST
+from pulsark.wire.position import LATEST, Position
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class TopicsElsewhere:
         peer = await self._peers.knows.find(name)
         if peer is None:
             return False
-        twice = quote(quote(given.name, safe=""), safe="")
+        twice = _twice(given.name)
         body = {
             "ledgerId": LATEST.ledger_id,
             "entryId": LATEST.entry_id,
@@ -81,6 +81,25 @@ class TopicsElsewhere:
         target = f"{_path(name)}/subscription/{twice}?replicated={str(given.replicated).lower()}"
         with suppress(_ExistsError):  # of an attempt before this one
             await self._ask(peer, name, "PUT", target, body)
+        return True
+
+    async def subscribe_at(self, name: TopicName, subscription: str, first: Position) -> bool:
+        """Make a subscription that receives this position next, unless it is there; as above."""
+        target = f"{_path(name)}/subscription/{_twice(subscription)}"
+        with suppress(_ExistsError):
+            return await self._did(name, "PUT", target, _place(first))
+        return True
+
+    async def acknowledge(self, name: TopicName, subscription: str, through: Position) -> bool:
+        """Acknowledge everything up to a position; as above."""
+        target = f"{_path(name)}/subscription/{_twice(subscription)}/acknowledge"
+        return await self._did(name, "POST", target, _place(through))
+
+    async def _did(self, name: TopicName, method: str, target: str, body: Any) -> bool:
+        peer = await self._peers.knows.find(name)
+        if peer is None:
+            return False
+        await self._ask(peer, name, method, target, body)
         return True
 
     async def told(self, name: TopicName, what: str) -> tuple[Any, str] | None:
@@ -124,6 +143,14 @@ class TopicsElsewhere:
 
 class _ExistsError(ClientError):
     """What was to be made is there."""
+
+
+def _twice(subscription: str) -> str:
+    return quote(quote(subscription, safe=""), safe="")
+
+
+def _place(at: Position) -> dict[str, int]:
+    return {"ledgerId": at.ledger_id, "entryId": at.entry_id}
 
 
 def _path(name: TopicName) -> str:

@@ -78,6 +78,7 @@ class SealingRounds:
         crowded: CrowdedTables,
         queue: TidyQueue,
         complaints: Complaints,
+        seals_by_jobs: Callable[[], bool],
         seal: DoWith,
         tidy: DoWith,
     ) -> None:
@@ -89,6 +90,7 @@ class SealingRounds:
         self._crowded = crowded
         self._queue = queue
         self._complaints = complaints
+        self._seals_by_jobs = seals_by_jobs
         self._seal = seal
         self._tidy = tidy
         self.load: LoopLoad | None = None
@@ -99,7 +101,7 @@ class SealingRounds:
         started = self._clock.monotonic()
         last_was_small = False
         due = [work for work in await self.look(started) if work.base not in self._crowded]
-        for work in () if self._settings.sealByJobs else in_order(due):
+        for work in () if self._seals_by_jobs() else in_order(due):
             is_small = work.size < SMALL_BYTES
             if is_small and last_was_small and self._clock.monotonic() - started > SMALL_SECONDS:
                 break

@@ -114,7 +114,8 @@ class Sealing:
         )  # fmt: skip
         self.rounds = SealingRounds(
             settings, clock, topics, self._progress, self.leases, self._crowded,
-            self._tidy_queue, self._complaints, self.seal, self.tidy,
+            self._tidy_queue, self._complaints, lambda: settings.sealByJobs and far.is_alone,
+            self.seal, self.tidy,
         )  # fmt: skip
         rejoining = Rejoining(runtime, storage, resources, topics)
         self.repairs = TableRepairs(
@@ -147,7 +148,8 @@ class Sealing:
             self._adopting = asyncio.create_task(self._adopt_all())
 
     def chore(self) -> Chore:
-        """With ``sealByJobs`` this process tidies, and seals only unloaded topics."""
+        """With ``sealByJobs`` this process tidies, and seals only unloaded topics; with other
+        brokers beside it, it seals by itself."""
         return Chore("sealing", CHECK_SECONDS, self._round, first_seconds=0.0)
 
     async def close(self) -> None:

@@ -101,3 +101,91 @@ def test_what_brokers_ask_each_other_is_no_clients(
     for node in both.nodes:
         answer = both.call(node, "POST", f"{TOPIC}/{target}", body)
         assert (answer.status, "brokers of a cluster" in answer.reason) == (403, True)
+
+
+ALL_AT_ONE = {
+    "bulk publish": ("GET", "bulkPublish", None),
+    "publish": (
+        "PUT",
+        "bulkPublish/q/1",
+        {"topicId": "x", "partitions": PARTITIONS, "ledgers": []},
+    ),
+    "retention": ("POST", "table/retention", None),
+    "erase": ("PUT", "table/work/w", {"do": "erase", "ids": [[1, [[0, None]]]]}),
+    "finish": ("PUT", "table/work/w", {"do": "finishErasure"}),
+    "compact": ("PUT", "table/work/w", {"do": "compact"}),
+    "repair": ("PUT", "table/work/w", {"do": "repair"}),
+    "job": ("POST", "attach", {"tableId": "x", "files": []}),
+}
+
+
+@pytest.mark.parametrize("what", ALL_AT_ONE)
+def test_what_needs_all_partitions_is_refused_and_says_why(both: TwoBrokers, what: str) -> None:
+    method, target, body = ALL_AT_ONE[what]
+    published(both, both.partitioned(BASE, PARTITIONS))
+    assert both.call(both.a, "POST", f"{TOPIC}/seal").status == 204
+    before = both.call(both.a, "GET", f"{TOPIC}/table").json
+    for node in both.nodes:
+        answer = both.call(node, method, f"{TOPIC}/{target}", body)
+        assert answer.status == 405
+        assert "needs all partitions" in answer.reason
+        assert "--brokers 1" in answer.reason
+    assert both.call(both.b, "GET", f"{TOPIC}/table").json == before
+
+
+def test_it_is_done_where_one_broker_has_all(both: TwoBrokers) -> None:
+    both.give(BASE, both.a)
+    both.run(both.a.broker.creation.create_partitioned_topic(TopicName.parse(BASE), 3, {}))
+    parts = TopicName.parse(BASE).partition_names(3)
+    for part in parts:
+        both.give(part, both.a)
+    published(both, parts)
+    assert both.call(both.b, "POST", f"{TOPIC}/seal").status == 204
+    assert both.call(both.b, "POST", f"{TOPIC}/table/retention").status == 200
+    assert both.call(both.b, "GET", f"{TOPIC}/bulkPublish").json["partitions"] == 3
+
+
+def test_jobs_seal_nothing_beside_several_brokers(both: TwoBrokers) -> None:
+    answer = both.call(both.a, "POST", "/admin/v2/sealing/plan", {})
+    assert (answer.status, "by themselves" in answer.reason) == (405, True)
+
+
+def test_an_older_version_of_a_table_is_the_same_at_each_broker(both: TwoBrokers) -> None:
+    published(both, both.partitioned(BASE, PARTITIONS))
+    assert both.call(both.a, "POST", f"{TOPIC}/seal").status == 204
+    now = both.clock.now_ms()
+    found = [
+        both.call(node, "GET", f"{TOPIC}/table/past?timestamp={now}").json for node in both.nodes
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]["partitions"]) == PARTITIONS
+
+
+def test_a_query_moves_its_subscription_in_partitions_of_both_brokers(both: TwoBrokers) -> None:
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts)
+    query = "/admin/v2/spark-queries/q"
+    body = {"client": "here", "subscription": "s/1", "topics": [BASE]}
+    assert both.call(both.b, "PUT", query, body).status == 204
+    plan = both.call(both.a, "GET", f"{TOPIC}/segments").json["partitions"]
+    places = {p["name"]: {"ledgerId": p["last"]["ledgerId"], "entryId": 0} for p in plan}
+    assert len(places) == PARTITIONS
+    made = both.call(both.a, "PUT", f"{query}/subscriptions", {"positions": places})
+    assert made.json == {"missing": []}
+    again = both.call(both.b, "PUT", f"{query}/subscriptions", {"positions": places})
+    assert again.json == {"missing": []}
+    read = {name: {**place, "entryId": 2} for name, place in places.items()}
+    moved = both.call(both.b, "POST", f"{query}/acknowledge", {"positions": read})
+    assert moved.json == {"missing": []}
+
+    async def backlog(part: str) -> int:
+        node = await both.owner(part)
+        assert node is not None
+        topic = await node.broker.topics.load(TopicName.parse(part))
+        mark = topic.subscriptions["s/1"].cursor.mark_delete
+        return topic.ledger.entries_between(mark, topic.ledger.last_confirmed)
+
+    assert [both.run(backlog(part)) for part in parts] == [2] * PARTITIONS
+    assert both.call(both.a, "DELETE", f"{TOPIC}/subscription/s%252F1").status == 204
+    lost = both.call(both.a, "POST", f"{query}/acknowledge", {"positions": read})
+    assert sorted(lost.json["missing"]) == sorted(parts)
