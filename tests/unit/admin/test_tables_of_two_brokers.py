@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from pulsark.admin.spark.one_owner import all_here
 from pulsark.dispatch.model.entry import stored_entry
+from pulsark.errors import ClientError, StorageError
 from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE
@@ -189,3 +191,20 @@ def test_a_query_moves_its_subscription_in_partitions_of_both_brokers(both: TwoB
     assert both.call(both.a, "DELETE", f"{TOPIC}/subscription/s%252F1").status == 204
     lost = both.call(both.a, "POST", f"{query}/acknowledge", {"positions": read})
     assert sorted(lost.json["missing"]) == sorted(parts)
+
+
+def test_work_ends_with_an_error_if_a_partition_moves_meanwhile(both: TwoBrokers) -> None:
+    both.give(BASE, both.a)
+    topic = TopicName.parse(BASE)
+    both.run(both.a.broker.creation.create_partitioned_topic(topic, 3, {}))
+    bundle = both.run(both.a.broker.ownership.bundle_named(topic.with_partition(1)))
+
+    async def work() -> None:
+        async with all_here(both.a.broker, topic, "This"):
+            assert await both.a.broker.bundle_release.release(bundle)
+            await both.b.broker.ownership.claim(bundle)
+
+    with pytest.raises(StorageError, match="do it again"):
+        both.run(work())
+    with pytest.raises(ClientError, match="needs all partitions"):
+        both.run(work())
