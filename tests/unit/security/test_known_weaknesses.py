@@ -21,6 +21,7 @@ from jwt.algorithms import HMACAlgorithm
 import pulsark
 from pulsark.admin_client.credentials import Credentials
 from pulsark.dispatch.connection.handshake import Handshake
+from pulsark.security import broker_calls
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = Path(pulsark.__file__).parent
@@ -153,9 +154,11 @@ def test_the_broker_fetches_from_nowhere_but_issuers() -> None:
     assert users_of("http.client", "urllib.request", "requests", "httpx", "aiohttp") == [
         "security/openid.py"
     ]
-    # Brokers call brokers that announced themselves in the metadata store.
+    # Brokers call brokers that announced themselves in the metadata store. The supervisor reads
+    # from sockets that it has made itself.
     assert callers_of("create_connection", "open_connection", "open_unix_connection") == [
-        "dispatch/peers/http_call.py"
+        "dispatch/peers/http_call.py",
+        "processes/kept_child.py",
     ]
     # What a client names as its broker is for proxies, and nobody reads it.
     assert "proxy_to_broker_url" not in inspect.getsource(Handshake)
@@ -173,8 +176,10 @@ def test_clients_of_ours_verify_certificate_and_host() -> None:
 
 def test_signatures_are_compared_in_constant_time() -> None:
     assert "compare_digest" in inspect.getsource(HMACAlgorithm.verify)
-    # There it makes the key of a dictionary from a secret of the process: nothing is compared.
-    assert users_of("hmac") == ["security/passwords.py"]
+    # In ``passwords`` it makes the key of a dictionary from a secret of the process: nothing is
+    # compared there.
+    assert users_of("hmac") == ["security/broker_calls.py", "security/passwords.py"]
+    assert "compare_digest" in inspect.getsource(broker_calls)
 
 
 def test_nothing_of_clients_is_unpacked_or_executed() -> None:

@@ -231,9 +231,9 @@ def test_keys_from_a_file(tmp_path: Path) -> None:
     [
         ({"openIDAllowedTokenIssuers": ()}, "openIDAllowedTokenIssuers is empty"),
         ({"openIDAllowedAudiences": ()}, "openIDAllowedAudiences is empty"),
-        ({"openIDAllowedTokenIssuers": ("http://a",)}, "http://a is no https:// URL"),
+        ({"openIDAllowedTokenIssuers": ("http://a",)}, "http://a is not an https:// URL"),
         ({"openIDJwksFile": "/nowhere"}, "openIDJwksFile: "),
-        ({"openIDJwksFile": "data:,{}"}, "no JWK set"),
+        ({"openIDJwksFile": "data:,{}"}, "not a JWK set"),
         ({"openIDTokenIssuerTrustCertsFilePath": "/nowhere"}, "cannot be read"),
     ],
 )
@@ -274,7 +274,7 @@ def test_documents_are_fetched_without_redirects_and_up_to_a_size() -> None:
             fetcher.fetch(f"{url}/moved")
         with pytest.raises(ValueError, match="larger than"):
             fetcher.fetch(f"{url}/large")
-        with pytest.raises(ValueError, match="no URL"):
+        with pytest.raises(ValueError, match="not an HTTP URL"):
             fetcher.fetch("file:///etc/passwd")
     finally:
         server.shutdown()
