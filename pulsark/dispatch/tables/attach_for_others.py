@@ -44,6 +44,8 @@ class AttachForOthers:
         self._topic_tables = topic_tables
         self._tidy_queue = tidy_queue
         self._crowded = crowded
+        self.was_asked = False
+        """Whether another broker ever had files attached here."""
 
     async def attach(self, asked: FarAttach) -> None:
         """Attach files of partitions that the asking broker owns; those of before change nothing.
@@ -51,6 +53,7 @@ class AttachForOthers:
         ``NotAttachedError``, ``CrowdedTableError``: nothing of it happened, nor will.
         """
         base = asked.base
+        self.was_asked = True
         if not asked.files:
             self._tidy_queue.later(base)
             return

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.brokers.registry import BrokerRegistry
     from pulsark.dispatch.topics.lookup import Lookup
     from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.metadata.changes import Check
     from pulsark.schemas.columns import ColumnType
     from pulsark.storage.table.files.record import DataFile
     from pulsark.storage.table.table_writer import TableWriter
@@ -101,17 +102,23 @@ class FarTables:
         if broker_id is None:
             return None
         calls = self.calls()
-        claims: dict[int, int] = {}
+        claims: dict[int, Check] = {}
         for name in partitions:
             claim = await self._ownership.held(name)
             if claim is None:
                 raise NotAttachedError(f"{name} is another broker's by now")
-            claims[name.partition] = claim.expected_version
+            claims[name.partition] = claim
 
         async def ask(files: Sequence[DataFile], value: ColumnType | None) -> None:
             concerned = {file.partition: claims[file.partition] for file in files}
-            asked = FarAttach(base, table_id, tuple(files), value, concerned)
-            await calls.attach(broker_id, asked)
+            versions = {number: claim.expected_version for number, claim in concerned.items()}
+            asked = FarAttach(base, table_id, tuple(files), value, versions)
+            try:
+                await calls.attach(broker_id, asked)
+            except NotAttachedError:
+                for claim in concerned.values():  # nothing else tells who only seals
+                    await self._ownership.doubt(claim)
+                raise
 
         return await self._tables.elsewhere.writer(base, table_id, FILES_A_CALL, ask)
 

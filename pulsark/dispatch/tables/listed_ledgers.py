@@ -26,10 +26,15 @@ class ListedLedgers:
     in the table, so that what is missing here is gone.
     """
 
-    def __init__(self, metadata: MetadataStore, topics: Topics, base: TopicName) -> None:
+    def __init__(
+        self, metadata: MetadataStore, topics: Topics, base: TopicName, *, shared: bool = False
+    ) -> None:
+        """``shared``: other brokers may own partitions. Then what is in memory here is believed of
+        none: a broker that lost one and does not know it would take for gone what is new."""
         self._metadata = metadata
         self._topics = topics
         self._base = base
+        self._shared = shared
         self._known: dict[int, ById | None] = {}
 
     def name(self, partition: int) -> TopicName:
@@ -44,10 +49,11 @@ class ListedLedgers:
 
     async def _look_up(self, name: TopicName) -> ById | None:
         topic = self._topics.get_loaded(name)
-        if topic is not None and not topic.ledger.is_fenced:
-            return topic.ledger.ledger
-        if self._topics.is_loading(name):
-            return None
+        if not self._shared:
+            if topic is not None and not topic.ledger.is_fenced:
+                return topic.ledger.ledger
+            if self._topics.is_loading(name):
+                return None
         found = await read_ledgers(managed_ledger_path(name), self._metadata)
         if found is None or found[0].pending:
             return None

@@ -110,7 +110,7 @@ class Sealing:
         self._progress = SealingProgress(tables, self._release, self.reads, self._tidy_queue)
         self._tidying = Tidying(
             settings, clock, runtime.sure_clock, metadata, topics, tables, self.source.entries,
-            lambda: not far.is_alone,
+            self._are_shared,
         )  # fmt: skip
         self.rounds = SealingRounds(
             settings, clock, topics, self._progress, self.leases, self._crowded,
@@ -210,7 +210,12 @@ class Sealing:
 
     def listed_ledgers(self, base: TopicName) -> ListedLedgers:
         """Which ledgers a topic has by now."""
-        return ListedLedgers(self._metadata, self._topics, base)
+        shared = self._are_shared()
+        return ListedLedgers(self._metadata, self._topics, base, shared=shared)
+
+    def _are_shared(self) -> bool:
+        """Whether other brokers may own partitions of tables that this one has, or did just now."""
+        return not self.far.is_alone or self.for_others.was_asked
 
     async def tidy(self, base: TopicName, topics: list[Topic]) -> None:
         """``Tidying`` of a table; ``topics`` is any partition of it, or none if others have all."""

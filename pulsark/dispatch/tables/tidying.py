@@ -121,7 +121,9 @@ class _Run:
         self._table_id = table_id
         self._target = target
         self._shares = tidying.shares
-        self._listed = ListedLedgers(tidying.metadata, tidying.topics, base)
+        self._listed = ListedLedgers(
+            tidying.metadata, tidying.topics, base, shared=tidying.shares()
+        )
         self._merges = self._failures = 0
         self.table = table
         """What is known of it by now."""

@@ -352,6 +352,12 @@ class Ownership:
         except MetadataError as error:
             log.debug("others do not hear that bundle %s is released: %s", bundle, error)
 
+    async def doubt(self, guard: Check) -> None:
+        """Somebody says that a claim is over: if it is, the bundle is lost from now on."""
+        found = await self._metadata.get(guard.path)
+        if found is None or found.version != guard.expected_version:
+            self.lost(guard)
+
     def lost(self, guard: Check) -> None:
         """A write was refused by a guard: its bundle has to be claimed again."""
         bundle = bundle_counted_at(guard.path)

@@ -39,9 +39,10 @@ class TablesElsewhere:
 
     def _changed(self, path: str) -> None:
         table, _, ledger_id = path.rpartition("/")
-        if ledger_id.isdigit() and not self._open.has(table):
+        if ledger_id.isdigit():
             self._parts.ledgers.forget(table, [int(ledger_id)])
-            self._parts.ahead.forget(table, [int(ledger_id)])
+            if not self._open.has(table):  # its owner knows itself when rows change
+                self._parts.ahead.forget(table, [int(ledger_id)])
 
     def _missed(self) -> None:
         self._parts.ledgers.clear()

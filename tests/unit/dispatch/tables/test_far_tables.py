@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from contextlib import suppress
 
 import pytest
 
+from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.brokers.owners import BundleOwner
 from pulsark.dispatch.tables.far_tables import FarAttach
 from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
 from pulsark.errors import PulsarkError
+from pulsark.metadata.paths import bundle_owner_path
+from pulsark.wire.topic_name import TopicName
 from tests.support.client_view import client_view
 from tests.support.table_brokers import BASE, PARTITIONS, AnswerLost, TableBrokers, two_brokers
 
@@ -119,7 +125,8 @@ async def test_a_stale_owner_of_a_partition_attaches_nothing(brokers: TableBroke
     with pytest.raises(PulsarkError, match="owns it no more"):
         await brokers.seal(brokers.b, 1, 3)
     brokers.calls.before = brokers.calls.nothing
-    assert brokers.disk.list("/table/public/default") == [] or not brokers.files()
+    assert await brokers.b.ownership.held(brokers.name(3)) is None  # now it knows
+    assert not brokers.disk.list("/table/public/default") or not brokers.files()
     await brokers.seal(brokers.a, 0, 2, 3)
     await brokers.seal(brokers.b, 1)
     brokers.check_whole()
@@ -195,3 +202,122 @@ async def test_only_the_broker_of_the_table_merges_files(brokers: TableBrokers) 
     await brokers.b.tables.forget_content()  # as after a restart of the process that reads
     await check_read(brokers)
     assert brokers.b.tables.get(BASE) is None
+
+
+@two_brokers()
+async def test_what_a_stale_owner_of_a_partition_remembers_takes_no_rows_out(
+    brokers: TableBrokers,
+) -> None:
+    await published(brokers)
+    await sealed(brokers)
+    await brokers.take(brokers.b, 0, brokers.a)  # which has the table, and the topic loaded
+    await brokers.publish(brokers.b, 0, 5)  # into a ledger that it does not know
+    await brokers.seal(brokers.b, 0)
+    await brokers.a.sealing.tidy(BASE, [])
+    brokers.check_whole()
+    assert len({ledger for ledger, *_ in brokers.ranges()[0]}) == 2
+    await brokers.a.sealing.tidy(BASE, [])
+    brokers.check_whole()
+
+
+class Moving:
+    """Three brokers; partitions and the table go from one to another, in order or not."""
+
+    def __init__(self, brokers: TableBrokers, rng: random.Random) -> None:
+        self.brokers = brokers
+        self.rng = rng
+        self.all: list[Broker] = []
+        self.publishing = [asyncio.Lock() for _ in range(PARTITIONS)]
+
+    async def start(self) -> None:
+        self.all = [self.brokers.a, self.brokers.b, await self.brokers.started("c")]
+        self.brokers.calls.before = self.brokers.calls.after = self.perhaps
+
+    async def perhaps(self, _asked: FarAttach) -> None:
+        """Something happens while a call, or its answer, is on its way."""
+        if self.rng.random() < 0.15:
+            raise AnswerLost("no answer")
+        if self.rng.random() < 0.15:
+            await self.move()
+
+    async def owner(self, name: TopicName) -> Broker:
+        bundle = await self.all[0].ownership.bundle_named(name)
+        stored = await self.all[0].metadata.get(bundle_owner_path(bundle))
+        if stored is not None:  # others may think that it is theirs
+            broker_id = BundleOwner.decode(stored.value).broker_id
+            return next(each for each in self.all if each.registry.own_id == broker_id)
+        broker = self.rng.choice(self.all)
+        await self.claim(broker, name)
+        return broker
+
+    async def claim(self, broker: Broker, name: TopicName) -> None:
+        """Claim the bundle of a topic anew, also by one that has lost it and does not know."""
+        held = await broker.ownership.held(name)
+        if held is not None:
+            broker.ownership.lost(held)
+            await broker.bundle_release.settled()
+        await broker.ownership.own(name)
+
+    async def move(self) -> None:
+        name = self.rng.choice([BASE, *map(self.brokers.name, range(PARTITIONS))])
+        bundle = await self.all[0].ownership.bundle_named(name)
+        before, after = await self.owner(name), self.rng.choice(self.all)
+        if before is after:
+            return
+        if self.rng.random() < 0.5:
+            await before.bundle_release.release(bundle)
+        else:  # it does not know
+            await before.ownership._delete_owner(bundle, "")
+        await self.claim(after, name)
+
+    async def seal(self, number: int) -> None:
+        owner = await self.owner(self.brokers.name(number))
+        await self.brokers.seal(owner, number)
+
+    async def step(self) -> None:
+        number = self.rng.randrange(PARTITIONS)
+        broker = self.rng.choice(self.all)
+        with suppress(PulsarkError):
+            match self.rng.randrange(6):
+                case 0 | 1:
+                    async with self.publishing[number]:
+                        owner = await self.owner(self.brokers.name(number))
+                        await self.brokers.publish(owner, number, self.rng.randrange(1, 4))
+                case 2 | 3:
+                    await self.seal(number)
+                case 4:
+                    await broker.sealing.tidy(BASE, [])
+                case _:
+                    await self.move()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_moves_and_whatever_is_lost_the_table_is_whole(seed: int) -> None:
+    @two_brokers(managedLedgerMaxEntriesPerLedger=12, managedLedgerMinLedgerRolloverTimeMinutes=0)
+    async def scenario(brokers: TableBrokers) -> None:
+        moving = Moving(brokers, random.Random(seed))
+        await moving.start()
+        for _ in range(12):
+            await asyncio.gather(*(moving.step() for _ in range(4)))
+        brokers.calls.before = brokers.calls.after = brokers.calls.nothing
+        for number in range(PARTITIONS):
+            for attempt in reversed(
+                range(5)
+            ):  # who does not know that it lost something hears of it
+                try:
+                    owner = await moving.owner(brokers.name(number))
+                    found = await brokers.read(owner, number)
+                    await brokers.seal(owner, number)
+                    break
+                except PulsarkError:
+                    if not attempt:
+                        raise
+                    await asyncio.sleep(1)
+            ends = brokers.ranges()[number]
+            in_table = {(i, e) for i, first, last in ends for e in range(first, last + 1)}
+            assert sum(last - first + 1 for _, first, last in ends) == len(in_table)
+            assert {tuple(at) for at, _ in found} == in_table
+            got = [client_view(data) for _, data in found]
+            assert [view for view in map(client_view, brokers.sent[number]) if view in got] == got
+
+    scenario()
