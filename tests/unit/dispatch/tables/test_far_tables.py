@@ -14,6 +14,7 @@ from pulsark.dispatch.tables.far_tables import FarAttach
 from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
 from pulsark.errors import PulsarkError
 from pulsark.metadata.paths import bundle_owner_path
+from pulsark.storage.managed_ledger.reservation import NewLedger
 from pulsark.wire.topic_name import TopicName
 from tests.support.client_view import client_view
 from tests.support.table_brokers import BASE, PARTITIONS, AnswerLost, TableBrokers, two_brokers
@@ -202,6 +203,27 @@ async def test_only_the_broker_of_the_table_merges_files(brokers: TableBrokers) 
     await brokers.b.tables.forget_content()  # as after a restart of the process that reads
     await check_read(brokers)
     assert brokers.b.tables.get(BASE) is None
+
+
+@two_brokers()
+async def test_a_partition_with_reserved_ledgers_asks_the_broker_of_the_table(
+    brokers: TableBrokers,
+) -> None:
+    """A bulk publish was broken off when all partitions were at one broker."""
+    await published(brokers)
+    await sealed(brokers)
+    topic = await brokers.b.topics.load(brokers.name(3))
+    async with topic.ledger.reservation() as reservation:
+        (reserved,) = await reservation.add([NewLedger(3, 30)])
+        c = await brokers.started("c")
+        await brokers.take(c, 3, brokers.b)  # which knows nothing of it
+    found = await c.topics.load(brokers.name(3))  # the table is that of another one
+    assert found.ledger.ledger(reserved) is None
+    assert not found.ledger.record.pending
+    assert c.tables.get(BASE) is None
+    await brokers.publish(c, 3, 2)
+    await brokers.seal(c, 3)
+    brokers.check_whole()
 
 
 @two_brokers()
