@@ -34,6 +34,7 @@ HEAVY = {
 OF_SECURITY = {
     "pulsark.security",
     "pulsark.security.grants",
+    "pulsark.security.limits",
     "pulsark.security.networks",
     "pulsark.security.peer",
 }

@@ -88,12 +88,14 @@ def test_a_broker_that_stands_still_is_killed_and_its_clients_go_on(
         wait_for(lambda: all(len(load.receipts[topic]) >= 20 for topic in topics))
         owner, stopped = owners(two, topics)[topics[0]], time.monotonic()
         served = [broker["brokerServiceUrl"] for broker in two.info["brokers"]]
-        pid = processes(two)[f"broker-{served.index(owner)}"]
+        role = f"broker-{served.index(owner)}"
+        pid = processes(two)[role]
         os.kill(pid, signal.SIGSTOP)
         wait_for(lambda: not is_alive(pid))
         wait_for(lambda: load.times[topics[0]][-1] > stopped + 1.0)
         load.wait_until_consumed()
         assert load.failures == []
+    wait_for(lambda: processes(two)[role] != pid)
 
 
 @pytest.mark.feature("F60", "F82", "F84")
