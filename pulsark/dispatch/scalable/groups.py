@@ -70,6 +70,8 @@ class Group:
         self._now = groups.clock.monotonic
         self._timer: asyncio.TimerHandle | None = None
         self._look: asyncio.Handle | None = None
+        self._looked_at = self._now()
+        """When it was seen last which deadlines have passed."""
         self._dealt: dict[str, list[int]] | None = None
         self._unsettled: set[str] = set()
         self._waiting: Counter[str] = Counter()
@@ -198,6 +200,7 @@ class Group:
         """See what follows, and tell those whom it concerns."""
         self._look = None
         self._dealt = None
+        self._looked_at = self._now()
         self._pass_time()
         self._look_for_silent()
         self._changed.set()
@@ -280,7 +283,8 @@ class Group:
         waiting = [m.answer_by for m in self.members.values() if m.request_id is not None]
         waiting += [member.look_at for member in self.members.values() if member.owed]
         times = [until for until in (*waiting, self.shares.next_deadline()) if until is not None]
-        times = [until for until in times if until > now]
+        # A timer may be a bit early: then a deadline passes between the look and now.
+        times = [until for until in times if until > self._looked_at]
         if self.shares.hands_over:
             times.append(now + HAND_OVER_CHECK_SECONDS)
         if times:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,9 @@ from pulsark.errors import CorruptMetadataError, MetadataError, ServerError
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import SHARED, BrokerInMemory, Client, Command, scenario
+
+if TYPE_CHECKING:
+    from pulsark.runtime import Clock
 
 TOPIC = "persistent://public/default/p"
 NAME = TopicName.parse(TOPIC)
@@ -224,6 +227,35 @@ async def test_a_client_that_comes_back_has_its_share(broker) -> None:
     assert again.share == [2, 3]
     await asyncio.sleep(STREAM_CONSUMER_GRACE_SECONDS * 2)
     assert not one.client.has(Command.SCALABLE_TOPIC_ASSIGNMENT_UPDATE)
+
+
+class EarlyTimers:
+    """A clock that is a bit behind the loop's when a timer fires, and ahead of it soon after."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._read_at = -1.0
+
+    def monotonic(self) -> float:
+        at = self._clock.monotonic()
+        is_first, self._read_at = at != self._read_at, at
+        return at - 0.0005 if is_first else at + 0.0005
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+
+@scenario()
+async def test_no_deadline_is_missed_that_passes_while_others_are_looked_at(broker) -> None:
+    broker.broker.clock = EarlyTimers(broker.broker.clock)
+    await create(broker, 2)
+    one = await Stream(broker, "one").begin()
+    two = Stream(broker, "two")
+    await one.told()
+    await one.obey()
+    await two.begin()
+    one.client.hang_up()
+    assert await two.told(STREAM_CONSUMER_GRACE_SECONDS + 1) == [0, 1]
 
 
 @scenario()
