@@ -450,6 +450,7 @@ class Broker:
         await self.sealing.close()
         await self.topics.close()
         await self.cursor_logs.close()
+        self.bundle_release.close()
         self.schemas.close()
 
     def other_brokers(self) -> Peers | None:

@@ -30,4 +30,7 @@ def connected(
     try:
         yield client
     finally:
-        client.close()
+        try:
+            client.close()
+        except pulsar.NotConnected:
+            client.shutdown()  # a producer that is connecting again cannot say good-bye

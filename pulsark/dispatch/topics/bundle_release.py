@@ -67,6 +67,7 @@ class BundleRelease:
         self._forget = forget
         self._releasing: dict[str, asyncio.Task[bool]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
+        self._closed = False
         ownership.on_loss(self._lost)
 
     async def release(self, bundle: str, to: str = "") -> bool:
@@ -98,6 +99,10 @@ class BundleRelease:
         """Return once nothing is under way."""
         while waiting := [*self._releasing.values(), *self._dropping]:
             await asyncio.wait(waiting)
+
+    def close(self) -> None:
+        """The broker has closed all that it had: a session that ends takes nothing away."""
+        self._closed = True
 
     async def _release(self, bundle: str, to: str) -> bool:
         if not await self._ownership.begin_leaving(bundle):
@@ -158,6 +163,8 @@ class BundleRelease:
                 return None
 
     def _lost(self, bundle: str) -> None:
+        if self._closed:
+            return
         task = asyncio.create_task(self._drop(bundle))
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)

@@ -234,6 +234,16 @@ async def test_a_broker_that_stops_leaves_nothing_to_be_recovered(broker) -> Non
 
 
 @scenario()
+async def test_a_session_that_ends_behind_its_broker_concerns_nobody(broker, caplog) -> None:
+    await attached(broker)
+    await broker.broker.close()
+    tasks = asyncio.all_tasks()
+    broker.metadata.expire()
+    assert asyncio.all_tasks() == tasks
+    assert "another broker" not in caplog.text
+
+
+@scenario()
 async def test_a_move_tells_clients_where_to_go_once_they_can_go_there(broker) -> None:
     client = await attached(broker)
     await client.deliveries()
