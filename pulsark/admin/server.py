@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from pulsark.errors import ConfigError, CrowdedOutError
 from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_HEAD_TIMEOUT_SECONDS
 from pulsark.runtime import run_in_worker
-from pulsark.security.peer import host_of, tls_peer, verified_certificate
+from pulsark.security.peer import tls_peer, verified_certificate
+from pulsark.security.plain_listener import PlainListener
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable
 
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -44,46 +43,36 @@ class AdminServer:
     def __init__(self, broker: Broker) -> None:
         self.stats = broker.stats
         self._broker = broker
-        self._server: asyncio.Server | None = None
-        self._shared: list[asyncio.Server] = []
+        self._plain = PlainListener(self._connect, self._begin_trial)
         self._over_tls: TlsListener | None = None
         self._waiting: set[_FirstRequest] = set()
         self._http: Http | None = None
         self._loading: asyncio.Task[None] | None = None
 
-    async def listen(self, hosts: Sequence[str], port: int) -> int:
+    def _connect(self, trial: Trial | None) -> _FirstRequest:
+        return _FirstRequest(self, trial)
+
+    def listen(self, hosts: Sequence[str], port: int) -> int:
         """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: _FirstRequest(self, self.begin_trial), hosts, port, backlog=128
-            )
-        except OSError as error:
-            raise ConfigError.cannot_listen("webServicePort", hosts, port, error) from error
-        return int(self._server.sockets[0].getsockname()[1])
+        taken = self._plain.listen(hosts, port, "webServicePort")
+        self._plain.serve()
+        return taken
 
     def listen_tls(self, hosts: Sequence[str], port: int, context: ssl.SSLContext) -> int:
         """The same for HTTPS."""
         from pulsark.security.tls_listener import TlsListener  # for those who need it
 
-        self._over_tls = TlsListener(
-            lambda trial: _FirstRequest(self, lambda _: trial), self.begin_trial
-        )
+        self._over_tls = TlsListener(self._connect, self._begin_trial)
         if self._broker.audit is not None:
             self._over_tls.told = partial(self._broker.audit.certificate_refused, "rest")
         taken = self._over_tls.listen(hosts, port, "webServicePortTls", context)
         self._over_tls.serve()
         return taken
 
-    async def share(self, listeners: Sequence[socket.socket]) -> None:
+    def share(self, listeners: Sequence[socket.socket]) -> None:
         """Answer at these sockets, too, at which other brokers answer as well."""
-        loop = asyncio.get_running_loop()
-        for listener in listeners:
-            self._shared.append(
-                await loop.create_server(
-                    lambda: _FirstRequest(self, self.begin_trial), sock=listener, backlog=128
-                )
-            )
+        self._plain.share(listeners)
+        self._plain.serve()
 
     def share_tls(self, listeners: Sequence[socket.socket]) -> None:
         """The same for HTTPS."""
@@ -93,9 +82,7 @@ class AdminServer:
 
     async def close(self) -> None:
         """Stop listening; requests under way get a moment to end."""
-        for server in (self._server, *self._shared):
-            if server is not None:
-                server.close()
+        self._plain.close()
         if self._over_tls is not None:
             self._over_tls.close()
         if self._loading is not None:
@@ -117,7 +104,7 @@ class AdminServer:
             self._loading = asyncio.get_running_loop().create_task(self._load())
         return True
 
-    def begin_trial(self, host: str) -> Trial | None:
+    def _begin_trial(self, host: str) -> Trial | None:
         """Whether a client of this address is served: ``CrowdedOutError`` if not."""
         logins = self._broker.logins
         return None if logins is None else logins.begin_trial(host, "rest")
@@ -156,21 +143,15 @@ class AdminServer:
 class _FirstRequest(asyncio.Protocol):
     """A connection whose first request is not complete yet, or came before the import was."""
 
-    def __init__(self, server: AdminServer, begin_trial: Callable[[str], Trial | None]) -> None:
+    def __init__(self, server: AdminServer, trial: Trial | None) -> None:
         self._server = server
-        self._begin_trial = begin_trial
-        self._trial: Trial | None = None
+        self._trial = trial
         self._received = bytearray()
         self._transport: asyncio.Transport
         self._timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        try:
-            self._trial = self._begin_trial(host_of(transport))
-        except CrowdedOutError:
-            self._transport.abort()
-            return
         if not self._server.admit(self):
             self._transport.write(_BUSY)
             self._transport.close()

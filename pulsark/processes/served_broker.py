@@ -116,7 +116,7 @@ class ServedBroker:
         )
         urls = await self._open_ports(server, admin, flight, broker.audit)
         if self._shared is not None:
-            await self._share_ports(self._shared, server, admin, urls)
+            self._share_ports(self._shared, server, admin, urls)
         broker.sealing.rounds.load = LoopLoad(broker.clock, time.thread_time)
         broker.sealing.repairs.adopts = self._adopt
         broker.load_reports.cpu_seconds = time.thread_time
@@ -128,7 +128,7 @@ class ServedBroker:
         garbage.start()
         self._cleanup.callback(garbage.close)
         await broker.start(urls, None if self._shared is None else self._shared.urls)
-        await server.serve()
+        server.serve()
         return urls
 
     async def _open_ports(
@@ -143,10 +143,12 @@ class ServedBroker:
         for key, scheme, port, listen in (
             ("broker", "pulsar", settings.brokerServicePort, server.listen),
             ("web", "http", settings.webServicePort, admin.listen),
-            ("flight", "grpc", settings.flightServicePort, flight.listen),
         ):
             if port is not None:
-                found[key] = f"{scheme}://{name}:{await listen(self._hosts(port), port)}"
+                found[key] = f"{scheme}://{name}:{listen(self._hosts(port), port)}"
+        port = settings.flightServicePort
+        if port is not None:
+            found["flight"] = f"grpc://{name}:{await flight.listen(self._hosts(port), port)}"
         over_tls = (
             ("broker_tls", "pulsar+ssl", settings.brokerServicePortTls, server.listen_tls),
             ("web_tls", "https", settings.webServicePortTls, admin.listen_tls),
@@ -163,7 +165,7 @@ class ServedBroker:
                     found[key] = f"{scheme}://{name}:{taken}"
         return ServiceUrls(**found)
 
-    async def _share_ports(
+    def _share_ports(
         self, shared: SharedPorts, server: Server, admin: AdminServer, urls: ServiceUrls
     ) -> None:
         from pulsark.dispatch.connection.shared_port import SharedPort
@@ -178,7 +180,7 @@ class ServedBroker:
             mine = (urls.broker, shared.urls.broker)
             server.share(SharedPort(sockets["brokerServicePort"], sender, address, mine))
         server.share_tls(sockets["brokerServicePortTls"])
-        await admin.share(sockets["webServicePort"])
+        admin.share(sockets["webServicePort"])
         admin.share_tls(sockets["webServicePortTls"])
 
     def _tls(self) -> ServerTls:

@@ -77,6 +77,24 @@ less."""
 REVISITED_PER_TURN_MAX = 100
 """Producers and consumers whose permission is checked again in one turn of the event loop."""
 
+# -- accepting -------------------------------------------------------------------------------
+
+LISTEN_BACKLOG = 1024
+"""Connections that the system keeps for a port until they are accepted."""
+
+ACCEPTS_PER_TURN_MAX = 4
+"""Connections that a port without TLS accepts in one turn: each costs about 0.1 milliseconds, and
+its login the double."""
+
+REFUSED_PER_TURN_MAX = 32
+"""Connections that are refused in one turn: each costs about 0.015 milliseconds."""
+
+REFUSED_PAUSE_SECONDS = 0.01
+"""Pause of a port that has refused a connection, so that a flood costs a tenth of a core."""
+
+ACCEPT_PAUSE_SECONDS = 1.0
+"""Pause after a connection could not be accepted, because no descriptor is free for example."""
+
 # -- TLS -------------------------------------------------------------------------------------
 
 TLS_HANDSHAKE_SECONDS = 10.0

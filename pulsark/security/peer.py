@@ -26,12 +26,6 @@ def verified_certificate(transport: asyncio.BaseTransport) -> bytes | None:
     return None if tls is None else certificate_of(tls)
 
 
-def host_of(transport: asyncio.BaseTransport) -> str:
-    """The peer's address without its port; empty if it is gone already."""
-    peer = transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else ""
-
-
 def certificate_of(tls: ssl.SSLObject | ssl.SSLSocket) -> bytes | None:
     """The same of a connection over TLS."""
     # What was not verified has no details.

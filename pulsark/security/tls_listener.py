@@ -13,8 +13,8 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.config.addresses import listening
 from pulsark.errors import CrowdedOutError
+from pulsark.security.acceptor import Acceptor
 from pulsark.security.limits import (
     TLS_ACCEPTS_PER_TURN_MAX,
     TLS_CLOSE_SECONDS,
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     Protocol = asyncio.Protocol | asyncio.BufferedProtocol
 log = logging.getLogger(__name__)
-
-_PAUSE_SECONDS = 1.0
 
 
 class _Handshake(NamedTuple):
@@ -59,11 +57,10 @@ class TlsListener:
         self._begin_trial = begin_trial
         self._loop = asyncio.get_running_loop()
         self._context: ssl.SSLContext
-        self._listeners: list[socket.socket] = []
+        self._acceptor = Acceptor(self._take, TLS_ACCEPTS_PER_TURN_MAX)
         self._shaking: Counter[str] = Counter()
         self._tasks: dict[asyncio.Task[None], _Handshake] = {}
         """Handshakes under way, the oldest first."""
-        self._resuming: asyncio.TimerHandle | None = None
         self.told: Callable[[str, str], None] | None = None
         """Hears of which address a certificate was refused, and why."""
         self.failed_handshakes = 0
@@ -76,62 +73,38 @@ class TlsListener:
         ``ConfigError`` names the setting ``key`` if the port is in use.
         """
         self._context = context
-        self._listeners = listening(hosts, port, key, backlog=1024)
-        for listener in self._listeners:
-            listener.setblocking(False)
-        return int(self._listeners[0].getsockname()[1])
+        return self._acceptor.listen(hosts, port, key)
 
     def share(self, listeners: Sequence[socket.socket]) -> None:
         """Accept clients of these sockets, too, which listen in other processes as well."""
-        for listener in listeners:
-            listener.setblocking(False)
-        self._listeners += listeners
+        self._acceptor.share(listeners)
 
     def serve(self) -> None:
         """Accept clients."""
-        self._resuming = None
-        for listener in self._listeners:
-            self._loop.add_reader(listener, self._accept, listener)
+        self._acceptor.open()
 
     def close(self) -> None:
         """Accept no more clients; handshakes under way end."""
-        if self._resuming is not None:
-            self._resuming.cancel()
-        for listener in self._listeners:
-            self._loop.remove_reader(listener)
-            listener.close()
-        self._listeners = []
+        self._acceptor.close()
         for task in self._tasks:
             task.cancel()
 
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(TLS_ACCEPTS_PER_TURN_MAX):
-            try:
-                client, address = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:  # no free descriptor for example: try again in a while
-                log.warning("no client can be accepted over TLS: %s", error)
-                for one in self._listeners:
-                    self._loop.remove_reader(one)
-                if self._resuming is None:
-                    self._resuming = self._loop.call_later(_PAUSE_SECONDS, self.serve)
-                return
-            host = network_of(str(address[0]))
-            if not self._has_room(host):
-                self.refused_handshakes += 1
-                client.close()
-                continue
-            try:
-                trial = None if self._begin_trial is None else self._begin_trial(host)
-            except CrowdedOutError:
-                client.close()
-                continue
-            client.setblocking(False)
-            self._shaking[host] += 1
-            task = self._loop.create_task(self._shake_hands(client, host, trial))
-            self._tasks[task] = _Handshake(host, self._loop.time())
-            task.add_done_callback(self._ended)
+    def _take(self, client: socket.socket, address: str) -> bool:
+        host = network_of(address)
+        if not self._has_room(host):
+            self.refused_handshakes += 1
+            client.close()
+            return False
+        try:
+            trial = None if self._begin_trial is None else self._begin_trial(host)
+        except CrowdedOutError:
+            client.close()
+            return False
+        self._shaking[host] += 1
+        task = self._loop.create_task(self._shake_hands(client, host, trial))
+        self._tasks[task] = _Handshake(host, self._loop.time())
+        task.add_done_callback(self._ended)
+        return True
 
     def _has_room(self, host: str) -> bool:
         """Whether one more of this address may begin, if need be in the place of the oldest."""

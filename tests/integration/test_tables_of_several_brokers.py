@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from tests.support.python_client import connected
-from tests.support.several_brokers import kill, processes, wait_for
+from tests.support.several_brokers import kill, processes, spread, wait_for
 from tests.support.standalone import Standalone
 
 TOPIC = "persistent://public/default/p"
@@ -35,28 +35,8 @@ def two(tmp_path: Path) -> Iterator[Standalone]:
         asked(standalone, "PUT", f"{PATH}/partitions", PARTITIONS)
         with connected(standalone) as client:
             client.create_producer(TOPIC).close()  # now each bundle has an owner
-        spread(standalone)
+        spread(standalone, [f"p-partition-{number}" for number in range(PARTITIONS)])
         yield standalone
-
-
-def spread(standalone: Standalone) -> None:
-    """Let each broker have every second partition that is in a bundle of its own."""
-    brokers = sorted(asked(standalone, "GET", "/admin/v2/brokers/standalone"))
-    bundles = {
-        text(standalone, f"/lookup/v2/topic/persistent/public/default/p-partition-{n}/bundle")
-        for n in range(PARTITIONS)
-    }
-    for number, bundle in enumerate(sorted(bundles)):
-        query = f"destinationBroker={brokers[number % 2]}"
-        path = f"/admin/v2/namespaces/public/default/{bundle}/unload?{query}"
-        asked(standalone, "PUT", path)
-    wait_for(lambda: len(owners(standalone)) == 2)
-
-
-def text(standalone: Standalone, path: str) -> str:
-    """What the admin API answers as bare text."""
-    with urlopen(standalone.web_url + path, timeout=60) as response:
-        return response.read().decode()
 
 
 def asked(standalone: Standalone, method: str, path: str, body: Any = None) -> Any:

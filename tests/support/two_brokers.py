@@ -112,7 +112,7 @@ class TwoBrokers:
         ledgers = LedgerManager(metadata, {"b1": self._bookie}, runtime, tables)
         broker = Broker(self._settings, runtime, metadata, ledgers, tables)
         server = AdminServer(broker)
-        web = f"http://127.0.0.1:{await server.listen(['127.0.0.1'], 0)}"
+        web = f"http://127.0.0.1:{server.listen(['127.0.0.1'], 0)}"
         peer = Peer(urlsplit(web).netloc, web)
         flight = f"grpc://{peer.broker_id}"
         await broker.start(ServiceUrls(f"pulsar://{peer.broker_id}", web, flight))

@@ -22,7 +22,7 @@ from pulsark.dispatch.connection.output import Output
 from pulsark.dispatch.connection.pending_requests import Requests
 from pulsark.dispatch.connection.sends import Sends
 from pulsark.dispatch.connection.served_client import ServedClient
-from pulsark.errors import ClientError, CrowdedOutError, ProtocolError, ServerError
+from pulsark.errors import ClientError, ProtocolError, ServerError
 from pulsark.limits import FRAME_OVERHEAD_BYTES
 from pulsark.security.peer import tls_peer, verified_certificate
 from pulsark.wire import pulsar_pb2 as pb
@@ -39,13 +39,8 @@ if TYPE_CHECKING:
     Handler = Callable[["Connection", pb.BaseCommand], None]
     Handlers = Mapping[int, Handler]
     """What is done for each command after the handshake."""
-    BeginTrial = Callable[[str], Trial | None]
-    """Whether a client of this address is served (``security.trials``)."""
 
 log = logging.getLogger(__name__)
-
-_NOBODY = asyncio.BufferedProtocol()
-"""Where the end of a connection is told that was never served."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -59,14 +54,10 @@ class Connection(asyncio.BufferedProtocol):
     sends: Sends
     turns: CommandTurns
 
-    def __init__(
-        self, broker: Broker, handlers: Handlers, begin_trial: BeginTrial | None = None
-    ) -> None:
-        """``begin_trial`` is the broker's, unless the client's trial has begun already."""
+    def __init__(self, broker: Broker, handlers: Handlers, trial: Trial | None = None) -> None:
+        """``trial`` is the client's, if it came from an address that failed to log in."""
         self.broker = broker
-        if begin_trial is None and broker.logins is not None:
-            begin_trial = broker.logins.begin_trial
-        self._begin_trial = begin_trial
+        self._trial = trial
         self.settings = broker.settings
         self.host = ""
         self.address = "/local"
@@ -136,16 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.host, self.address = peer[0], f"/{peer[0]}:{peer[1]}"
-        trial = None
-        if self._begin_trial is not None:
-            try:
-                trial = self._begin_trial(self.host)
-            except CrowdedOutError:  # at the price of an accepted socket
-                self.handshake.state = State.CLOSED
-                self._transport.set_protocol(_NOBODY)
-                self._transport.abort()
-                return
-        self._make_parts(trial)
+        self._make_parts()
         refused = self.broker.connections.add(self)
         if refused is not None:
             log.warning("%s: connection refused: %s", self.address, refused)
@@ -155,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
             self.output.send(notices.request_error(notices.NO_REQUEST, error))
             self.close()
 
-    def _make_parts(self, trial: Trial | None) -> None:
+    def _make_parts(self) -> None:
         """Later parts use earlier ones."""
         self.output = Output(
             self._transport, self.settings.maxMessageSize, self.broker.output_buffer,
@@ -170,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.broker.logins is not None:
             from pulsark.dispatch.connection.login import Login  # for those who need it
 
-            self.login = Login(self, self.broker.logins, trial)
+            self.login = Login(self, self.broker.logins, self._trial)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes of this connection go."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection.connection import Connection
 from pulsark.dispatch.connection.handlers import handlers_of
-from pulsark.errors import ConfigError
+from pulsark.security.plain_listener import PlainListener
 
 if TYPE_CHECKING:
     import socket
@@ -28,7 +27,8 @@ class Server:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._handlers = handlers_of(broker)
-        self._server: asyncio.Server | None = None
+        self._begin_trial = None if broker.logins is None else broker.logins.begin_trial
+        self._plain = PlainListener(self._connect, self._begin_trial)
         self._over_tls: TlsListener | None = None
         self._shared: SharedClients | None = None
         self._revocation: Revocation | None = None
@@ -37,33 +37,21 @@ class Server:
 
             self._revocation = Revocation(broker, broker.authorization)
 
-    def _connect(self) -> Connection:
-        return Connection(self._broker, self._handlers)
+    def _connect(self, trial: Trial | None) -> Connection:
+        return Connection(self._broker, self._handlers, trial)
 
-    def _connect_over_tls(self, trial: Trial | None) -> Connection:
-        return Connection(self._broker, self._handlers, lambda _: trial)
-
-    async def listen(self, hosts: Sequence[str], port: int) -> int:
+    def listen(self, hosts: Sequence[str], port: int) -> int:
         """Take the port; returns it (``port`` 0 takes a free one). ``ConfigError`` if in use.
 
         No client is served before ``serve``.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                self._connect, hosts, port, backlog=1024, start_serving=False
-            )
-        except OSError as error:
-            raise ConfigError.cannot_listen("brokerServicePort", hosts, port, error) from error
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._plain.listen(hosts, port, "brokerServicePort")
 
     def listen_tls(self, hosts: Sequence[str], port: int, context: ssl.SSLContext) -> int:
         """The same for clients over TLS."""
         from pulsark.security.tls_listener import TlsListener  # for those who need it
 
-        logins = self._broker.logins
-        begin_trial = None if logins is None else logins.begin_trial
-        self._over_tls = TlsListener(self._connect_over_tls, begin_trial)
+        self._over_tls = TlsListener(self._connect, self._begin_trial)
         if self._broker.audit is not None:
             self._over_tls.told = partial(self._broker.audit.certificate_refused, "binary")
         return self._over_tls.listen(hosts, port, "brokerServicePortTls", context)
@@ -72,19 +60,18 @@ class Server:
         """Accept clients of a port at which other brokers answer, too."""
         from pulsark.dispatch.connection.shared_port import SharedClients  # for those who need it
 
-        self._shared = SharedClients(port, self._connect)
+        self._shared = SharedClients(port, self._plain.take)
 
     def share_tls(self, listeners: Sequence[socket.socket]) -> None:
         """The same over TLS; such a client stays at the broker that accepted it."""
         if self._over_tls is not None:
             self._over_tls.share(listeners)
 
-    async def serve(self) -> None:
+    def serve(self) -> None:
         """Accept clients: the broker has started, and knows the addresses that it tells them."""
         if self._revocation is not None:
             self._revocation.start()
-        if self._server is not None:
-            await self._server.start_serving()
+        self._plain.serve()
         if self._over_tls is not None:
             self._over_tls.serve()
         if self._shared is not None:
@@ -94,8 +81,7 @@ class Server:
         """Accept no more clients."""
         if self._revocation is not None:
             self._revocation.close()
-        if self._server is not None:
-            self._server.close()
+        self._plain.close()
         if self._shared is not None:
             self._shared.close()
         if self._over_tls is not None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +16,9 @@ from pulsark.limits import HANDSHAKE_FRAME_BYTES_MAX
 from pulsark.wire.frames import encode_command
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Collection, Sequence
 
-    from pulsark.dispatch.connection.connection import Connection
     from pulsark.dispatch.handover.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -41,13 +39,13 @@ class SharedPort:
 class SharedClients:
     """Serves those that want this broker, and passes on all others."""
 
-    def __init__(self, port: SharedPort, connect: Callable[[], Connection]) -> None:
+    def __init__(self, port: SharedPort, take: Callable[[socket.socket, str], bool]) -> None:
+        """``take`` serves a client of an address."""
         self._port = port
-        self._connect = connect
+        self._take = take
         self._mine = {split_address(url) for url in port.urls} - {None}
         self._lobby = Lobby(port.listeners, self._serve, self._give)
         self._receiver: Receiver | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
         """Accept clients."""
@@ -61,17 +59,12 @@ class SharedClients:
             self._receiver.close()
 
     def _serve(self, client: socket.socket) -> None:
-        task = asyncio.get_running_loop().create_task(self._attach(client))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _attach(self, client: socket.socket) -> None:
         try:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().connect_accepted_socket(self._connect, client)
-        except OSError as error:
-            log.debug("a client left before it was served: %s", error)
+            host = client.getpeername()[0]
+        except OSError:  # it has left
             client.close()
+            return
+        self._take(client, host)
 
     def _give(self, client: socket.socket, url: str) -> None:
         if split_address(url) in self._mine:

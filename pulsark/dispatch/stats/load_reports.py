@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 REPORT_SECONDS = 5.0
 RATES_EACH = 12
 """All topics are gone through at each twelfth report only."""
+HISTORY_PART = 0.9
+"""What the past weighs in the utilisation (Pulsar's ``loadBalancerHistoryResourcePercentage``).
+
+Bundles stay where they were placed, so a broker that has just started, or sealed, is not avoided
+for the few seconds that this takes.
+"""
 
 
 class LoadReports:
@@ -41,6 +47,7 @@ class LoadReports:
         self.cpu_seconds: Callable[[], float] = lambda: 0.0
         """The processor time of the event loop's thread; set by the process whose loop it is."""
         self._at, self._used = clock.monotonic(), 0.0
+        self._utilisation = 0.0
         self._reports = 0
         self._in = self._out = Counters()
 
@@ -49,6 +56,8 @@ class LoadReports:
         now, used = self._clock.monotonic(), self.cpu_seconds()
         elapsed, spent = now - self._at, used - self._used
         self._at, self._used = now, used
+        busy = min(spent / elapsed, 1.0) if elapsed > 0 else 0.0
+        self._utilisation += (1 - HISTORY_PART) * (busy - self._utilisation)
         own = self._registry.own
         if own is None or self._registry.is_alone:
             return
@@ -56,7 +65,7 @@ class LoadReports:
             await self._add_rates()
         self._reports += 1
         report = LoadReport(
-            min(spent / elapsed, 1.0) if elapsed > 0 else 0.0,
+            self._utilisation,
             len(self._ownership.owned()),
             len(self._topics.served()),
             self._in.messages,

@@ -43,7 +43,7 @@ def on_port(
         broker = Broker(Settings(**changed), runtime, metadata, ledgers, tables)
         await broker.start(ServiceUrls("pulsar://b:6650", "http://b:8080", "grpc://b:8815"))
         server = AdminServer(broker)
-        port = await server.listen(["127.0.0.1"], 0)
+        port = server.listen(["127.0.0.1"], 0)
         try:
             await asyncio.wait_for(test(port, server), 60)
         finally:
@@ -307,7 +307,7 @@ def test_closing_ends_open_connections() -> None:
 def test_a_port_in_use_is_named() -> None:
     async def check(port: int, server: AdminServer) -> None:
         with pytest.raises(ConfigError, match=rf"webServicePort: port {port} is in use"):
-            await AdminServer(server._broker).listen(["127.0.0.1"], port)
+            AdminServer(server._broker).listen(["127.0.0.1"], port)
 
     on_port(check)
 

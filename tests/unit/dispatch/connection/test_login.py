@@ -271,7 +271,7 @@ async def test_a_flood_of_failures_leaves_its_address_some_logins_a_second(
         client.send(connect("token", b"forged"))
         assert client.transport.closed
         assert not client.has(Command.ERROR)
-    crowded_out = new_client(broker)
+    crowded_out = new_client(broker, connect(data=token()))
     assert crowded_out.transport.closed
     assert crowded_out.connection.is_closed
     crowded_out.hang_up()

@@ -1,0 +1,94 @@
+"""Accepts connections, a few in each turn of the event loop: what is open goes on in between.
+
+Who floods a port with connections that are refused does not wake the loop for each: they are
+refused together, after a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.config.addresses import listening
+from pulsark.security.limits import (
+    ACCEPT_PAUSE_SECONDS,
+    LISTEN_BACKLOG,
+    REFUSED_PAUSE_SECONDS,
+    REFUSED_PER_TURN_MAX,
+)
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+
+class Acceptor:
+    """Sockets that listen, maybe in other processes as well. Use it on the event loop."""
+
+    def __init__(self, take: Callable[[socket.socket, str], bool], per_turn: int) -> None:
+        """``take`` gets each client, whose socket does not block, and its address.
+
+        It says whether it serves the client; else it has closed the socket.
+        """
+        self._take = take
+        self._per_turn = per_turn
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[socket.socket] = []
+        self._resuming: asyncio.TimerHandle | None = None
+
+    def listen(self, hosts: Sequence[str], port: int, key: str) -> int:
+        """Take the port; returns it (``port`` 0 takes a free one). No client is accepted yet.
+
+        ``ConfigError`` names the setting ``key`` if the port is in use.
+        """
+        self.share(listening(hosts, port, key, LISTEN_BACKLOG))
+        return int(self._listeners[0].getsockname()[1])
+
+    def share(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept clients of these sockets, too."""
+        for listener in listeners:
+            listener.setblocking(False)
+        self._listeners += listeners
+
+    def open(self) -> None:
+        """Accept clients."""
+        self._resuming = None
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def close(self) -> None:
+        """Accept no more clients."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners = []
+
+    def _accept(self, listener: socket.socket) -> None:
+        served = refused = 0
+        while served < self._per_turn and refused < REFUSED_PER_TURN_MAX:
+            try:
+                client, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break  # all are accepted, maybe by another process
+            except OSError as error:  # no free descriptor for example: try again in a while
+                log.warning("no client can be accepted, next try in a second: %s", error)
+                self._pause(ACCEPT_PAUSE_SECONDS)
+                return
+            client.setblocking(False)
+            if self._take(client, str(address[0])):
+                served += 1
+            else:
+                refused += 1
+        if refused:
+            self._pause(REFUSED_PAUSE_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        for one in self._listeners:
+            self._loop.remove_reader(one)
+        if self._resuming is None:
+            self._resuming = self._loop.call_later(seconds, self.open)
