@@ -274,7 +274,7 @@ class Broker:
             self.cursor_logs,
             self.owners,
             self.registry,
-            lambda covered, names: self.tables.forget_those(covered, {n.base for n in names}),
+            self.tables,
         )
         self.policy_updates = PolicyUpdates(
             settings, metadata, resources, self.policy_source, self.topics

@@ -3,6 +3,7 @@
 Start with ``registry``: it has the loaded topics, one object each. It loads a topic with
 ``loader``; ``damage`` tells operators why one fails; ``catalog`` lists the topics that exist;
 ``ownership`` claims their bundles, and ``cursor_logs`` has the cursor log of each bundle.
+``names_by_bundle`` finds the loaded topics of one bundle.
 ``creation`` makes topics (``topic_making``: one at a time per name), ``deletion`` deletes them,
 ``remains`` deletes what belongs to them. ``non_persistent_topics`` has the non-persistent ones.
 

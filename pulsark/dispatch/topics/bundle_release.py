@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.moving import Moving
@@ -21,7 +22,7 @@ from pulsark.dispatch.topics.bundles import Covered, namespace_of
 from pulsark.errors import PulsarkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container
+    from collections.abc import Awaitable, Callable, Collection
 
     from pulsark.dispatch.brokers.owners import BundleOwners
     from pulsark.dispatch.brokers.registry import BrokerRegistry
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
+    from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
-    Forget = Callable[[Container[TopicName], Collection[TopicName]], None]
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,10 @@ TAKING_SECONDS = 5.0
 """So long clients are not told that a bundle left, while its next owner has not claimed it."""
 
 AT_ONCE = 32
-"""Topics that are closed beside each other: each writes metadata."""
+"""Topics of a bundle that are closed beside each other: each writes metadata."""
+
+BUNDLES_AT_ONCE = 4
+"""Bundles that a broker gives up beside each other when it stops."""
 
 
 class BundleRelease:
@@ -55,16 +60,15 @@ class BundleRelease:
         cursor_logs: CursorLogs,
         owners: BundleOwners,
         registry: BrokerRegistry,
-        forget: Forget,
+        tables: Tables,
     ) -> None:
-        """``forget(covered, unloaded)`` drops what is known of tables, as another owner may change
-        them: those of topics in ``covered``, some of which have just been unloaded."""
+        """What is known of ``tables`` is dropped with their bundles: another owner changes them."""
         self._ownership = ownership
         self._topics = topics
         self._cursor_logs = cursor_logs
         self._owners = owners
         self._registry = registry
-        self._forget = forget
+        self._tables = tables
         self._releasing: dict[str, asyncio.Task[bool]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -90,10 +94,13 @@ class BundleRelease:
 
     async def release_all(self) -> None:
         """Give up whatever this broker has: it is about to stop."""
-        releases = [self.release(bundle) for bundle in self._ownership.owned()]
-        for found in await asyncio.gather(*releases, return_exceptions=True):
+
+        async def give_up(bundle: str) -> None:
+            (found,) = await asyncio.gather(self.release(bundle), return_exceptions=True)
             if isinstance(found, Exception):
-                log.warning("a bundle is given up with the session only: %s", found)
+                log.warning("bundle %s is given up with the session only: %s", bundle, found)
+
+        await _for_each(self._ownership.owned(), give_up, BUNDLES_AT_ONCE)
 
     async def settled(self) -> None:
         """Return once nothing is under way."""
@@ -127,24 +134,20 @@ class BundleRelease:
         log.info("bundle %s is released, with %d topics in memory", bundle, len(names))
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
-                await self._close(names, moving)
+                await _for_each(names, partial(self._close, moving), AT_ONCE)
                 await self._cursor_logs.close_of(bundle)
         except TimeoutError:
             log.warning("bundle %s: its topics are not closed in time; it goes anyway", bundle)
             await self._drop(bundle)
-        self._forget(covered, names)
+        self._tables.forget_those(covered)
 
-    async def _close(self, names: Collection[TopicName], moving: Moving | None) -> None:
-        waiting = iter(names)
-
-        async def close_some() -> None:
-            for name in waiting:
-                try:
-                    await self._topics.unload(name, moving)
-                except PulsarkError as error:
-                    log.warning("%s is not closed in order: %s", name, error)
-
-        await asyncio.gather(*(close_some() for _ in range(min(AT_ONCE, len(names)))))
+    async def _close(self, moving: Moving | None, name: TopicName) -> None:
+        try:
+            await self._topics.unload(name, moving)
+        except PulsarkError as error:
+            log.warning("%s is not closed in order: %s", name, error)
+        finally:
+            self._tables.forget(name.base)
 
     async def _taken_by(self, bundle: str, to: str) -> ServiceUrls | None:
         """Where the bundle is once ``to`` has claimed it; ``None`` if it does not do so in time."""
@@ -173,12 +176,30 @@ class BundleRelease:
         """Let clients go at once, and close what they had as far as that is possible."""
         covered = Covered(bundle)
         names = self._topics.names_in(covered)
-        self._forget(covered, names)
+        self._tables.forget_those(covered)
         log.warning("bundle %s is another broker's: its %d topics go", bundle, len(names))
-        closings = []
+        closings: list[Awaitable[None]] = []
         async for name in in_turns(names):
+            self._tables.forget(name.base)
             closings += self._topics.abandon(name)
         closings.append(self._cursor_logs.abandon(bundle))
-        for found in await asyncio.gather(*closings, return_exceptions=True):
+
+        async def close(closing: Awaitable[None]) -> None:
+            (found,) = await asyncio.gather(closing, return_exceptions=True)
             if isinstance(found, BaseException):
                 log.info("bundle %s: not closed in order: %s", bundle, found)
+
+        await _for_each(closings, close, AT_ONCE)
+
+
+async def _for_each(
+    things: Collection[T], do: Callable[[T], Awaitable[None]], at_once: int
+) -> None:
+    """Do something with each of them, with so many beside each other."""
+    waiting = iter(things)
+
+    async def some() -> None:
+        for thing in waiting:
+            await do(thing)
+
+    await asyncio.gather(*(some() for _ in range(min(at_once, len(things)))))

@@ -41,11 +41,11 @@ class Covered:
     """Whether topics are in a bundle."""
 
     def __init__(self, bundle: str) -> None:
-        self._namespace, _, edges = bundle.rpartition("/")
-        self._low, self._high = (int(edge, 16) for edge in edges.split("_"))
+        self.namespace, _, edges = bundle.rpartition("/")
+        self.low, self.high = (int(edge, 16) for edge in edges.split("_"))
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, TopicName) or name.namespace_name != self._namespace:
+        if not isinstance(name, TopicName) or name.namespace_name != self.namespace:
             return False
         point = bundle_hash(str(name))
-        return self._low <= point < self._high or point == self._high == _LAST
+        return self.low <= point < self.high or point == self.high == _LAST

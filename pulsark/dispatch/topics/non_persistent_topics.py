@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.topics.names_by_bundle import NamesByBundle
+
 if TYPE_CHECKING:
     from pulsark.dispatch.model.moving import Moving
     from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
@@ -18,6 +20,7 @@ class NonPersistentTopics:
 
     def __init__(self) -> None:
         self._topics: dict[TopicName, NonPersistentTopic] = {}
+        self.names = NamesByBundle()
 
     def all(self) -> list[NonPersistentTopic]:
         """All of them."""
@@ -33,12 +36,14 @@ class NonPersistentTopics:
 
     def add(self, topic: NonPersistentTopic) -> NonPersistentTopic:
         """The topic of this name from now on: this one, unless there is one already."""
+        self.names.add(topic.name)
         return self._topics.setdefault(topic.name, topic)
 
     async def close(self, name: TopicName, moving: Moving | None = None) -> None:
         """Let a topic go; clients that are connected to it connect anew."""
         topic = self._topics.pop(name, None)
         if topic is not None:
+            self.names.discard(name)
             topic.moving = moving
             await topic.close()
 

@@ -10,16 +10,17 @@ from weakref import WeakValueDictionary
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.topics.damage import Damage
+from pulsark.dispatch.topics.names_by_bundle import NamesByBundle
 from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Container, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Iterator
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.interfaces import AnyTopic
     from pulsark.dispatch.model.moving import Moving
     from pulsark.dispatch.topic.topic import Topic
+    from pulsark.dispatch.topics.bundles import Covered
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.loader import TopicLoader
     from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.remains import Remains
     from pulsark.metadata.changes import Check
     from pulsark.runtime import Clock
+    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ class Topics:
         self._ownership = ownership
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         """Persistent topics, loaded or on their way."""
+        self._names = NamesByBundle()
+        """Of those."""
         self._damage = Damage(clock)
         self._visited: set[str] = set()
         """Topics that are loaded for a visit only."""
@@ -88,11 +92,9 @@ class Topics:
         """Whether a persistent topic is in memory, or on its way there."""
         return str(name) in self._loading
 
-    def names_in(self, bundle: Container[TopicName]) -> list[TopicName]:
+    def names_in(self, bundle: Covered) -> list[TopicName]:
         """Topics of a bundle that are in memory, or on their way there."""
-        names = [TopicName.parse(name) for name in self._loading]
-        names += [topic.name for topic in self._non_persistent.all()]
-        return [name for name in names if name in bundle]
+        return [*self._names.inside(bundle), *self._non_persistent.names.inside(bundle)]
 
     # -- loading ---
 
@@ -177,6 +179,7 @@ class Topics:
     def _start_loading(self, name: TopicName, *, served: bool = True) -> asyncio.Task[Topic]:
         key = str(name)
         task = self._loading[key] = asyncio.create_task(self._loaded_anew(name, served=served))
+        self._names.add(name)
         task.add_done_callback(lambda done: self._forget_failed(name, done))
         return task
 
@@ -205,7 +208,7 @@ class Topics:
         key = str(name)
         error = None if task.cancelled() else task.exception()
         if (task.cancelled() or error is not None) and self._loading.get(key) is task:
-            del self._loading[key]
+            self._drop(name)
         if error is not None:
             self._damage.say(name, error)
 
@@ -287,7 +290,11 @@ class Topics:
     def forget(self, topic: Topic) -> None:
         """Give this topic to no client any more; the next request loads it anew."""
         if self.get_loaded(topic.name) is topic:
-            del self._loading[str(topic.name)]
+            self._drop(topic.name)
+
+    def _drop(self, name: TopicName) -> None:
+        del self._loading[str(name)]
+        self._names.discard(name)
 
     async def drop_lost(self) -> None:
         """Unload topics whose ledger or cursors stopped for good; clients load them anew."""
@@ -314,6 +321,7 @@ class Topics:
                     if not topic.closed:
                         await topic.close()
         self._loading.clear()
+        self._names.clear()
 
 
 def _has_loaded(task: asyncio.Task[Topic]) -> bool:

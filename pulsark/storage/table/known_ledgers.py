@@ -18,13 +18,15 @@ class KnownLedgers:
 
     def __init__(self, most: int = LEDGERS_KNOWN_MAX) -> None:
         self._most = most
-        self._known: OrderedDict[str, SealedLedger] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], SealedLedger] = OrderedDict()
+        self._of_table: dict[str, set[int]] = {}
+        """Their ids, by table; none of them is empty."""
         self.forgotten = 0
         """How often something was: what was being read then may be what it was before."""
 
     def get(self, table: str, ledger_id: int) -> SealedLedger | None:
         """What is known of a ledger; ``table`` is the path of the table's record."""
-        key = f"{table}/{ledger_id}"
+        key = table, ledger_id
         found = self._known.get(key)
         if found is not None:
             self._known.move_to_end(key)
@@ -32,21 +34,27 @@ class KnownLedgers:
 
     def add(self, table: str, sealed: SealedLedger) -> None:
         """Remember a ledger as it is now."""
-        self._known[f"{table}/{sealed.ledger_id}"] = sealed
+        self._known[table, sealed.ledger_id] = sealed
+        self._of_table.setdefault(table, set()).add(sealed.ledger_id)
         while len(self._known) > self._most:
-            self._known.popitem(last=False)
+            self._drop(*next(iter(self._known)))
 
     def forget(self, table: str, ledger_ids: Iterable[int] | None = None) -> None:
         """Some ledgers of a table have changed, or all of them."""
         self.forgotten += 1
-        if ledger_ids is not None:
-            for ledger_id in ledger_ids:
-                self._known.pop(f"{table}/{ledger_id}", None)
-            return
-        for key in [key for key in self._known if key.rpartition("/")[0] == table]:
-            del self._known[key]
+        known = self._of_table.get(table, set())
+        for ledger_id in list(known if ledger_ids is None else known.intersection(ledger_ids)):
+            self._drop(table, ledger_id)
 
     def clear(self) -> None:
         """Any ledger of any table may have changed."""
         self.forgotten += 1
         self._known.clear()
+        self._of_table.clear()
+
+    def _drop(self, table: str, ledger_id: int) -> None:
+        del self._known[table, ledger_id]
+        known = self._of_table[table]
+        known.discard(ledger_id)
+        if not known:
+            del self._of_table[table]

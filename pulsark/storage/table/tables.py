@@ -306,9 +306,9 @@ class Tables:
         self._open.drop(name)
         self._parts.forget(table_path(name))
 
-    def forget_those(self, covered: Container[TopicName], others: Iterable[TopicName]) -> None:
-        """The same for all in ``covered`` that are open, and for some that need not be."""
-        for name in {name for name in self._open.names() if name in covered}.union(others):
+    def forget_those(self, covered: Container[TopicName]) -> None:
+        """The same for all in ``covered`` that are open."""
+        for name in [name for name in self._open.names() if name in covered]:
             self.forget(name)
 
     async def close(self) -> None:

@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from pulsark.dispatch.policies.policies import TopicPolicies
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics import bundle_release
 from pulsark.dispatch.topics.bundles import Covered
 from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.metadata.namespaces import even_boundaries
 from pulsark.metadata.paths import bundle_owner_path
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, Command, scenario
@@ -325,3 +327,58 @@ async def test_a_client_that_leaves_during_a_move_is_told_nothing(broker) -> Non
     await asyncio.sleep(1)
     await moving
     assert not client.has(Command.CLOSE_PRODUCER)
+
+
+@scenario()
+async def test_a_broker_that_stops_gives_some_bundles_up_at_a_time(broker) -> None:
+    await broker.broker.resources.namespaces.create("public/many", boundaries=even_boundaries(64))
+    client = Client(broker)
+    for number in range(100):
+        await client.subscribe(f"persistent://public/many/t{number}", consumer_id=number)
+    await broker.another()
+    one = broker.broker
+    held = one.ownership.owned()
+    assert len(held) > 40
+    release, under_way, most = one.bundle_release.release, set(), 0
+
+    async def counted(bundle: str) -> bool:
+        nonlocal most
+        under_way.add(bundle)
+        most = max(most, len(under_way))
+        try:
+            if bundle == held[1]:
+                raise PulsarkError("this one cannot be released")
+            return await release(bundle)
+        finally:
+            under_way.discard(bundle)
+
+    one.bundle_release.release = counted
+    await one.bundle_release.release_all()
+    assert one.ownership.owned() == [held[1]]
+    assert most == bundle_release.BUNDLES_AT_ONCE
+
+
+@scenario()
+async def test_of_a_lost_bundle_some_topics_are_closed_at_a_time(broker, monkeypatch) -> None:
+    client = Client(broker)
+    names = [f"persistent://public/default/t{number}" for number in range(400)]
+    bundle = await broker.broker.ownership.bundle_named(NAME)
+    inside = [name for name in names if NAME.parse(name) in Covered(bundle)]
+    for number, name in enumerate(inside):
+        await client.subscribe(name, consumer_id=number)
+    under_way = most = 0
+    close = Topic.close
+
+    async def counted(topic: Topic) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await close(topic)
+        under_way -= 1
+
+    monkeypatch.setattr(Topic, "close", counted)
+    broker.broker.ownership.lost(await broker.broker.ownership.guard(NAME))
+    await broker.broker.bundle_release.settled()
+    assert broker.broker.topics.served() == []
+    assert len(inside) > 2 * bundle_release.AT_ONCE
+    assert 1 < most <= bundle_release.AT_ONCE
