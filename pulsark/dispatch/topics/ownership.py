@@ -24,6 +24,7 @@ from pulsark.dispatch.topics.bundles import NamespaceBundles
 from pulsark.errors import (
     BadVersionError,
     ClientError,
+    CorruptMetadataError,
     MetadataError,
     MetadataRefusedError,
     OutcomeUnknownError,
@@ -222,17 +223,22 @@ class Ownership:
         for _ in range(_ATTEMPTS):
             owner = await self._metadata.get(bundle_owner_path(bundle))
             found = await self._metadata.get(path)
+            kept = ABSENT
             if owner is not None:
-                instance = BundleOwner.decode(owner.value).instance
-                if found is not None and instance == self.instance == _claimer(found):
+                claim = BundleOwner.decode(owner.value)
+                is_ours = found is not None and claim.instance == self.instance == _claimer(found)
+                if found is not None and is_ours and not claim.leaving:
                     return found.version  # an attempt was made that nobody answered
-                if not await self._remove_former(bundle, owner):
+                if is_ours:
+                    kept = owner.version  # it was to be given up, and could not be
+                elif await self._remove_former(bundle, owner):
+                    continue
+                else:
                     raise _not_here(f"Bundle {bundle} is owned by another broker")
-                continue
             epoch = 0 if found is None else json.loads(found.value)["epoch"]
             claimed = {"version": 1, "epoch": epoch + 1, "broker": self.instance}
             changes: list[Change] = [
-                Put(bundle_owner_path(bundle), self._own.encode(), ABSENT, ephemeral=True),
+                Put(bundle_owner_path(bundle), self._own.encode(), kept, ephemeral=True),
                 Put(
                     path,
                     json.dumps(claimed).encode(),
@@ -319,12 +325,12 @@ class Ownership:
             try:
                 if await self._try_to_delete_owner(bundle, to):
                     return
-            except OutcomeUnknownError as error:
-                log.warning("the release of bundle %s was not answered: %s", bundle, error)
-                await asyncio.sleep(_RETRY_SECONDS)
-            except MetadataRefusedError:
+            except (MetadataRefusedError, CorruptMetadataError):
                 if not self._metadata.session.has_ended:
                     raise
+            except MetadataError as error:
+                log.warning("the release of bundle %s was not answered: %s", bundle, error)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _try_to_delete_owner(self, bundle: str, to: str) -> bool:
         path = bundle_owner_path(bundle)

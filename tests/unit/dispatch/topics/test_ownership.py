@@ -10,9 +10,17 @@ import pytest
 
 from pulsark.dispatch.topics import ownership as ownership_module
 from pulsark.dispatch.topics.bundles import Covered, NamespaceBundles
-from pulsark.errors import BadVersionError, ClientError, PulsarkError, ServerError
+from pulsark.errors import (
+    BadVersionError,
+    ClientError,
+    CorruptMetadataError,
+    MetadataError,
+    PulsarkError,
+    ServerError,
+)
 from pulsark.metadata.namespaces import Namespace, even_boundaries
-from pulsark.metadata.paths import bundle_epoch_path, bundle_owner_path
+from pulsark.metadata.paths import BUNDLE_OWNERS, bundle_epoch_path, bundle_owner_path
+from pulsark.metadata.store import Versioned
 from pulsark.wire.topic_name import TopicName
 from tests.support.bundle_nodes import Node, nodes, topic, turns
 from tests.support.faulty_metadata import Fate
@@ -110,6 +118,74 @@ def test_a_release_is_tried_for_as_long_as_the_session_lasts() -> None:
         two.store.expire()
         await leaving
         await one.ownership.own(NAME)
+
+    asyncio.run(scenario())
+
+
+class Unread:
+    """Reads of owners that fail, one after the other, and then answers."""
+
+    def __init__(self, node: Node, *errors: MetadataError) -> None:
+        self._get, self._errors = node.store.get, list(errors)
+        node.store.get = self.get
+
+    async def get(self, path: str) -> Versioned | None:
+        if path.startswith(BUNDLE_OWNERS) and self._errors:
+            raise self._errors.pop(0)
+        return await self._get(path)
+
+
+def test_a_release_whose_read_fails_is_tried_again() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        await one.ownership.begin_leaving(bundle)
+        Unread(one, *[MetadataError("the store failed")] * 3)
+        await one.ownership.leave(bundle)
+        await two.ownership.own(NAME)
+
+    asyncio.run(scenario())
+
+
+def test_what_was_not_given_up_in_the_end_can_be_claimed_and_is_not_leaving_then() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        former = await one.ownership.guard(NAME)
+        (bundle,) = one.ownership.owned()
+        await one.ownership.begin_leaving(bundle)
+        Unread(one, CorruptMetadataError("the owner cannot be read"))
+        with pytest.raises(CorruptMetadataError):
+            await one.ownership.leave(bundle)
+        await turns()
+        with pytest.raises(ClientError, match="being unloaded"):
+            await two.lookup.find(NAME)
+        guard = await one.ownership.guard(NAME)
+        await turns()
+        assert one.ownership.has(bundle)
+        assert (await two.lookup.find(NAME)).broker_id == one.id
+        await one.store.commit((guard,))
+        with pytest.raises(BadVersionError):
+            await one.store.commit((former,))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fates", FATES, ids=str)
+def test_such_a_claim_that_nobody_answered_is_made(fates: tuple[Fate, ...]) -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        await one.ownership.begin_leaving(bundle)
+        Unread(one, CorruptMetadataError("the owner cannot be read"))
+        with pytest.raises(CorruptMetadataError):
+            await one.ownership.leave(bundle)
+        one.store.fates.extend(fates)
+        guard = await one.ownership.guard(NAME)
+        one.store.fates.clear()
+        await turns()
+        assert one.ownership.holds(guard)
+        await one.store.commit((guard,))
+        assert (await two.lookup.find(NAME)).broker_id == one.id
 
     asyncio.run(scenario())
 
