@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
+from pulsark.dispatch.broker_chores import chores_of
 from pulsark.dispatch.brokers.leader import Leader
 from pulsark.dispatch.brokers.owners import BundleOwners
 from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
 from pulsark.dispatch.connections import Connections
 from pulsark.dispatch.lookup_limit import LookupLimit
-from pulsark.dispatch.loop.chores import Chore, Chores
+from pulsark.dispatch.loop.chores import Chores
 from pulsark.dispatch.loop.defects import Defects
 from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.model.service_urls import ServiceUrls
@@ -23,7 +24,7 @@ from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.dispatch.producer.producer_names import ProducerNames
 from pulsark.dispatch.publish_buffer import PublishBuffer
 from pulsark.dispatch.publish_rates import PublishRates
-from pulsark.dispatch.stats.load_reports import REPORT_SECONDS, LoadReports
+from pulsark.dispatch.stats.load_reports import LoadReports
 from pulsark.dispatch.stats.rates import Rates
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
@@ -40,7 +41,6 @@ from pulsark.dispatch.topics.cursor_logs import CursorLogs
 from pulsark.dispatch.topics.deletion import TopicDeletion
 from pulsark.dispatch.topics.group_throttles import GroupThrottles
 from pulsark.dispatch.topics.guarded_storage import GuardedStorage
-from pulsark.dispatch.topics.inactivity import drop_unused
 from pulsark.dispatch.topics.loader import TopicLoader
 from pulsark.dispatch.topics.lookup import Lookup
 from pulsark.dispatch.topics.namespace_deletion import NamespaceDeletion
@@ -54,28 +54,11 @@ from pulsark.dispatch.topics.schema_admission import SchemaAdmission
 from pulsark.dispatch.topics.topic_lists import TopicFeeds
 from pulsark.dispatch.topics.topic_making import TopicMaking
 from pulsark.dispatch.topics.topic_tables import TopicTables
-from pulsark.dispatch.upkeep.interrupted_deletions import InterruptedDeletions
 from pulsark.dispatch.upkeep.share import Share
-from pulsark.dispatch.upkeep.storage_quotas import (
-    CHECK_SECONDS,
-    FIRST_CHECK_SECONDS,
-    StorageQuotas,
-)
-from pulsark.dispatch.upkeep.unloaded_policies import UnloadedPolicies
-from pulsark.dispatch.upkeep.unloaded_sealing import (
-    FIRST_SWEEP_SECONDS,
-    SWEEP_SECONDS,
-    UnloadedSealing,
-)
-from pulsark.dispatch.upkeep.unloaded_topics import UnloadedTopics
-from pulsark.dispatch.upkeep.upkeep import chores_of_topics
-from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
+from pulsark.dispatch.upkeep.storage_quotas import StorageQuotas
 from pulsark.metadata.resources import Resources
-from pulsark.storage.managed_ledger.deletion import delete_noted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pulsark.config.settings import Settings
     from pulsark.dispatch.audit.writer import AuditWriter
     from pulsark.dispatch.loop.stalls import LoopStalls
@@ -90,10 +73,6 @@ if TYPE_CHECKING:
     from pulsark.security.logins import Logins
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.tables import Tables
-
-
-LOST_CHECK_SECONDS = 1.0
-DELETED_CHECK_SECONDS = 60.0
 
 
 class Broker:
@@ -343,83 +322,9 @@ class Broker:
         await self.leader.start(own)
         self.owners.start()
         self.assigned_bundles.start()
-        self.chores.start(self._all_chores())
+        self.chores.start(chores_of(self))
         if self._audit_writer is not None:
             self._audit_writer.start()
-
-    def _all_chores(self) -> list[Chore]:
-        settings = self.settings
-        return [
-            *chores_of_topics(settings, self.topics, self.deletion),
-            Chore("lost topics", LOST_CHECK_SECONDS, self._drop_lost),
-            Chore(
-                "unused non-persistent topics",
-                UNUSED_NON_PERSISTENT_TOPIC_SECONDS,
-                self._drop_unused,
-            ),
-            Chore(
-                "ledgers of deleted topics",
-                DELETED_CHECK_SECONDS,
-                self._delete_noted,
-            ),
-            Chore("load report", REPORT_SECONDS, self.load_reports.report),
-            Chore("rates", settings.statsUpdateFrequencyInSecs, self._note_rates),
-            *self._unloaded_chores(),
-        ]
-
-    def _unloaded_chores(self) -> Iterator[Chore]:
-        """What is done for topics that nobody has loaded, and the sealing of those that are."""
-        settings, sealing, tables = self.settings, self.sealing, self.tables
-        share = self.share
-        unloaded = UnloadedTopics(settings, self.metadata, self.resources, self.topics, share)
-        interrupted = InterruptedDeletions(
-            self.resources, self.catalog, self.deletion, self.namespace_deletion, share
-        )
-        policies = UnloadedPolicies(
-            self.runtime,
-            self.metadata,
-            self.cursor_logs,
-            self.topics,
-            self.deletion,
-            self.ownership,
-        )
-
-        async def hold_policies() -> None:
-            await interrupted.finish()
-            await unloaded.look_after(policies)
-
-        every = settings.topicsAtRestCheckIntervalInSeconds
-        if every:
-            yield Chore("policies of unloaded topics", every, hold_policies)
-        unsealed = UnloadedSealing(self.metadata, tables, sealing)
-
-        async def seal() -> None:
-            await self.topic_tables.delete_doomed(share.has)
-            await unloaded.look_after(unsealed)
-
-        async def measure() -> None:
-            await self.storage_quotas.enforce(unloaded)
-
-        yield Chore("storage quotas", CHECK_SECONDS, measure, FIRST_CHECK_SECONDS)
-        yield sealing.chore()
-        yield Chore("sealing of unloaded topics", SWEEP_SECONDS, seal, FIRST_SWEEP_SECONDS)
-
-    async def _drop_unused(self) -> None:
-        alone = self.registry.is_alone
-        await drop_unused(
-            self.non_persistent, self.deletion, self.settings, self.clock, alone=alone
-        )
-
-    async def _delete_noted(self) -> None:
-        if self.share.leads:
-            await delete_noted(self.ledgers, self.metadata)
-
-    async def _note_rates(self) -> None:
-        self.rates.note()
-
-    async def _drop_lost(self) -> None:
-        await self.topics.drop_lost()
-        self.cursor_logs.drop_failed()
 
     async def close(self) -> None:
         """Close connections and topics; what was acknowledged is on disk already."""

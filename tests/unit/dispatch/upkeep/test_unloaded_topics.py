@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pulsark.config.settings import Settings
+from pulsark.dispatch.broker_chores import chores_of
 from pulsark.dispatch.policies.policies import (
     BacklogQuota,
     InactiveTopics,
@@ -304,7 +305,7 @@ async def test_a_topic_whose_visit_fails_is_left_and_the_next_one_has_its_turn(b
         return loaded
 
     broker.broker.loader.load = failing
-    (chore,) = [c for c in broker.broker._all_chores() if c.name == "policies of unloaded topics"]
+    (chore,) = [c for c in chores_of(broker.broker) if c.name == "policies of unloaded topics"]
     await chore.run()
     assert await entries(broker) == 3
     record = await read_record(PATH[:-1] + "u", broker.metadata)
